@@ -1,0 +1,1 @@
+"""What callers see: functions and pipelines on their arrays, the problems' `solution`s, and the command line."""

@@ -1,0 +1,1 @@
+"""How it is done: (pipeline, shapes, dtype) -> a frozen Plan."""

@@ -1,0 +1,1 @@
+"""Doing it: executes a Plan on arrays."""

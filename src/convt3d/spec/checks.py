@@ -1,0 +1,84 @@
+"""Turns parameters as callers write them (2, (1, 2, 2), numpy integers) into plain numbers, or says what is wrong.
+
+Everything here runs before any memory is touched.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+Triple: TypeAlias = tuple[int, int, int]
+
+INT64_MAX = 2**63 - 1
+
+
+def integer(stage: str, argument: str, value: Any, minimum: int) -> int:
+    """An integer >= minimum that fits 64 bits. Booleans and floats (also 2.0) are refused, as in PyTorch."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentTypeError(stage, argument, value, "must be an integer", f"Write an int >= {minimum}")
+    try:
+        number = operator.index(value)
+    except TypeError:  # an array of several elements has __index__ too
+        raise ArgumentTypeError(stage, argument, value, "must be an integer", f"Write an int >= {minimum}") from None
+    if number < minimum:
+        raise ArgumentError(stage, argument, number, f"must be >= {minimum}", f"Write an int >= {minimum}")
+    if number > INT64_MAX:
+        raise ArgumentError(stage, argument, number, "must fit a signed 64-bit integer", "Write a smaller number")
+    return number
+
+
+def triple(stage: str, argument: str, value: Any, minimum: int) -> Triple:
+    """One integer for all three axes, or one for each of depth, height, width."""
+    if isinstance(value, (str, bytes)):
+        raise ArgumentTypeError(
+            stage, argument, value, "must be an int or three ints (depth, height, width)", "Write numbers, not text"
+        )
+    if isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0:
+        items = tuple(value)
+        if len(items) not in (1, 3):
+            raise ArgumentError(
+                stage,
+                argument,
+                items,
+                f"must be an int or three ints (depth, height, width), not {len(items)} values",
+                "Give one number for each axis",
+            )
+        d, h, w = (integer(stage, argument, item, minimum) for item in (items * 3)[:3])
+        return d, h, w
+    number = integer(stage, argument, value, minimum)
+    return number, number, number
+
+
+def real(stage: str, argument: str, value: Any, *, nan: bool = False, minimum: float | None = None) -> float:
+    """A C double. NaN is refused unless `nan`: as data it travels, as a parameter it would make the meaning void."""
+    if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise ArgumentTypeError(stage, argument, value, "must be a real number", "Write an int or a float")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ArgumentError(stage, argument, value, "must fit a C double", "Write a smaller number") from None
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(stage, argument, value, "must be a real number", "Write an int or a float") from None
+    if math.isnan(number) and not nan:
+        raise ArgumentError(stage, argument, number, "must not be NaN", "Write a number (infinities are allowed)")
+    if minimum is not None and number < minimum:
+        raise ArgumentError(stage, argument, number, f"must be >= {minimum:g}", f"Write a number >= {minimum:g}")
+    return number
+
+
+def flag(stage: str, argument: str, value: Any) -> bool:
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise ArgumentTypeError(stage, argument, value, "must be True or False", "Write True or False")
+
+
+def one_of(stage: str, argument: str, value: Any, words: tuple[str, ...]) -> str:
+    if isinstance(value, str) and value in words:
+        return value
+    listed = " or ".join(repr(word) for word in words)
+    raise ArgumentError(stage, argument, value, f"must be {listed}", f"Write {listed}")

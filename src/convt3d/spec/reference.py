@@ -1,0 +1,325 @@
+"""The meaning of every stage: slow, obvious float64 NumPy. Everything fast is tested against this.
+
+A meaning takes the stage, the value (B, C, D, H, W) and the stage's tensors, and returns the new value. NaN and Inf
+follow from the arithmetic, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .pipeline import Pipeline
+from .stage import Stage
+from .stages import (
+    GELU,
+    Add,
+    AvgPool3d,
+    BatchNorm,
+    Binary,
+    Clamp,
+    ConvTranspose3d,
+    Divide,
+    Exp,
+    GroupNorm,
+    HardSwish,
+    HardTanh,
+    InstanceNorm,
+    Keep,
+    LayerNorm,
+    LeakyReLU,
+    LogSumExp,
+    Max,
+    MaxPool3d,
+    Mean,
+    Mish,
+    Multiply,
+    PReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Subtract,
+    Sum,
+    Tanh,
+)
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Meaning: TypeAlias = Callable[..., Array]
+
+_MEANINGS: dict[type[Stage], Meaning] = {}
+MEANINGS: Mapping[type[Stage], Meaning] = MappingProxyType(_MEANINGS)
+
+
+def means(stage: type[Stage]) -> Callable[[Meaning], Meaning]:
+    def register(meaning: Meaning) -> Meaning:
+        _MEANINGS[stage] = meaning
+        return meaning
+
+    return register
+
+
+def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
+    """The pipeline's meaning; operands in slot order, vectors 1-D."""
+    kept = {"x": x}
+    value = x
+    with np.errstate(all="ignore"):
+        for index, stage in enumerate(pipeline.stages):
+            own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
+            if isinstance(stage, Keep):
+                kept[stage.label] = value
+            elif isinstance(stage, Binary):
+                other = kept[stage.label] if stage.label else (*own, stage.other)[0]
+                value = _MEANINGS[type(stage)](stage, value, other)
+            else:
+                value = _MEANINGS[type(stage)](stage, value, *own)
+    return value
+
+
+def _column(vector: Array) -> Array:
+    """(C,) as (C, 1, 1, 1), so that it meets axis 1 of a value."""
+    return vector.reshape(-1, 1, 1, 1)
+
+
+_AXES = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
+
+
+@means(ConvTranspose3d)
+def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation."""
+    batch, cin = x.shape[:2]
+    axes = stage.axes(x.shape, w.shape)
+    per_in, per_out = cin // stage.groups, w.shape[1]
+    y = np.zeros((batch, per_out * stage.groups, *(axis.out for axis in axes)))
+    for taps in product(*(range(axis.kernel) for axis in axes)):
+        ranges = [axis.tap_range(k, 0, axis.out) for axis, k in zip(axes, taps, strict=True)]
+        if any(first >= last for first, last in ranges):
+            continue
+        inputs: Any = (..., *(slice(first, last) for first, last in ranges))
+        outputs: Any = (
+            ...,
+            *(
+                slice(axis.out_index(first, k), axis.out_index(last - 1, k) + 1, axis.stride)
+                for axis, k, (first, last) in zip(axes, taps, ranges, strict=True)
+            ),
+        )
+        tap: Any = (..., *taps)
+        for group in range(stage.groups):
+            cins = slice(group * per_in, (group + 1) * per_in)
+            couts = slice(group * per_out, (group + 1) * per_out)
+            source = x[:, cins][inputs]
+            weight = w[cins][tap]  # (Cin/g, Cout/g)
+            part = weight.T @ source.reshape(batch, per_in, -1)
+            y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
+    return y if bias is None else y + _column(bias)
+
+
+def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
+    """(B, C, D', H', W', window): the values of each window, `fill` where it leaves the array."""
+    axes = stage.axes(x.shape)
+    after = [max(0, (axis.out - 1) * axis.stride + axis.kernel - axis.size - axis.padding) for axis in axes]
+    padding = [(axis.padding, end) for axis, end in zip(axes, after, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *padding], constant_values=fill)
+    windows = []
+    for start in product(*(range(axis.kernel) for axis in axes)):
+        stops = [j + (axis.out - 1) * axis.stride + 1 for axis, j in zip(axes, start, strict=True)]
+        d, h, w = (slice(j, stop, axis.stride) for axis, j, stop in zip(axes, start, stops, strict=True))
+        windows.append(padded[..., d, h, w])
+    return np.stack(windows, axis=-1)
+
+
+@means(MaxPool3d)
+def max_pool3d(stage: MaxPool3d, x: Array) -> Array:
+    return _windows(stage, x, -np.inf).max(axis=-1)
+
+
+@means(AvgPool3d)
+def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
+    counts: Any = 1
+    for axis, along in zip(stage.axes(x.shape), ((-1, 1, 1), (-1, 1), (-1,)), strict=True):
+        start = np.arange(axis.out) * axis.stride - axis.padding
+        border = axis.padding if stage.count_include_pad else 0
+        stop = np.minimum(start + axis.kernel, axis.size + border)
+        counts = counts * (stop - np.maximum(start, -border)).reshape(along)
+    return _windows(stage, x, 0.0).sum(axis=-1) / counts
+
+
+@means(Sum)
+def sum_over(stage: Sum, x: Array) -> Array:
+    return x.sum(axis=_AXES[stage.over], keepdims=True)
+
+
+@means(Mean)
+def mean_over(stage: Mean, x: Array) -> Array:
+    return x.mean(axis=_AXES[stage.over], keepdims=True)
+
+
+@means(Max)
+def max_over(stage: Max, x: Array) -> Array:
+    return x.max(axis=_AXES[stage.over], keepdims=True)
+
+
+@means(LogSumExp)
+def log_sum_exp(stage: LogSumExp, x: Array) -> Array:
+    largest = x.max(axis=_AXES[stage.over], keepdims=True)
+    largest = np.where(np.isinf(largest), 0.0, largest)  # all -inf gives -inf, any +inf gives +inf
+    return largest + np.log(np.exp(x - largest).sum(axis=_AXES[stage.over], keepdims=True))
+
+
+@means(Softmax)
+def softmax(stage: Softmax, x: Array, scale: Array | None = None) -> Array:
+    axes = _AXES[stage.over]
+    shift = np.asarray(x.max(axis=axes, keepdims=True) if stage.shift is None else stage.shift)
+    exponentials: Array = np.exp(x - shift)
+    result: Array = exponentials / exponentials.sum(axis=axes, keepdims=True)
+    factor = scale if isinstance(stage.scale, str) else stage.scale
+    return result if factor is None else result * _other(factor)
+
+
+def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps)
+
+
+@means(LayerNorm)
+def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+    y = _normalise(x, _AXES[stage.over], stage.eps)
+    if weight is None or bias is None:
+        return y
+    return y * _column(weight) + _column(bias) if stage.over == "channels" else y * weight + bias
+
+
+@means(GroupNorm)
+def group_norm(stage: GroupNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+    grouped = x.reshape(x.shape[0], stage.num_groups, -1, *x.shape[2:])
+    y = _normalise(grouped, (2, 3, 4, 5), stage.eps).reshape(x.shape)
+    return y if weight is None or bias is None else y * _column(weight) + _column(bias)
+
+
+@means(InstanceNorm)
+def instance_norm(stage: InstanceNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+    y = _normalise(x, (2, 3, 4), stage.eps)
+    return y if weight is None or bias is None else y * _column(weight) + _column(bias)
+
+
+@means(BatchNorm)
+def batch_norm(
+    stage: BatchNorm, x: Array, mean: Array, var: Array, weight: Array | None = None, bias: Array | None = None
+) -> Array:
+    y = (x - _column(mean)) / np.sqrt(_column(var) + stage.eps)
+    return y if weight is None or bias is None else y * _column(weight) + _column(bias)
+
+
+def _other(x: Array | float) -> Array:
+    """A vector (C,) meets the channel axis; numbers and (B, C, D, H, W) tensors are used as they are."""
+    array = np.asarray(x)
+    return _column(array) if array.ndim == 1 else array
+
+
+@means(Add)
+def add(stage: Add, x: Array, other: Array) -> Array:
+    return x + _other(other)
+
+
+@means(Subtract)
+def subtract(stage: Subtract, x: Array, other: Array) -> Array:
+    return x - _other(other)
+
+
+@means(Multiply)
+def multiply(stage: Multiply, x: Array, other: Array) -> Array:
+    return x * _other(other)
+
+
+@means(Divide)
+def divide(stage: Divide, x: Array, other: Array) -> Array:
+    return x / _other(other)
+
+
+@means(Clamp)
+def clamp(stage: Clamp, x: Array) -> Array:
+    if stage.min is not None:
+        x = np.maximum(x, stage.min)
+    return x if stage.max is None else np.minimum(x, stage.max)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+@means(GELU)
+def gelu(stage: GELU, x: Array) -> Array:
+    if stage.approximate == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * _erfc(x * -math.sqrt(0.5))  # 1 + erf(z) = erfc(-z), without cancellation for negative x
+
+
+@means(ReLU)
+def relu(stage: ReLU, x: Array) -> Array:
+    return np.maximum(x, 0.0)
+
+
+@means(LeakyReLU)
+def leaky_relu(stage: LeakyReLU, x: Array) -> Array:
+    return np.where(x > 0.0, x, x * stage.negative_slope)
+
+
+@means(PReLU)
+def prelu(stage: PReLU, x: Array, weight: Array) -> Array:
+    return np.where(x > 0.0, x, x * _column(weight))
+
+
+@means(Sigmoid)
+def sigmoid(stage: Sigmoid, x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+@means(Tanh)
+def tanh(stage: Tanh, x: Array) -> Array:
+    return np.tanh(x)
+
+
+@means(SiLU)
+def silu(stage: SiLU, x: Array) -> Array:
+    return x / (1.0 + np.exp(-x))
+
+
+@means(HardSwish)
+def hard_swish(stage: HardSwish, x: Array) -> Array:
+    return x * np.minimum(np.maximum(x + 3.0, 0.0), 6.0) / 6.0
+
+
+@means(HardTanh)
+def hard_tanh(stage: HardTanh, x: Array) -> Array:
+    return np.minimum(np.maximum(x, stage.min_val), stage.max_val)
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+@means(Mish)
+def mish(stage: Mish, x: Array) -> Array:
+    return x * np.tanh(_softplus(x))
+
+
+@means(Softplus)
+def softplus(stage: Softplus, x: Array) -> Array:
+    return np.where(x * stage.beta > stage.threshold, x, _softplus(x * stage.beta) / stage.beta)
+
+
+@means(Exp)
+def exp(stage: Exp, x: Array) -> Array:
+    return np.exp(x)
+
+
+@means(Keep)
+def keep(stage: Keep, x: Array) -> Array:
+    return x

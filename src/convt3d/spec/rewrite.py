@@ -1,0 +1,248 @@
+"""Exact simplifications, spec -> spec. Each is a small named function; the proofs are in docs/math.md.
+
+A rewrite that changes tensors (folding a normalisation into the weights, moving a bias) also says how the new ones come
+from the old ones. Those hold for tame tensors only, that is finite ones of moderate size: the caller checks, and plans
+without them when a tensor is not tame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from .dtypes import DType
+from .pipeline import Pipeline
+from .reference import Array
+from .stage import Stage
+from .stages import (
+    SPATIAL,
+    Add,
+    AvgPool3d,
+    BatchNorm,
+    Clamp,
+    ConvTranspose3d,
+    GroupNorm,
+    HardTanh,
+    InstanceNorm,
+    LayerNorm,
+    MaxPool3d,
+    Mean,
+    Multiply,
+    Softmax,
+    Subtract,
+    Sum,
+)
+
+Prepare: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
+
+# Beyond this a sum or quotient of two tensors may overflow float32 although the result of the pipeline would not.
+TAME = 2.0**64
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rewrite that applies: `count` stages from `start` become `stages`; their tensors become prepare(tensors)."""
+
+    start: int
+    count: int
+    stages: tuple[Stage, ...]
+    prepare: Prepare | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rewrite taken, and the operands (slot positions) it turns into new ones."""
+
+    name: str
+    before: Pipeline
+    after: Pipeline
+    first: int
+    count: int
+    prepare: Prepare | None
+
+    def operands(self, given: tuple[Array, ...]) -> tuple[Array, ...] | None:
+        if self.prepare is None:
+            return given
+        stop = self.first + self.count
+        old = given[self.first : stop]
+        with np.errstate(all="ignore"):
+            new = self.prepare(old)
+        return (*given[: self.first], *new, *given[stop:]) if tame(old) and tame(new) else None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A simplified pipeline and the steps that led to it."""
+
+    pipeline: Pipeline
+    steps: tuple[Step, ...]
+
+    def operands(self, given: tuple[Array, ...]) -> tuple[Array, ...] | None:
+        """The operands (float64, vectors 1-D) of the simplified pipeline; None where a tensor is not tame."""
+        for step in self.steps:
+            prepared = step.operands(given)
+            if prepared is None:
+                return None
+            given = prepared
+        return given
+
+    @property
+    def needs_tame(self) -> bool:
+        return any(step.prepare is not None for step in self.steps)
+
+
+def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """norm(x + c) = norm(x) for a finite number c."""
+    match stages[start : start + 2]:
+        case (Add(other=float(c)) | Subtract(other=float(c)), (LayerNorm() | GroupNorm() | InstanceNorm()) as norm) if (
+            math.isfinite(c)
+        ):
+            return Match(start, 2, (norm,))
+    return None
+
+
+def max_pool_of_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """Windows of touching windows are windows: kernel k1 + (k2 - 1) * s1, stride s1 * s2."""
+    match stages[start : start + 2]:
+        case (MaxPool3d() as inner, MaxPool3d() as outer):
+            plain = not (inner.ceil_mode or outer.ceil_mode or any(inner.triples[2] + outer.triples[2]))
+            (k1, s1, _), (k2, s2, _) = inner.triples, outer.triples
+            if plain and all(s <= k for s, k in zip(s1, k1, strict=True)):
+                kernel = tuple(a + (b - 1) * s for a, b, s in zip(k1, k2, s1, strict=True))
+                stride = tuple(a * b for a, b in zip(s1, s2, strict=True))
+                return Match(start, 2, (MaxPool3d(kernel, stride),))  # type: ignore[arg-type]
+    return None
+
+
+def bias_through_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """max(x + b) = max(x) + b: the bias is added to far fewer voxels, and may meet a channel sum."""
+    match stages[start : start + 2]:
+        case (ConvTranspose3d(bias=True) as conv, MaxPool3d() as pool):
+            return Match(start, 2, (replace(conv, bias=False), pool, Add("channel")), _same)
+    return None
+
+
+def channel_constant_through_sum(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """sum_c(x_c + b_c) = sum_c(x_c) + sum(b): one number after the reduction."""
+    match stages[start : start + 2]:
+        case (Add(other="channel") as add, Sum(over="channels") as total):
+            return Match(start, 2, (total, add), lambda given: (given[0].sum(keepdims=True),))
+        case (Add(other="channel") as add, Mean(over="channels") as mean):
+            return Match(start, 2, (mean, add), lambda given: (given[0].mean(keepdims=True),))
+    return None
+
+
+def batch_norm_into_weights(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """((w * x + b) - mean) * s + beta = (w * s) * x + ((b - mean) * s + beta), s = weight / sqrt(var + eps)."""
+    match stages[start : start + 2]:
+        case (ConvTranspose3d() as conv, BatchNorm() as norm):
+
+            def fold(given: Sequence[Array]) -> tuple[Array, ...]:
+                bias = given[1] if conv.bias else 0.0
+                mean, var, *affine = given[2 if conv.bias else 1 :]
+                scale = (affine[0] if affine else 1.0) / np.sqrt(var + norm.eps)
+                shift = (bias - mean) * scale + (affine[1] if affine else 0.0)
+                return _scale_outputs(given[0], scale, conv.groups), shift
+
+            return Match(start, 2, (replace(conv, bias=True),), fold)
+    return None
+
+
+def bounded_softmax(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """Between finite bounds no exponential overflows and no sum vanishes: a constant replaces the maximum."""
+    match stages[start : start + 2]:
+        case (
+            (Clamp(min=float(low), max=float(high)) | HardTanh(min_val=float(low), max_val=float(high))) as clamp,
+            Softmax(shift=None) as softmax,
+        ) if math.isfinite(low) and math.isfinite(high) and high - low <= 40.0:
+            # exp(x - high) lies in [4e-18, 1]; up to 2^63 of them stay below the largest float32.
+            return Match(start, 2, (clamp, replace(softmax, shift=0.0 if abs(low) <= 20.0 >= abs(high) else high)))
+    return None
+
+
+def scale_into_softmax(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """(e / sum) * s = e * (s / sum): one multiplication less for every voxel."""
+    match stages[start : start + 2]:
+        case (Softmax(scale=None) as softmax, Multiply(other=float(s))) if abs(s) <= TAME:
+            return Match(start, 2, (replace(softmax, scale=s),))
+        case (Softmax(scale=None, over="spatial") as softmax, Multiply(other="channel")):
+            return Match(start, 2, (replace(softmax, scale="channel"),), _same)
+    return None
+
+
+REWRITES: tuple[Callable[[tuple[Stage, ...], int, DType], Match | None], ...] = (
+    constant_before_norm,
+    max_pool_of_max_pool,
+    batch_norm_into_weights,
+    bias_through_max_pool,
+    channel_constant_through_sum,
+    bounded_softmax,
+    scale_into_softmax,
+)
+
+
+def round_scalars(pipeline: Pipeline, dtype: DType) -> Pipeline:
+    """Scalars are C doubles; arithmetic sees them in its own type (1e300 is inf in float32, as in PyTorch)."""
+
+    def rounded(stage: Stage) -> Stage:
+        scalars = {f.name: getattr(stage, f.name) for f in fields(stage)}
+        changed = {name: dtype.round_scalar(v) for name, v in scalars.items() if isinstance(v, float)}
+        return replace(stage, **changed) if changed else stage
+
+    return Pipeline(*map(rounded, pipeline.stages))
+
+
+def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
+    """Applies rewrites until none fits. `tame=False` leaves out those that hold for tame tensors only."""
+    steps: list[Step] = []
+    pipeline = round_scalars(pipeline, dtype)
+    while step := _first_step(pipeline, dtype, tame):
+        steps.append(step)
+        pipeline = step.after
+    return Rewritten(pipeline, tuple(steps))
+
+
+def tame(arrays: Sequence[Array]) -> bool:
+    """Whether all numbers are finite and of moderate size."""
+    return all(bool(np.all(np.abs(array) <= TAME)) for array in arrays)
+
+
+def pool_over_phases(pipeline: Pipeline) -> int | None:
+    """The pool whose windows hold each phase of the convolution exactly once, if there is one: kernel = stride = the
+    convolution's stride, and no stage between them couples voxels. It is a mean (or maximum) over phases."""
+    for index in range(pipeline.conv_index + 1, len(pipeline.stages)):
+        stage = pipeline.stages[index]
+        if isinstance(stage, (MaxPool3d, AvgPool3d)):
+            stride = pipeline.conv.triples[0]
+            return index if stage.triples == (stride, stride, (0, 0, 0)) and not stage.ceil_mode else None
+        if stage.couples & SPATIAL:
+            return None
+    return None
+
+
+def _first_step(pipeline: Pipeline, dtype: DType, tame: bool) -> Step | None:
+    for rewrite in REWRITES:
+        for start in range(len(pipeline.stages)):
+            match = rewrite(pipeline.stages, start, dtype)
+            if match is None or (match.prepare and not tame):
+                continue
+            stop = match.start + match.count
+            after = Pipeline(*pipeline.stages[: match.start], *match.stages, *pipeline.stages[stop:])
+            touched = [at for at, slot in enumerate(pipeline.slots) if match.start <= slot.stage < stop]
+            first = touched[0] if touched else 0
+            return Step(rewrite.__name__, pipeline, after, first, len(touched), match.prepare)
+    return None
+
+
+def _same(given: Sequence[Array]) -> tuple[Array, ...]:
+    return tuple(given)
+
+
+def _scale_outputs(w: Array, scale: Array, groups: int) -> Array:
+    """w (Cin, Cout/g, ...) with each output channel of each group multiplied by its scale (Cout,)."""
+    per_group = scale.reshape(groups, 1, -1, 1, 1, 1)
+    return (w.reshape(groups, -1, *w.shape[1:]) * per_group).reshape(w.shape)

@@ -1,0 +1,103 @@
+"""What a stage is: a frozen, hashable description of one step, its tensors, its shape rule and what it reads.
+
+Nothing here computes; the meaning of each stage is in `reference.py`, its fast form in `emit/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from ..errors import ShapeError, described
+from .shapes import Box, Shape
+
+OperandKind: TypeAlias = Literal["kernel", "channel", "out_channel", "slope", "width", "tensor"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor a stage takes at the call, beside the value that flows through the pipeline."""
+
+    role: str
+    kind: OperandKind
+
+    def normal_shape(self, stage: str, name: str, given: tuple[int, ...], value: Shape) -> tuple[int, ...]:
+        """`given`, a vector without size-1 axes around it; an error if it does not fit a value of shape `value`."""
+        channels, width = value[1], value[4]
+        if self.kind == "kernel":
+            fits = len(given) == 5 and min(given) >= 1
+            rule = "must be 5-D (Cin, Cout/groups, Kd, Kh, Kw) with no empty axis"
+        elif self.kind == "tensor":
+            fits = len(given) == 5 and all(g in (1, v) for g, v in zip(given, value, strict=True))
+            rule = f"must have the value's shape {value}, or 1 on axes to repeat"
+        elif self.kind == "width":
+            fits = given == (width,)
+            rule = f"must have shape ({width},), one number for each position along the width"
+        else:
+            lengths = (1, channels) if self.kind == "slope" else (channels,)
+            fits = given in [around for n in lengths for around in ((n,), (n, 1, 1, 1), (1, n, 1, 1, 1))]
+            given = (max(given),) if fits else given
+            rule = f"must have shape {' or '.join(f'({n},)' for n in lengths)} for {channels} channels"
+        if not fits:
+            raise ShapeError(stage, name, described(f"array of shape {given}"), rule, "Reshape it")
+        return given
+
+    def usual_shape(self, value: Shape) -> tuple[int, ...]:
+        """The shape such a tensor has for a value of shape `value`; a kernel has none of its own."""
+        return {"tensor": value, "width": (value[4],)}.get(self.kind, (value[1],))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stage:
+    """One step of a pipeline. Subclasses are frozen dataclasses that hold parameters only."""
+
+    # Axes along which one output depends on more than the same position of the input.
+    couples: ClassVar[frozenset[str]] = frozenset()
+
+    def operands(self) -> tuple[Operand, ...]:
+        """The tensors it takes at the call, in order."""
+        return ()
+
+    def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
+        return shape
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        """The part of its input (of `shape`) that the outputs in `box` depend on."""
+        return box
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def key(self) -> tuple[Any, ...]:
+        """Equality by bits: -0.0 differs from 0.0 (Divide would tell), and NaN equals NaN (a cache must find it)."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return (self.name, *(value.hex() if isinstance(value, float) else value for value in values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stage) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __repr__(self) -> str:
+        """As one would write it: parameters at their default left out, equal triples written once."""
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            shown = value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+            if shown != field.default or type(shown) is not type(field.default):
+                parts.append(f"{field.name}={shown!r}")
+        return f"{self.name}({', '.join(parts)})"
+
+    def _set(self, **values: Any) -> None:
+        """Stores normalised parameters; only for __post_init__."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def whole(shape: Shape) -> Box:
+    """The box of everything in one sample."""
+    _, c, d, h, w = shape
+    return (0, c), (0, d), (0, h), (0, w)

@@ -1,0 +1,529 @@
+"""The vocabulary: every stage a pipeline may hold, with PyTorch's names, order and defaults of parameters.
+
+To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`, a row in `tests/spec/stage_rows.py`
+(docs/adding_a_stage.md). Values are always (B, C, D, H, W); a reduction keeps its axis with size 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..errors import ArgumentError, ShapeError, described
+from .checks import Triple, flag, integer, one_of, real, triple
+from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
+from .stage import Operand, Stage, whole
+
+SPATIAL = frozenset(AXES)
+CHANNELS = frozenset({"channels"})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ConvTranspose3d(Stage):
+    """Transposed convolution; the weight given at the call, (Cin, Cout/groups, Kd, Kh, Kw), says the kernel's size."""
+
+    stride: int | Triple = 1
+    padding: int | Triple = 0
+    output_padding: int | Triple = 0
+    groups: int = 1
+    dilation: int | Triple = 1
+    bias: bool = False
+
+    couples: ClassVar[frozenset[str]] = CHANNELS | SPATIAL
+
+    def __post_init__(self) -> None:
+        self._set(
+            stride=triple(self.name, "stride", self.stride, 1),
+            padding=triple(self.name, "padding", self.padding, 0),
+            output_padding=triple(self.name, "output_padding", self.output_padding, 0),
+            dilation=triple(self.name, "dilation", self.dilation, 1),
+            groups=integer(self.name, "groups", self.groups, 1),
+            bias=flag(self.name, "bias", self.bias),
+        )
+        strides, _, extras, dilations = self.triples
+        for axis, extra, stride, dilation in zip(AXES, extras, strides, dilations, strict=True):
+            if extra >= max(stride, dilation):
+                raise ArgumentError(
+                    self.name,
+                    "output_padding",
+                    self.output_padding,
+                    f"must be smaller than max(stride, dilation) = {max(stride, dilation)} along {axis}",
+                    "Lower output_padding, or raise the stride",
+                )
+
+    def operands(self) -> tuple[Operand, ...]:
+        bias = (Operand("bias", "out_channel"),) if self.bias else ()
+        return (Operand("w", "kernel"), *bias)
+
+    def axes(self, shape: Shape, kernel: Sequence[int]) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
+        """The three axes for an input of `shape` and a weight of shape `kernel`."""
+        rows = zip(shape[2:], kernel[2:], *self.triples, strict=True)
+        d, h, w = (ConvAxis(*row) for row in rows)
+        return d, h, w
+
+    @property
+    def triples(self) -> tuple[Triple, Triple, Triple, Triple]:
+        """Stride, padding, output_padding and dilation, each for depth, height, width."""
+        return _triple(self.stride), _triple(self.padding), _triple(self.output_padding), _triple(self.dilation)
+
+    def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
+        kernel = operands[0]
+        if shape[1] != kernel[0]:
+            raise ShapeError(
+                self.name,
+                "w",
+                described(f"array of shape {kernel}"),
+                f"its first axis must equal the {shape[1]} channels of the input of shape {shape}",
+                "The layout is (Cin, Cout/groups, Kd, Kh, Kw)",
+            )
+        if shape[1] % self.groups:
+            raise ShapeError(
+                self.name,
+                "groups",
+                self.groups,
+                f"must divide the {shape[1]} input channels",
+                "Choose a divisor of Cin; the weight then is (Cin, Cout/groups, Kd, Kh, Kw)",
+            )
+        axes = self.axes(shape, kernel)
+        for name, axis in zip(AXES, axes, strict=True):
+            if axis.out < 1:
+                raise ShapeError(
+                    self.name,
+                    "padding",
+                    self.padding,
+                    f"leaves an output of size {axis.out} along {name} for input size {axis.size}, "
+                    f"kernel {axis.kernel}, stride {axis.stride}, dilation {axis.dilation}",
+                    "Lower the padding, or raise output_padding",
+                )
+        d, h, w = (axis.out for axis in axes)
+        return check_extent(self.name, (shape[0], kernel[1] * self.groups, d, h, w))
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        (low, high), *spatial = box
+        per_in, per_out = shape[1] // self.groups, operands[0][1]
+        channels = (low // per_out * per_in, ((high - 1) // per_out + 1) * per_in)
+        axes = self.axes(shape, operands[0])
+        d, h, w = (axis.inputs_of(*wanted) for axis, wanted in zip(axes, spatial, strict=True))
+        return channels, d, h, w
+
+
+def _triple(value: Any) -> Triple:
+    d, h, w = value  # __post_init__ has made a triple of it
+    return d, h, w
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Pool(Stage):
+    kernel_size: int | Triple
+    stride: int | Triple | None = None
+    padding: int | Triple = 0
+    ceil_mode: bool = False
+
+    couples: ClassVar[frozenset[str]] = SPATIAL
+
+    def __post_init__(self) -> None:
+        kernel = triple(self.name, "kernel_size", self.kernel_size, 1)
+        padding = triple(self.name, "padding", self.padding, 0)
+        self._set(
+            kernel_size=kernel,
+            stride=kernel if self.stride is None else triple(self.name, "stride", self.stride, 1),
+            padding=padding,
+            ceil_mode=flag(self.name, "ceil_mode", self.ceil_mode),
+        )
+        if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+            raise ArgumentError(
+                self.name,
+                "padding",
+                padding,
+                f"must be at most half of the kernel {kernel}",
+                "Lower the padding, or raise the kernel",
+            )
+
+    @property
+    def triples(self) -> tuple[Triple, Triple, Triple]:
+        """Kernel, stride and padding, each for depth, height, width."""
+        return _triple(self.kernel_size), _triple(self.stride), _triple(self.padding)
+
+    def axes(self, shape: Shape) -> tuple[PoolAxis, PoolAxis, PoolAxis]:
+        rows = zip(shape[2:], *self.triples, strict=True)
+        d, h, w = (PoolAxis(*row, self.ceil_mode) for row in rows)
+        return d, h, w
+
+    def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
+        axes = self.axes(shape)
+        for name, axis in zip(AXES, axes, strict=True):
+            if axis.out < 1:
+                raise ShapeError(
+                    self.name,
+                    "kernel_size",
+                    self.kernel_size,
+                    f"is larger than its input of size {axis.size} (padding {axis.padding}) along {name}",
+                    "Use a smaller window or a larger volume",
+                )
+        d, h, w = (axis.out for axis in axes)
+        return (*shape[:2], d, h, w)
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        d, h, w = (axis.inputs_of(*wanted) for axis, wanted in zip(self.axes(shape), box[1:], strict=True))
+        return box[0], d, h, w
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MaxPool3d(_Pool):
+    """Largest value of each window; NaN travels. Padding counts as -inf."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AvgPool3d(_Pool):
+    """Mean of each window. With padding, zeros count too unless count_include_pad is False."""
+
+    count_include_pad: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad))
+
+
+# --- stages that couple a whole axis: reductions and normalisations ---------------------------------------------------
+
+
+def _coupled_box(over: str, box: Box, shape: Shape) -> Box:
+    full = whole(shape)
+    if over == "channels":
+        return full[0], *box[1:]
+    if over == "width":
+        return *box[:3], full[3]
+    return box[0], *full[1:]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Over(Stage):
+    """A stage along `over`: "channels", or "spatial" (depth, height and width together)."""
+
+    over: str = "channels"
+
+    def __post_init__(self) -> None:
+        self._set(over=one_of(self.name, "over", self.over, ("channels", "spatial")))
+
+    @property
+    def couples(self) -> frozenset[str]:  # type: ignore[override]
+        return {"channels": CHANNELS, "width": frozenset({"width"})}.get(self.over, SPATIAL)
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        return _coupled_box(self.over, box, shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Reduction(_Over):
+    def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
+        b, c, d, h, w = shape
+        return (b, 1, d, h, w) if self.over == "channels" else (b, c, 1, 1, 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sum(_Reduction):
+    """Sum over channels or space, axis kept."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mean(_Reduction):
+    """Mean over channels or space, axis kept."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Max(_Reduction):
+    """Largest value over channels or space, axis kept; NaN travels."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogSumExp(_Reduction):
+    """log(sum(exp(x))) over channels or space, axis kept."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Softmax(_Over):
+    """exp(x - m) / sum(exp(x - m)), m the maximum.
+
+    `shift` replaces the maximum by a constant and `scale` (a number or "channel") multiplies the result: rewrites set
+    both where that changes nothing but the cost.
+    """
+
+    shift: float | None = None
+    scale: float | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scale = self.scale
+        self._set(
+            shift=None if self.shift is None else real(self.name, "shift", self.shift),
+            scale=scale if scale is None or scale == "channel" else real(self.name, "scale", scale, nan=True),
+        )
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand("scale", "channel"),) if self.scale == "channel" else ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerNorm(_Over):
+    """(x - mean) / sqrt(var + eps) over each voxel's channels, or along each row (over="width"); biased variance."""
+
+    eps: float = 1e-5
+    affine: bool = False
+
+    def __post_init__(self) -> None:
+        self._set(
+            over=one_of(self.name, "over", self.over, ("channels", "width")),
+            eps=real(self.name, "eps", self.eps, minimum=0.0),
+            affine=flag(self.name, "affine", self.affine),
+        )
+
+    def operands(self) -> tuple[Operand, ...]:
+        return _affine(self.affine, "channel" if self.over == "channels" else "width")
+
+
+def _affine(affine: bool, kind: Any = "channel") -> tuple[Operand, ...]:
+    return (Operand("weight", kind), Operand("bias", kind)) if affine else ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupNorm(Stage):
+    """Normalises groups of channels of a sample together with all their voxels; biased variance."""
+
+    num_groups: int
+    eps: float = 1e-5
+    affine: bool = False
+
+    couples: ClassVar[frozenset[str]] = CHANNELS | SPATIAL
+
+    def __post_init__(self) -> None:
+        self._set(
+            num_groups=integer(self.name, "num_groups", self.num_groups, 1),
+            eps=real(self.name, "eps", self.eps, minimum=0.0),
+            affine=flag(self.name, "affine", self.affine),
+        )
+
+    def operands(self) -> tuple[Operand, ...]:
+        return _affine(self.affine)
+
+    def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
+        if shape[1] % self.num_groups:
+            raise ShapeError(
+                self.name, "num_groups", self.num_groups, f"must divide the {shape[1]} channels", "Choose a divisor"
+            )
+        return shape
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        return whole(shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InstanceNorm(Stage):
+    """Normalises each channel of each sample over its voxels; biased variance."""
+
+    eps: float = 1e-5
+    affine: bool = False
+
+    couples: ClassVar[frozenset[str]] = SPATIAL
+
+    def __post_init__(self) -> None:
+        self._set(eps=real(self.name, "eps", self.eps, minimum=0.0), affine=flag(self.name, "affine", self.affine))
+
+    def operands(self) -> tuple[Operand, ...]:
+        return _affine(self.affine)
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        return _coupled_box("spatial", box, shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchNorm(Stage):
+    """Batch normalisation in inference: (x - running_mean) / sqrt(running_var + eps), then weight and bias."""
+
+    eps: float = 1e-5
+    affine: bool = False
+
+    def __post_init__(self) -> None:
+        self._set(eps=real(self.name, "eps", self.eps, minimum=0.0), affine=flag(self.name, "affine", self.affine))
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand("running_mean", "channel"), Operand("running_var", "channel"), *_affine(self.affine))
+
+
+# --- arithmetic with a second value -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Keep(Stage):
+    """Gives the value at this point a name, so that a later Add, Subtract, Multiply or Divide can use it again."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, str) or not self.label.isidentifier():
+            raise ArgumentError(self.name, "label", self.label, "must be a name such as 'skip'", "Write an identifier")
+        if self.label in Binary.RESERVED:
+            raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Binary(Stage):
+    """value (op) other. `other` is a number; "channel": a vector (C,) given at the call; "tensor": an array of the
+    value's shape (1 repeats) given at the call; "x": the pipeline's input; or the label of an earlier Keep."""
+
+    other: float | str
+
+    RESERVED: ClassVar[tuple[str, ...]] = ("channel", "tensor", "x")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.other, str):
+            self._set(other=real(self.name, "other", self.other, nan=True))
+
+    @property
+    def label(self) -> str | None:
+        """The earlier value it uses, if it uses one."""
+        return self.other if isinstance(self.other, str) and self.other not in ("channel", "tensor") else None
+
+    def operands(self) -> tuple[Operand, ...]:
+        if self.other == "channel":
+            return (Operand("other", "channel"),)
+        return (Operand("other", "tensor"),) if self.other == "tensor" else ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Add(Binary):
+    """value + other"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subtract(Binary):
+    """value - other"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Multiply(Binary):
+    """value * other"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Divide(Binary):
+    """value / other"""
+
+
+# --- pointwise functions ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Clamp(Stage):
+    """min(max(x, min), max), one- or two-sided; NaN travels."""
+
+    min: float | None = None
+    max: float | None = None
+
+    def __post_init__(self) -> None:
+        low, high = (
+            None if bound is None else real(self.name, name, bound)
+            for name, bound in (("min", self.min), ("max", self.max))
+        )
+        self._set(min=low, max=high)
+        if low is None and high is None:
+            raise ArgumentError(self.name, "min, max", None, "at least one bound must be given", "Write min= or max=")
+        if low is not None and high is not None and low > high:
+            raise ArgumentError(
+                self.name, "min, max", (low, high), "min must not be greater than max", "Swap the bounds"
+            )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GELU(Stage):
+    """x * Phi(x), exact with erf; approximate="tanh" for the tanh formula."""
+
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        self._set(approximate=one_of(self.name, "approximate", self.approximate, ("none", "tanh")))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReLU(Stage):
+    """max(x, 0); NaN travels."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeakyReLU(Stage):
+    """x where x > 0, else negative_slope * x."""
+
+    negative_slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        self._set(negative_slope=real(self.name, "negative_slope", self.negative_slope))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PReLU(Stage):
+    """x where x > 0, else weight * x; weight has one number, or one for each channel."""
+
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand("weight", "slope"),)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sigmoid(Stage):
+    """1 / (1 + exp(-x))"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tanh(Stage):
+    """tanh(x)"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SiLU(Stage):
+    """x * sigmoid(x)"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HardSwish(Stage):
+    """x * clamp(x + 3, 0, 6) / 6"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HardTanh(Stage):
+    """x clamped to [min_val, max_val]; NaN travels."""
+
+    min_val: float = -1.0
+    max_val: float = 1.0
+
+    def __post_init__(self) -> None:
+        low = real(self.name, "min_val", self.min_val)
+        high = real(self.name, "max_val", self.max_val)
+        self._set(min_val=low, max_val=high)
+        if low > high:
+            raise ArgumentError(
+                self.name, "min_val, max_val", (low, high), "min_val must not be greater than max_val", "Swap them"
+            )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mish(Stage):
+    """x * tanh(softplus(x))"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Softplus(Stage):
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold."""
+
+    beta: float = 1.0
+    threshold: float = 20.0
+
+    def __post_init__(self) -> None:
+        beta = real(self.name, "beta", self.beta)
+        self._set(beta=beta, threshold=real(self.name, "threshold", self.threshold))
+        if beta == 0.0 or math.isinf(beta):
+            raise ArgumentError(self.name, "beta", beta, "must be finite and not zero", "Write a number such as 1.0")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exp(Stage):
+    """exp(x)"""
