@@ -5,9 +5,9 @@ Every error a caller can provoke is an `Error`; its second base is the built-in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 
 class Error(Exception):
@@ -53,6 +53,10 @@ class ProblemFileError(Error, ValueError):
     """A problem file that does not follow its format."""
 
 
+class UnknownProblemError(Error, KeyError):
+    """A slug that names none of the problems."""
+
+
 def _short(value: Any) -> str:
     text = value if isinstance(value, _Described) else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
@@ -68,15 +72,11 @@ def described(text: str) -> str:
 
 
 @contextmanager
-def named(operator: str) -> Iterator[None]:
-    """Errors raised inside carry the name of the operator the caller knows."""
+def named(operator: str, arguments: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Errors raised inside carry the operator's name and, by `arguments`, the names of arguments the caller knows."""
     try:
         yield
     except Error as error:
         error.operator = operator
+        error.argument = (arguments or {}).get(error.argument, error.argument)
         raise
-
-
-def unreachable(what: object) -> NoReturn:
-    """A defect of this library, not of the caller's input."""
-    raise RuntimeError(f"convt3d internal error: unexpected {what!r}; please report this")

@@ -1,1 +1,1 @@
-"""What is asked: frozen stages and pipelines, shape rules, the float64 meaning, exact rewrites, and the five problems."""
+"""What is asked: frozen stages and pipelines, shape rules, float64 meaning, exact rewrites, and the five problems."""

@@ -1,0 +1,146 @@
+"""The caller's arrays, whatever library they come from, as storage the run layer understands; and results back.
+
+numpy arrays (also ml_dtypes' bfloat16), torch CPU tensors and anything with `__dlpack__` are taken without a copy where
+their memory is usable as it is; any strides are. No optional library is imported: a caller who has a tensor has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentTypeError, DTypeError, OutputError, described
+from ..spec.dtypes import DTYPES, DType
+
+Storage: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A caller's array: its storage (bfloat16 as uint16 bits), its type, and how to make a result of the same kind."""
+
+    storage: Storage
+    dtype: DType
+    wrap: Callable[[Storage], Any]
+
+
+def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Taken:
+    """The array as storage; with `writable` its own memory, never a copy."""
+    if isinstance(array, np.ndarray):
+        return _take_numpy(operator, name, array, writable)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _take_torch(operator, name, array, writable, torch)
+    if hasattr(array, "__dlpack__"):
+        return _take_dlpack(operator, name, array, writable)
+    raise ArgumentTypeError(
+        operator,
+        name,
+        described(type(array).__name__),
+        "must be a numpy array, a torch CPU tensor, or an object with __dlpack__",
+        "Convert it, for example with numpy.asarray(..., dtype=numpy.float32)",
+    )
+
+
+def _known_dtype(operator: str, name: str, word: str) -> DType:
+    if word not in DTYPES:
+        raise DTypeError(
+            operator, name, described(f"array of {word}"), f"must be {', '.join(DTYPES)}", "Convert the array"
+        )
+    return DTYPES[word]
+
+
+def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> Taken:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentTypeError(
+            operator, name, described("masked array"), "must not be masked: masks have no meaning here", "Fill the mask"
+        )
+    dtype = _known_dtype(operator, name, array.dtype.name)
+    plain = np.asarray(array)
+    bits = plain.dtype.newbyteorder("=") if dtype.name != "bfloat16" else plain.dtype
+    usable = plain.dtype == bits and plain.flags.aligned
+    if writable and not (usable and plain.flags.writeable):
+        why = "must be writable" if usable else "must be aligned and in native byte order"
+        raise OutputError(operator, name, described(f"array of shape {array.shape}"), why, "Give a fresh array")
+    stored = plain if usable else plain.astype(bits)
+    return Taken(stored.view(dtype.storage), dtype, lambda result: result.view(array.dtype.newbyteorder("=")))
+
+
+def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: Any) -> Taken:
+    dtype = _known_dtype(operator, name, str(tensor.dtype).removeprefix("torch."))
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        where = f"{tensor.layout} tensor on {tensor.device}"
+        raise ArgumentTypeError(operator, name, described(where), "must be a strided CPU tensor", "Use .cpu()")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArgumentTypeError(
+            operator,
+            name,
+            described("tensor that requires grad"),
+            "must not ask for gradients, which this function does not record",
+            "Call it under torch.no_grad(), or pass tensor.detach()",
+        )
+    if tensor.is_neg():  # a lazy negation has the wrong bits in memory
+        if writable:
+            raise OutputError(
+                operator, name, described("lazily negated tensor"), "must own its bits", "Use a fresh one"
+            )
+        tensor = tensor.resolve_neg()
+    plain = tensor.detach()
+    stored = (plain.view(torch.int16) if dtype.name == "bfloat16" else plain).numpy()
+
+    def wrap(result: Storage) -> Any:
+        if dtype.name == "bfloat16":
+            return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(result)
+
+    return Taken(stored.view(dtype.storage), dtype, wrap)
+
+
+def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
+    try:
+        stored = np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError) as error:
+        # numpy's DLPack has no bfloat16 and no devices; an array library's own export may know better.
+        if writable or not hasattr(array, "__array__"):
+            raise ArgumentTypeError(
+                operator,
+                name,
+                described(type(array).__name__),
+                f"could not be read through __dlpack__ ({error})",
+                "Pass a CPU array of a type numpy knows",
+            ) from None
+        stored = np.asarray(array)
+    taken = _take_numpy(operator, name, stored, writable)
+
+    def wrap(result: Storage) -> Any:
+        """Back through the array library's own from_dlpack; an object that names no library gets numpy."""
+        native = taken.wrap(result)
+        if not hasattr(array, "__array_namespace__"):
+            return native
+        library = array.__array_namespace__()
+        return library.asarray(native) if taken.dtype.name == "bfloat16" else library.from_dlpack(native)
+
+    return Taken(taken.storage, taken.dtype, wrap)
+
+
+def overlap_within(array: Storage) -> bool:
+    """Whether two elements of the array may share memory (a broadcast or sliding-window view)."""
+    end = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < end:
+            return True
+        end = stride * (size - 1) + end
+    return False
+
+
+def overlap(a: Storage, b: Storage) -> bool:
+    """Whether two arrays share an element; where that is hard to tell, yes."""
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

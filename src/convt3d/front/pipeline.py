@@ -1,0 +1,33 @@
+"""A pipeline that callers can call and ask what it will do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import named
+from ..plan.explain import explain
+from ..plan.plan import make_plan
+from ..spec import pipeline as spec
+from ..spec.checks import one_of
+from ..spec.dtypes import DTYPES
+from .apply import apply
+
+
+class Pipeline(spec.Pipeline):
+    """Stages around one ConvTranspose3d: `pipe(x, w)` computes, `pipe.explain(x.shape, w.shape)` says how.
+
+    Tensors after x are taken in the order of `pipe.operand_names`, by position or by name.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, x: Any, *operands: Any, out: Any = None, **named_operands: Any) -> Any:
+        return apply("Pipeline", self, x, self.bind("Pipeline", operands, named_operands), out)
+
+    def explain(self, x: Sequence[int], w: Sequence[int], dtype: str = "float32") -> str:
+        """What a call on an input of shape `x` and a weight of shape `w` does and costs."""
+        with named("Pipeline.explain"):
+            chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
+            shape = (1, *x) if len(x) == 4 else tuple(x)
+            return explain(make_plan(self, shape, self.operand_shapes(shape, w), chosen))
