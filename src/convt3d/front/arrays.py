@@ -75,7 +75,8 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
     dtype = _known_dtype(operator, name, str(tensor.dtype).removeprefix("torch."))
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         where = f"{tensor.layout} tensor on {tensor.device}"
-        raise ArgumentTypeError(operator, name, described(where), "must be a strided CPU tensor", "Use .cpu()")
+        remedy = "Use .cpu()" if tensor.layout == torch.strided else "Use .to_dense()"
+        raise ArgumentTypeError(operator, name, described(where), "must be a strided CPU tensor", remedy)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArgumentTypeError(
             operator,
@@ -91,7 +92,11 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
             )
         tensor = tensor.resolve_neg()
     plain = tensor.detach()
-    stored = (plain.view(torch.int16) if dtype.name == "bfloat16" else plain).numpy()
+    try:
+        stored = (plain.view(torch.int16) if dtype.name == "bfloat16" else plain).numpy()
+    except RuntimeError as error:  # a fake or batched tensor has no memory to read
+        rule = f"must be a tensor with memory of its own ({error})"
+        raise ArgumentTypeError(operator, name, described(type(tensor).__name__), rule, "Pass a plain tensor") from None
 
     def wrap(result: Storage) -> Any:
         if dtype.name == "bfloat16":
@@ -104,7 +109,7 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
 def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
     try:
         stored = np.from_dlpack(array)
-    except (BufferError, RuntimeError, TypeError) as error:
+    except Exception as error:  # a foreign object's method may raise anything
         # numpy's DLPack has no bfloat16 and no devices; an array library's own export may know better.
         if writable or not hasattr(array, "__array__"):
             raise ArgumentTypeError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from ..errors import named
+from ..spec.checks import real
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
 from ..spec.stages import (
@@ -58,7 +59,7 @@ def conv_transpose3d_max_max_sum(
     dilation: Size = 1,
 ) -> Any:
     """conv_transpose3d + bias -> max-pool 2 -> max-pool 3 -> sum over channels: (B, 1, D', H', W')."""
-    with named("conv_transpose3d_max_max_sum"):
+    with named("conv_transpose3d_max_max_sum", {"kernel_size": "max-pool kernel"}):
         conv = _conv(stride, padding, output_padding, groups, dilation, bias)
         pipeline = Pipeline(conv, MaxPool3d(2), MaxPool3d(3), Sum("channels"))
         return apply("conv_transpose3d_max_max_sum", pipeline, x, _given(w, bias), out)
@@ -85,7 +86,9 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
     with named("conv_transpose3d_sum_layernorm_avgpool_gelu", {"other": "sum_weight", **_NORM_NAMES}):
         conv = _conv(stride, padding, output_padding, groups, dilation, bias)
         norm = _layer_norm(eps, norm_weight, norm_bias)
-        pipeline = Pipeline(conv, Add(sum_weight), *norm, AvgPool3d(2), GELU(approximate))
+        pipeline = Pipeline(
+            conv, Add(real("Add", "other", sum_weight, nan=True)), *norm, AvgPool3d(2), GELU(approximate)
+        )
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_sum_layernorm_avgpool_gelu", pipeline, x, operands, out)
 
@@ -112,7 +115,7 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
         conv = _conv(stride, padding, output_padding, groups, dilation, bias)
         clamp = Clamp(clamp_min, clamp_max)
         pipeline = Pipeline(AvgPool3d(pool_kernel), conv, clamp, Softmax("spatial"), Multiply("channel"))
-        operands = _given(w, bias, scale)
+        operands = (*_given(w, bias), scale)
         return apply("conv_transpose3d_avgpool_clamp_softmax_multiply", pipeline, x, operands, out)
 
 
@@ -137,12 +140,14 @@ def conv_transpose3d_layernorm_gelu_scaling(
     with named("conv_transpose3d_layernorm_gelu_scaling", {"other": "scaling_factor", **_NORM_NAMES}):
         conv = _conv(stride, padding, output_padding, groups, dilation, bias)
         norm = _layer_norm(eps, norm_weight, norm_bias)
-        pipeline = Pipeline(conv, *norm, GELU(approximate), Multiply(scaling_factor))
+        pipeline = Pipeline(
+            conv, *norm, GELU(approximate), Multiply(real("Multiply", "other", scaling_factor, nan=True))
+        )
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_layernorm_gelu_scaling", pipeline, x, operands, out)
 
 
-_NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias"}
+_NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias", "kernel_size": "average-pool kernel"}
 
 
 def _conv(stride: Size, padding: Size, output_padding: Size, groups: int, dilation: Size, bias: Any) -> ConvTranspose3d:

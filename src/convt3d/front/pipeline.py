@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import named
+from ..errors import ArgumentTypeError, named
 from ..plan.explain import explain
 from ..plan.plan import make_plan
 from ..spec import pipeline as spec
-from ..spec.checks import one_of
+from ..spec.checks import integer, one_of
 from ..spec.dtypes import DTYPES
 from .apply import apply
 
@@ -29,5 +29,12 @@ class Pipeline(spec.Pipeline):
         """What a call on an input of shape `x` and a weight of shape `w` does and costs."""
         with named("Pipeline.explain"):
             chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
-            shape = (1, *x) if len(x) == 4 else tuple(x)
-            return explain(make_plan(self, shape, self.operand_shapes(shape, w), chosen))
+            shape, kernel = _sizes("x", x), _sizes("w", w)
+            batched = (1, *shape) if len(shape) == 4 else shape
+            return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen))
+
+
+def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise ArgumentTypeError("Pipeline.explain", name, shape, "must be a shape", "Pass array.shape")
+    return tuple(integer("Pipeline.explain", name, size, 0) for size in shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from numbers import Complex, Real
 from typing import Any, TypeAlias
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -19,7 +20,7 @@ INT64_MAX = 2**63 - 1
 
 def integer(stage: str, argument: str, value: Any, minimum: int) -> int:
     """An integer >= minimum that fits 64 bits. Booleans and floats (also 2.0) are refused, as in PyTorch."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or not hasattr(value, "__index__"):
         raise ArgumentTypeError(stage, argument, value, "must be an integer", f"Write an int >= {minimum}")
     try:
         number = operator.index(value)
@@ -56,7 +57,12 @@ def triple(stage: str, argument: str, value: Any, minimum: int) -> Triple:
 
 def real(stage: str, argument: str, value: Any, *, nan: bool = False, minimum: float | None = None) -> float:
     """A C double. NaN is refused unless `nan`: as data it travels, as a parameter it would make the meaning void."""
-    if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+    is_complex = isinstance(value, Complex) and not isinstance(value, Real)
+    if (
+        isinstance(value, (str, bytes))
+        or is_complex
+        or not (hasattr(value, "__float__") or hasattr(value, "__index__"))
+    ):
         raise ArgumentTypeError(stage, argument, value, "must be a real number", "Write an int or a float")
     try:
         number = float(value)

@@ -116,7 +116,7 @@ def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | N
             couts = slice(group * per_out, (group + 1) * per_out)
             source = x[:, cins][inputs]
             weight = w[cins][tap]  # (Cin/g, Cout/g)
-            part = weight.T @ source.reshape(batch, per_in, -1)
+            part = weight.T @ source.reshape(batch, per_in, math.prod(source.shape[2:]))
             y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
     return y if bias is None else y + _column(bias)
 
@@ -199,7 +199,7 @@ def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Ar
 
 @means(GroupNorm)
 def group_norm(stage: GroupNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
-    grouped = x.reshape(x.shape[0], stage.num_groups, -1, *x.shape[2:])
+    grouped = x.reshape(x.shape[0], stage.num_groups, x.shape[1] // stage.num_groups, *x.shape[2:])
     y = _normalise(grouped, (2, 3, 4, 5), stage.eps).reshape(x.shape)
     return y if weight is None or bias is None else y * _column(weight) + _column(bias)
 
@@ -214,8 +214,11 @@ def instance_norm(stage: InstanceNorm, x: Array, weight: Array | None = None, bi
 def batch_norm(
     stage: BatchNorm, x: Array, mean: Array, var: Array, weight: Array | None = None, bias: Array | None = None
 ) -> Array:
-    y = (x - _column(mean)) / np.sqrt(_column(var) + stage.eps)
-    return y if weight is None or bias is None else y * _column(weight) + _column(bias)
+    scale = (1.0 if weight is None else weight) / np.sqrt(var + stage.eps)
+    shift = (
+        0.0 if bias is None else bias
+    ) - mean * scale  # this order as in PyTorch: it decides what zero variance gives
+    return x * _column(scale) + _column(shift)
 
 
 def _other(x: Array | float) -> Array:

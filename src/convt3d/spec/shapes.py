@@ -89,7 +89,7 @@ class PoolAxis:
 
 def check_extent(stage: str, shape: Shape) -> Shape:
     """Every offset into an array of 8-byte elements must fit a signed 64-bit integer."""
-    if prod(shape) * 8 > INT64_MAX:
+    if prod(max(size, 1) for size in shape) * 8 > INT64_MAX:
         raise ShapeError(
             stage,
             "output shape",

@@ -73,7 +73,7 @@ class Stage:
     def key(self) -> tuple[Any, ...]:
         """Equality by bits: -0.0 differs from 0.0 (Divide would tell), and NaN equals NaN (a cache must find it)."""
         values = (getattr(self, field.name) for field in fields(self))
-        return (self.name, *(value.hex() if isinstance(value, float) else value for value in values))
+        return (self.name, *((float, value.hex()) if isinstance(value, float) else value for value in values))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stage) and self.key() == other.key()

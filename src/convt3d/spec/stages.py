@@ -6,7 +6,6 @@ To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -154,7 +153,7 @@ class _Pool(Stage):
     def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
         axes = self.axes(shape)
         for name, axis in zip(AXES, axes, strict=True):
-            if axis.out < 1:
+            if not self._fits(axis):
                 raise ShapeError(
                     self.name,
                     "kernel_size",
@@ -164,6 +163,9 @@ class _Pool(Stage):
                 )
         d, h, w = (axis.out for axis in axes)
         return (*shape[:2], d, h, w)
+
+    def _fits(self, axis: PoolAxis) -> bool:
+        return axis.out >= 1
 
     def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
         d, h, w = (axis.inputs_of(*wanted) for axis, wanted in zip(self.axes(shape), box[1:], strict=True))
@@ -184,6 +186,9 @@ class AvgPool3d(_Pool):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad))
+
+    def _fits(self, axis: PoolAxis) -> bool:
+        return axis.size >= axis.kernel  # as in PyTorch, whatever the padding
 
 
 # --- stages that couple a whole axis: reductions and normalisations ---------------------------------------------------
@@ -520,8 +525,8 @@ class Softplus(Stage):
     def __post_init__(self) -> None:
         beta = real(self.name, "beta", self.beta)
         self._set(beta=beta, threshold=real(self.name, "threshold", self.threshold))
-        if beta == 0.0 or math.isinf(beta):
-            raise ArgumentError(self.name, "beta", beta, "must be finite and not zero", "Write a number such as 1.0")
+        if not 1e-30 <= abs(beta) <= 1e30:
+            raise ArgumentError(self.name, "beta", beta, "must be between 1e-30 and 1e30 in size", "Write 1.0, say")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
