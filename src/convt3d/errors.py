@@ -49,6 +49,10 @@ class AllocationError(Error, MemoryError):
     """Memory for the result or for scratch could not be had."""
 
 
+class BuildError(Error, RuntimeError):
+    """LLVM refused generated code: a defect of convt3d, never of the caller's data."""
+
+
 class ProblemFileError(Error, ValueError):
     """A problem file that does not follow its format."""
 

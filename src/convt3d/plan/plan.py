@@ -10,6 +10,20 @@ from ..spec import work
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
+from ..spec.shapes import Shape
+from .machine import Machine, machine
+from .passes import Chain, Conv, Pass, Pool, cut
+from .structure import Structure, structure_of
+from .tiles import Tiling, choose
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One walk over tiles: its steps, the code they need, and the tiles for these sizes."""
+
+    steps: Pass
+    structure: Structure
+    tiling: Tiling
 
 
 @dataclass(frozen=True)
@@ -23,10 +37,23 @@ class Plan:
     phase_pool: int | None  # stage that pools over the convolution's phases
     work: work.Work
     algorithm: str
-    scratch: int  # bytes beyond inputs, output and operands
+    machine: Machine
+    passes: tuple[PassPlan, ...]
+    aliases: tuple[str, ...]  # intermediate values that live in the output array
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of tile memory for one thread."""
+        return max(one.tiling.scratch for one in self.passes)
+
+    @property
+    def intermediate(self) -> int:
+        """Bytes of values that several passes share and that the output array cannot hold."""
+        number = 8 if self.dtype.accumulate == "float64" else 4
+        stored = {one.steps.dest: one.steps.result for one in self.passes if one.steps.dest not in (None, "out")}
+        return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
 
 
-@lru_cache(maxsize=1024)
 def make_plan(
     pipeline: Pipeline,
     x: tuple[int, ...],
@@ -38,10 +65,27 @@ def make_plan(
 
     `tame=False` plans without the rewrites that need finite operands of moderate size.
     """
+    return _make_plan(pipeline, x, operands, dtype, tame, machine())
+
+
+@lru_cache(maxsize=1024)
+def _make_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    tame: bool,
+    host: Machine,
+) -> Plan:
     trace = pipeline.trace(x, operands)
     rewritten = simplify(pipeline, dtype, tame)
     simplified = rewritten.pipeline.trace(x, _operand_shapes(rewritten.pipeline, pipeline, trace))
-    largest = max(prod(shape[1:]) for shape in simplified.values)
+    item = 8 if dtype.accumulate == "float64" else 4
+    passes = []
+    for one in cut(rewritten.pipeline, simplified):
+        structure = structure_of(one, rewritten.pipeline, simplified, dtype, host)
+        tiling = choose(rewritten.pipeline, simplified, one, host, item)
+        passes.append(PassPlan(one, structure, tiling))
     return Plan(
         asked=pipeline,
         dtype=dtype,
@@ -51,9 +95,36 @@ def make_plan(
         reach=work.reach(rewritten.pipeline, simplified),
         phase_pool=pool_over_phases(rewritten.pipeline),
         work=work.count(rewritten.pipeline, simplified),
-        algorithm="meaning",
-        scratch=3 * 8 * largest,  # float64 values of one sample: a stage's input, its output, and a temporary
+        algorithm="direct",
+        machine=host,
+        passes=tuple(passes),
+        aliases=_aliases([one.steps for one in passes], trace.output, dtype),
     )
+
+
+def _aliases(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]:
+    """Values that may be kept in the output array: of its shape and type, and read only by a pass that works voxel by
+    voxel, so that nothing is overwritten before it is read."""
+    if dtype.name != dtype.accumulate:
+        return ()
+    found = []
+    for producer in passes:
+        name = producer.dest
+        if name is None or name == "out" or producer.result != output:
+            continue
+        readers = [one for one in passes if name == one.source]
+        tensors = [
+            array
+            for one in passes
+            for op in one.ops
+            if isinstance(op, Chain)
+            for link in op.links
+            for array in link.arrays
+        ]
+        local = all(not isinstance(op, (Pool, Conv)) for one in readers for op in one.ops)
+        if local and name not in tensors and all(one.shape == output for one in readers):
+            found.append(name)
+    return tuple(found)
 
 
 def _operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:

@@ -1,44 +1,158 @@
-"""Executes a Plan on stored arrays. The algorithm "meaning" computes in float64, one sample at a time, rounded once."""
+"""Executes a plan on stored arrays: prepares operands, runs the passes one after another, combines statistics between."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from ..plan.plan import make_plan
+from ..plan.cores import get_num_threads
+from ..plan.passes import Chain, Conv, RowNorm
+from ..plan.plan import Plan, make_plan
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
-from ..spec.reference import evaluate
+from .bind import BoundPass
+from .memory import empty, scratch
+from .statistics import finish
+from .team import launch
+from .weights import packed
+
+Array = npt.NDArray[Any]
 
 
-def execute(
-    pipeline: Pipeline,
-    dtype: DType,
-    x: npt.NDArray[Any],
-    operands: tuple[npt.NDArray[Any], ...],
-    out: npt.NDArray[Any],
-) -> None:
+def execute(pipeline: Pipeline, dtype: DType, x: Array, operands: tuple[Array, ...], out: Array) -> None:
     """Writes the pipeline's result into `out`. Arrays hold storage values; x is (B, C, D, H, W), vectors are 1-D."""
+    if x.shape[0] == 0:
+        return
     shapes = tuple(operand.shape for operand in operands)
-    wide = tuple(
-        operand if slot.operand.kind == "tensor" else dtype.widen(operand)  # whole tensors are widened sample by sample
-        for slot, operand in zip(pipeline.slots, operands, strict=True)
-    )
     plan = make_plan(pipeline, x.shape, shapes, dtype)
-    prepared = plan.rewritten.operands(wide)
-    if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-        plan = make_plan(pipeline, x.shape, shapes, dtype, tame=False)
-        prepared = wide
-    pipeline = plan.rewritten.pipeline
-    for sample in range(x.shape[0]):
-        own = [
-            dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else array
-            for slot, array in zip(pipeline.slots, prepared, strict=True)
-        ]
-        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+    prepared: tuple[Array, ...] | None = operands
+    exact = dtype
+    if plan.rewritten.needs_tame:
+        wide = tuple(
+            operand if slot.operand.kind == "tensor" else dtype.widen(operand)
+            for slot, operand in zip(pipeline.slots, operands, strict=True)
+        )
+        prepared, exact = plan.rewritten.operands(wide), _FLOAT64
+        if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
+            plan, prepared, exact = make_plan(pipeline, x.shape, shapes, dtype, tame=False), operands, dtype
+    _Run(plan, x, prepared, exact, out).run()
 
 
-def _sample_of(array: npt.NDArray[Any], sample: int) -> npt.NDArray[Any]:
-    """(1, C, D, H, W) of a (B, C, D, H, W) array; an array of batch 1 serves every sample."""
-    return array if array.shape[0] == 1 else array[sample : sample + 1]
+class _Run:
+    """One execution: where the values of the plan are."""
+
+    def __init__(self, plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
+        self.plan, self.operands, self.stored_as = plan, operands, stored_as
+        self.arrays: dict[str, Array] = {"x": x, "out": out}
+        self.stats: dict[str, Array] = {}
+        self.number = np.dtype(plan.dtype.accumulate)
+
+    def run(self) -> None:
+        for bound in bound_passes(self.plan):
+            self._run_pass(bound)
+
+    def _run_pass(self, bound: BoundPass) -> None:
+        steps = bound.one.steps
+        table = bound.template.copy()
+        alive: list[Any] = []
+
+        def put(name: str, value: int) -> None:
+            place = bound.places.get(name)
+            if place is not None:
+                table[place] = value
+
+        def put_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
+            alive.append(array)
+            put(name, array.ctypes.data)
+            for axis, stride, size, wanted in zip("bcdhw", array.strides, array.shape, shape, strict=True):
+                put(f"{name} {axis}", stride // array.itemsize if size == wanted else 0)
+
+        put_array("source", self.arrays[steps.source], steps.shape)
+        if steps.dest is not None:
+            put_array("dest", self._dest(steps.dest, steps.result), steps.result)
+        for index, op in enumerate(steps.ops):
+            if isinstance(op, Conv):
+                self._put_weights(bound, put, alive)
+            elif isinstance(op, Chain):
+                for at, link in enumerate(op.links):
+                    if getattr(link.stage, "other", None) == "tensor":
+                        put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]), steps.result)
+                    else:
+                        self._put_vectors(f"vector op{index}.{at}", link.arrays, put, alive)
+            elif isinstance(op, RowNorm):
+                self._put_vectors(f"vector op{index}.0", op.arrays, put, alive)
+        channels = steps.result[1]
+        partials = np.empty((steps.shape[0], len(bound.voxels), channels, bound.partial_words), self.number)
+        put("partials", partials.ctypes.data)
+        counter = np.zeros(8, dtype=np.int64)  # a cache line of its own
+        put("counter", counter.ctypes.data)
+        threads = min(get_num_threads(), bound.items)
+        with scratch(bound.one.tiling.scratch * threads) as memory:
+            put("scratch", memory.ctypes.data)
+            launch(bound.native.address, table.ctypes.data, threads)
+        if steps.finish is not None:
+            given = [self._wide(name) for name in steps.finish.arrays]
+            results = finish(steps.finish.stage, partials.astype(np.float64), bound.voxels, given)
+            self._take_statistics(steps.finish.result, results)
+
+    def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
+        if name in self.plan.aliases:
+            self.arrays[name] = self.arrays["out"]
+        elif name not in self.arrays:
+            self.arrays[name] = empty(shape, self.number)
+        return self.arrays[name]
+
+    def _array(self, name: str) -> Array:
+        return self.operands[int(name.split(":")[1])] if name.startswith("operand") else self.arrays[name]
+
+    def _wide(self, name: str) -> npt.NDArray[np.float64]:
+        return self.stored_as.widen(self.operands[int(name.split(":")[1])])
+
+    def _put_vectors(self, name: str, arrays: tuple[str, ...], put: Any, alive: list[Any]) -> None:
+        """Numbers for each channel: operands are the same for all samples, statistics are not."""
+        for number, array in enumerate(arrays):
+            if array.startswith("stat"):
+                vector = self.stats[array]
+            else:
+                with np.errstate(over="ignore"):
+                    vector = np.ascontiguousarray(self._wide(array).astype(self.number))
+            alive.append(vector)
+            put(f"{name}.{number}", vector.ctypes.data)
+            put(f"{name}.{number} b", vector.shape[1] if vector.ndim == 2 else 0)
+
+    def _put_weights(self, bound: BoundPass, put: Any, alive: list[Any]) -> None:
+        pipeline = self.plan.rewritten.pipeline
+        own = [i for i, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
+        assert bound.weights is not None
+        kernel = self.operands[own[0]]
+        if self.stored_as.name == "bfloat16":
+            kernel = self.stored_as.widen(kernel)
+        weights = packed(np.ascontiguousarray(kernel), bound.weights)
+        channels = self.plan.simplified.values[pipeline.conv_index + 1][1]
+        if len(own) == 2:
+            with np.errstate(over="ignore"):
+                bias = np.ascontiguousarray(self._wide(f"operand:{own[1]}").astype(self.number))
+        else:
+            bias = np.zeros(channels, self.number)
+        alive += [weights, bias]
+        put("weights", weights.ctypes.data)
+        put("bias", bias.ctypes.data)
+
+    def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
+        with np.errstate(over="ignore"):
+            for word, values in results.items():
+                if word == "value":
+                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number))[:, :, None, None, None]
+                else:
+                    self.stats[f"{name}.{word}"] = np.ascontiguousarray(values.astype(self.number))
+
+
+@lru_cache(maxsize=256)
+def bound_passes(plan: Plan) -> tuple[BoundPass, ...]:
+    return tuple(BoundPass(plan, one) for one in plan.passes)
+
+
+_FLOAT64 = DType("float64", "float64", "float64", 2.0**-52)

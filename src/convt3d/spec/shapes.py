@@ -83,6 +83,12 @@ class PoolAxis:
         start = o * self.stride - self.padding
         return max(start, 0), min(start + self.kernel, self.size)
 
+    def divisor(self, o: int, include_pad: bool) -> int:
+        """What window `o` contributes to the number an average divides by: as in PyTorch, padding right of the array
+        counts only up to `padding`."""
+        start, border = o * self.stride - self.padding, self.padding if include_pad else 0
+        return min(start + self.kernel, self.size + border) - max(start, -border)
+
     def inputs_of(self, low: int, high: int) -> Range:
         return self.window(low)[0], self.window(high - 1)[1]
 

@@ -1,0 +1,155 @@
+"""The convolution of a tile: every phase is a dense correlation, done as a small matrix product in registers.
+
+Rows of a register tile are output channels, columns are vectors of positions; one step multiplies a vector of the slab,
+found through a table of offsets (one for each tap and input channel), with weights broadcast over the lanes. Positions run
+through the rows of a plane without a break, so that any width fills the vectors; what lies between rows is dropped later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from ..plan.geometry import FROM, PLACE, POSITION_COUNT, READ, VALID
+from ..plan.structure import RegisterTile
+from .kernel import AXES, Kernel
+from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
+from .values import I64, PTR, Number
+
+PHASE_WORDS = 3  # steps, first offset, first weight
+
+
+def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
+    """The slab (Cin, D, H, pitch) from the source's box, zero where the box leaves the array."""
+    b = k.b
+    slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
+    depth, height = k.param("slab depth"), k.param("slab height")
+    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    with b.loop(0, k.param("in channels")) as c:
+        base = b.mul(c, channel)
+        with b.loop(0, depth) as d, b.loop(0, height) as h:
+            start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
+            fill_zero(k, slab, start, pitch)
+            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
+            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
+            with b.if_(inside):
+                target = b.add(start, place[2])
+
+                def put(at: Number, value: ir.Value, lanes: Number | None, target: Number = target) -> None:
+                    to_scratch(k, value, slab, b.add(target, at), lanes)  # lanes that do not count are zero
+
+                at_d, at_h = b.add(begin[0], in_d), b.add(begin[1], in_h)
+                if isinstance(source, ArrayRows):
+                    low = k.spans(step, READ)
+                    row = source.row(c, b.add(low[0], at_d), b.add(low[1], at_h))
+                    source.read(row, b.add(low[2], begin[2]), valid[2], put)
+                else:
+                    _read_buffer(k, step, source, (c, at_d, at_h, begin[2]), valid[2], put)
+        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), 1)
+
+
+def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
+    """0 <= index < count"""
+    return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
+
+
+def _read_buffer(k: Kernel, step: int, buffer: str, at: Sequence[Number], count: Number, put: Sink) -> None:
+    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
+    b = k.b
+    c, d, h, w = at
+    height, width = (k.span(axis, step, READ + 1) for axis in AXES[1:])
+    start = k.dot((c, k.param(f"pitch {buffer}")), (b.add(b.mul(d, height), h), width), (w, 1))
+    origin = k.buffer(buffer)
+
+    def copy(offset: Number, lanes: Number | None) -> None:
+        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
+
+    in_vectors(k, count, copy)
+
+
+def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
+    """Slab -> phase-planar buffer (Cout, phases, D, plane); a group has `blocks` full blocks of channels."""
+    b = k.b
+    columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
+    slab, out = k.buffer("slab"), k.buffer("phased")
+    depth, height, width = k.spans(step, POSITION_COUNT)
+    pitch = k.param("slab pitch")
+    length = b.add(b.mul(b.sub(height, 1), pitch), width)
+    vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
+    in_group, out_group = k.param("in group"), k.param("out group")
+    with b.loop(0, k.param("groups")) as g:
+        x = b.at(slab, b.mul(b.mul(g, in_group), k.param("pitch slab")), k.number)
+        y = b.at(out, b.mul(b.mul(g, out_group), k.param("pitch phased")), k.number)
+        w = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
+        bias = b.at(k.pointer("bias"), b.mul(g, out_group), k.number)
+        with b.loop(0, depth) as d:
+            x_plane = b.at(x, b.mul(d, b.mul(k.param("slab height"), pitch)), k.number)
+            y_plane = b.at(y, b.mul(d, k.param("plane")), k.number)
+
+            def block(n: int, vector: Number, x_plane=x_plane, y_plane=y_plane, w=w, bias=bias) -> None:
+                at = b.mul(vector, k.lanes)
+                arguments = (b.at(x_plane, at, k.number), b.at(y_plane, at, k.number), w, bias)
+                shared = (k.pointer("offsets"), k.pointer("phase table"))
+                b.call(
+                    columns[n - 1], *arguments, *shared, k.param("phases"), k.param("pitch phased"), k.param("phase")
+                )
+
+            whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
+            with b.loop(0, whole, tile.columns) as vector:
+                block(tile.columns, vector)
+            left = b.sub(vectors, whole)
+            for n in range(1, tile.columns):
+                with b.if_(b.compare("==", left, n)):
+                    block(n, whole)
+
+
+def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
+    """All phases and output channels of one group for n vectors of positions."""
+    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
+    counts = [(name, I64) for name in ("phase_count", "channel", "phase")]
+    b = k.define(f"columns_{n}", [*pointers, *counts])
+    a = b.args
+    full, rest = _micro(k, tile.rows, n), _micro(k, tile.rest, n) if tile.rest else None
+    with b.loop(0, a["phase_count"]) as p:
+        steps, offset, weight = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
+        offsets, y = b.at(a["offsets"], offset, I64), b.at(a["y"], b.mul(p, a["phase"]), k.number)
+        w = b.at(a["w"], weight, k.number)
+
+        def one(micro: ir.Function, block: Number, offsets=offsets, y=y, w=w, steps=steps) -> None:
+            rows = b.mul(block, tile.rows)
+            b.call(
+                micro, a["x"], offsets, steps, b.at(w, b.mul(rows, steps), k.number),
+                b.at(y, b.mul(rows, a["channel"]), k.number), a["channel"], b.at(a["bias"], rows, k.number),
+            )  # fmt: skip
+
+        with b.loop(0, blocks) as block:
+            one(full, block)
+        if rest is not None:
+            one(rest, blocks)
+    b.ret()
+    return b.function
+
+
+def _micro(k: Kernel, rows: int, columns: int) -> ir.Function:
+    """y[m][n] = bias[m] + sum over steps s of w[s][m] * x[offsets[s] + n]: the loop in which all the time is spent."""
+    name = f"micro_{rows}x{columns}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    arguments = [("x", PTR), ("offsets", PTR), ("steps", I64), ("w", PTR), ("y", PTR), ("channel", I64), ("bias", PTR)]
+    b = k.define(name, arguments, noalias=("x", "offsets", "w", "y", "bias"))
+    a, lanes = b.args, k.lanes
+    start = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows) for _ in range(columns)]
+    with b.loop_carrying(0, a["steps"], 1, start) as (s, sums):
+        at = b.load(a["offsets"], s, I64)
+        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+        first = b.mul(s, rows)
+        sums.next = []
+        for m in range(rows):
+            w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
+            sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
+    for m in range(rows):
+        for n in range(columns):
+            b.store(sums.result[m * columns + n], a["y"], b.add(b.mul(a["channel"], m), n * lanes))
+    b.ret()
+    return b.function

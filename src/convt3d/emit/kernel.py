@@ -1,0 +1,105 @@
+"""The frame of a kernel: parameters from one table of integers, tiles drawn from a shared counter, scratch per worker.
+
+`void run(ptr parameters, i64 worker)`: `parameters` holds pointers, sizes and strides as i64, by name while the code is
+written and by position when it runs; stage constants are in a second table of numbers.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..plan.geometry import STEP_WORDS
+from ..plan.machine import Machine
+from .ir import Builder, define
+from .values import FLOAT64, I64, PTR, Instructions, Number, Storage
+
+AXES = ("d", "h", "w")
+
+
+class Kernel:
+    """What every emitter needs: the builder, the vector width, named parameters and the geometry of the current tile."""
+
+    def __init__(self, name: str, machine: Machine, storage: Storage) -> None:
+        self.module = ir.Module(name)
+        self.machine = machine
+        self.storage = storage
+        self.number = storage.arithmetic
+        self.wide = storage == FLOAT64
+        self.lanes = machine.lanes(8 if self.wide else 4)
+        self.names: list[str] = []
+        neon = machine.isa == "neon"
+        self.constants = 0
+        self.instructions = Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+        self.b: Builder = self.define("run", [("parameters", PTR), ("worker", I64)], internal=False)
+        self._loaded: dict[str, ir.Value] = {}
+        self._rows: dict[str, ir.Value] = {}
+        self.sample: ir.Value | None = None
+        self.item: ir.Value | None = None
+
+    def define(
+        self, name: str, arguments: list[tuple[str, ir.Type]], internal: bool = True, noalias: tuple[str, ...] = ()
+    ) -> Builder:
+        """A function of this kernel."""
+        return define(self.module, name, arguments, internal=internal, noalias=noalias, instructions=self.instructions)
+
+    def param(self, name: str) -> ir.Value:
+        """An i64 from the table, loaded once at the start of `run`."""
+        if name not in self._loaded:
+            self.names.append(name)
+            with self.b.raw.goto_entry_block():
+                self._loaded[name] = self.b.load(self.b.args["parameters"], len(self.names) - 1, I64)
+        return self._loaded[name]
+
+    def pointer(self, name: str) -> ir.Value:
+        if f"*{name}" not in self._loaded:
+            value = self.param(name)
+            with self.b.raw.goto_entry_block():
+                self._loaded[f"*{name}"] = self.b.raw.inttoptr(value, PTR)
+        return self._loaded[f"*{name}"]
+
+    def constant(self) -> ir.Value:
+        """The next number of the table of stage constants, splat over a vector."""
+        self.constants += 1
+        pointer = self.pointer("constants")
+        key = f"#{self.constants}"
+        with self.b.raw.goto_entry_block():
+            self._loaded[key] = self.b.splat(self.b.load(pointer, self.constants - 1, self.number), self.lanes)
+        return self._loaded[key]
+
+    def buffer(self, name: str) -> ir.Value:
+        """Address of a scratch buffer of this worker."""
+        key = f"@{name}"
+        if key not in self._loaded:
+            offset, scratch, size = self.param(f"buffer {name}"), self.pointer("scratch"), self.param("scratch size")
+            with self.b.raw.goto_entry_block():
+                start = self.b.add(self.b.mul(self.b.args["worker"], size), offset)
+                self._loaded[key] = self.b.at(scratch, start, self.number)
+        return self._loaded[key]
+
+    def span(self, axis: str, step: int, word: int) -> ir.Value:
+        """A number from the current tile's row of an axis table."""
+        return self.b.load(self._rows[axis], step * STEP_WORDS + word, I64)
+
+    def spans(self, step: int, word: int) -> tuple[ir.Value, ir.Value, ir.Value]:
+        d, h, w = (self.span(axis, step, word) for axis in AXES)
+        return d, h, w
+
+    def begin_tile(self, item: ir.Value) -> None:
+        """Splits the item number into sample and tile, and finds the tile's rows in the axis tables."""
+        b, rest = self.b, item
+        self.item = item
+        self._rows = {}
+        words = self.param("row words")
+        for axis in reversed(AXES):
+            count = self.param(f"tiles {axis}")
+            tile = b.srem(rest, count)
+            rest = b.sdiv(rest, count)
+            self._rows[axis] = b.at(self.pointer(f"table {axis}"), b.mul(tile, words), I64)
+        self.sample = rest
+
+    def dot(self, *pairs: tuple[Number, Number]) -> Number:
+        """Sum of products: an offset from indices and strides."""
+        total: Number = 0
+        for index, stride in pairs:
+            total = self.b.add(total, self.b.mul(index, stride))
+        return total

@@ -1,0 +1,83 @@
+"""Pools a tile: windows are folded over depth and height row by row, then along the width.
+
+Where each window starts and stops, cut at the array's ends, comes in tables; so do the counts an average divides by.
+"""
+
+from __future__ import annotations
+
+import math
+
+from llvmlite import ir
+
+from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
+from .kernel import Kernel
+from .values import I64, Number, constant, vector
+
+AXES = "dhw"
+
+
+def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool) -> None:
+    """source (C, D, H, W) -> buffer `name`; `pairs`: windows of 2 along the width side by side, without padding."""
+    b = k.b
+    low, size, first, count = (k.spans(step, word) for word in (READ, READ_COUNT, WRITE, WRITE_COUNT))
+    origin, target, row = k.buffer(source), k.buffer(name), k.buffer(f"{name}.row")
+    start = constant(vector(k.number, k.lanes), 0.0 if average else -math.inf)
+    combine = b.add if average else b.max
+    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
+        d_range, d_count = _window(k, name, 0, b.add(first[0], d), low[0], average)
+        with b.loop(0, count[1]) as h:
+            h_range, h_count = _window(k, name, 1, b.add(first[1], h), low[1], average)
+            base = b.mul(c, k.param(f"pitch {source}"))
+            with b.loop(0, size[2], k.lanes) as at:
+                with b.loop_carrying(*d_range, 1, [start]) as (in_d, outer):
+                    with b.loop_carrying(*h_range, 1, outer.values) as (in_h, inner):
+                        place = k.dot((1, base), (b.add(b.mul(in_d, size[1]), in_h), size[2]), (at, 1))
+                        inner.next = [combine(inner.values[0], b.load(origin, place, k.number, k.lanes))]
+                    outer.next = inner.result
+                b.store(outer.result[0], row, at)
+            out = k.dot((c, k.param(f"pitch {name}")), (b.add(b.mul(d, count[1]), h), count[2]))
+            divisor = b.mul(d_count, h_count) if average else None
+            if pairs:
+                _pairs(k, name, row, target, out, count[2], combine, divisor)
+            else:
+                _windows(k, name, row, target, out, (first[2], low[2], count[2]), average, divisor)
+
+
+def _window(
+    k: Kernel, name: str, axis: int, o: Number, low: Number, average: bool
+) -> tuple[tuple[Number, Number], Number]:
+    """Range of window o, from the tile's first input, and the number it contributes to an average's divisor."""
+    b, table = k.b, k.pointer(f"windows {name} {AXES[axis]}")
+    begin, end, count = (b.load(table, b.add(b.mul(o, 3), word), I64) for word in range(3))
+    return (b.sub(begin, low), b.sub(end, low)), b.cast(count, k.number) if average else 0
+
+
+def _pairs(k: Kernel, name: str, row: ir.Value, target: ir.Value, out: Number, count: Number, combine, divisor) -> None:
+    b = k.b
+    with b.loop(0, count, k.lanes) as at:
+        both = [b.load(row, b.add(b.mul(at, 2), half * k.lanes), k.number, k.lanes) for half in range(2)]
+        value = combine(*b.deinterleave(both))
+        if divisor is not None:
+            value = b.div(value, b.splat(b.mul(divisor, 2.0), k.lanes))
+        b.store(value, target, b.add(out, at))
+
+
+def _windows(
+    k: Kernel,
+    name: str,
+    row: ir.Value,
+    target: ir.Value,
+    out: Number,
+    place: tuple[Number, ...],
+    average: bool,
+    divisor,
+) -> None:
+    b = k.b
+    first, low, count = place
+    combine = b.add if average else b.max
+    with b.loop(0, count) as at:
+        window, w_count = _window(k, name, 2, b.add(first, at), low, average)
+        with b.loop_carrying(*window, 1, [constant(k.number, 0.0 if average else -math.inf)]) as (i, folded):
+            folded.next = [combine(folded.values[0], b.load(row, i, k.number))]
+        value = b.div(folded.result[0], b.mul(divisor, w_count)) if average else folded.result[0]
+        b.store(value, target, b.add(out, at))

@@ -1,0 +1,109 @@
+"""The kernel of one pass: its steps in order, for every tile this worker draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..plan.geometry import POSITION_COUNT, READ, READ_COUNT, WRITE, WRITE_COUNT
+from ..plan.machine import Machine
+from ..plan.passes import Chain, Conv, Pass, Pool, Reduce, RowNorm, Unphase
+from ..plan.structure import RegisterTile, Structure
+from .chain import emit_chain
+from .conv import convolve, fill_slab
+from .kernel import Kernel
+from .move import ArrayRows, load_box, store_box
+from .phases import unphase
+from .pool import emit_pool
+from .reduce import emit_reduce, emit_row_norm
+from .values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Number
+
+STORAGE = {storage.name: storage for storage in (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)}
+
+
+def emit(structure: Structure, machine: Machine) -> tuple[str, tuple[str, ...]]:
+    """LLVM IR and the names of the parameters it reads, in the order of the table."""
+    k = Kernel(structure.name, machine, STORAGE[structure.dtype])
+    one = structure.one
+    with k.b.drawn_from(k.pointer("counter"), k.param("items")) as item:
+        k.begin_tile(item)
+        _Tile(k, structure).emit(one)
+    k.b.ret()
+    return str(k.module), tuple(k.names)
+
+
+class _Tile:
+    """Writes the steps of one tile; knows in which buffer and layout the value stands."""
+
+    def __init__(self, k: Kernel, structure: Structure) -> None:
+        self.k, self.structure = k, structure
+        self.buffer = "source"
+        self.step = 0  # geometric steps done
+        self.channels: Number = k.param("channels")
+
+    def array(self, name: str, which: str) -> ArrayRows:
+        """Intermediate values are stored as numbers, the caller's arrays in their own type."""
+        number = FLOAT64 if self.k.wide else FLOAT32
+        return ArrayRows(self.k, name, number if which.startswith("value") else self.k.storage)
+
+    def emit(self, one: Pass) -> None:
+        k = self.k
+        source = self.array("source", one.source)
+        if not (one.ops and isinstance(one.ops[0], Conv)):
+            load_box(k, source, k.spans(0, READ), k.spans(0, READ_COUNT), "source", self.channels)
+        stored = False
+        for index, (op, extra) in enumerate(zip(one.ops, self.structure.ops, strict=True)):
+            name, last = f"op{index}", index + 1 == len(one.ops)
+            if isinstance(op, Conv):
+                self._conv(source if index == 0 else self.buffer, *extra)
+            elif isinstance(op, Unphase):
+                stored = last
+                target = self.array("dest", one.dest or "") if last else name
+                unphase(k, self.step - 1, extra, self.channels, target)
+                self.buffer = name
+            elif isinstance(op, Pool):
+                emit_pool(k, name, self.step, self.buffer, self.channels, *extra)
+                self.buffer, self.step = name, self.step + 1
+            elif isinstance(op, Chain):
+                self._chain(name, op)
+            elif isinstance(op, RowNorm):
+                emit_row_norm(k, name, op.stage, self.buffer, self._sizes(), self.channels)
+            elif isinstance(op, Reduce):
+                emit_reduce(k, op.kind, self.buffer, self._length(), self.channels)
+        if one.dest is not None and not stored:
+            low = k.spans(max(self.step - 1, 0), WRITE)
+            store_box(k, self.buffer, self.array("dest", one.dest), low, self._sizes(), self.channels)
+
+    def _conv(self, source: ArrayRows | str, tile: RegisterTile, blocks: int) -> None:
+        fill_slab(self.k, self.step, source)
+        convolve(self.k, self.step, tile, blocks)
+        self.buffer, self.step = "phased", self.step + 1
+        self.channels = self.k.param("out channels")
+
+    def _chain(self, name: str, op: Chain) -> None:
+        k = self.k
+        for at, link in enumerate(op.links):
+            if getattr(link.stage, "other", None) == "tensor":
+                tensor = self.array(f"tensor {name}.{at}", link.arrays[0])
+                low = k.spans(max(self.step - 1, 0), WRITE)
+                load_box(k, tensor, low, self._sizes(), f"{name}.{at}", self.channels)
+        self.channels = emit_chain(k, name, op.links, self.buffer, self._runs, self.channels)
+
+    def _sizes(self) -> tuple[Number, Number, Number]:
+        return self.k.spans(max(self.step - 1, 0), WRITE_COUNT)
+
+    def _length(self) -> Number:
+        d, h, w = self._sizes()
+        return self.k.b.mul(self.k.b.mul(d, h), w)
+
+    @contextmanager
+    def _runs(self) -> Iterator[tuple[Number, Number]]:
+        """The contiguous positions of the value: one run, or one for each phase and depth of a phase-planar buffer."""
+        k, b = self.k, self.k.b
+        if self.buffer != "phased":
+            yield 0, self._length()
+            return
+        depth, height, width = k.spans(self.step - 1, POSITION_COUNT)
+        length = b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
+        with b.loop(0, k.param("phases")) as phase, b.loop(0, depth) as d:
+            yield k.dot((phase, k.param("phase")), (d, k.param("plane"))), length

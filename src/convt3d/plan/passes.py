@@ -1,0 +1,309 @@
+"""Cuts a pipeline into passes, and each pass into steps that work on one tile while it is in cache.
+
+A pass walks over tiles of its destination. For each tile it loads a box of its source and applies steps until the tile
+is stored. A stage that needs all voxels of a channel (softmax over space, instance norm) ends a pass: partial statistics
+of the tiles are combined, and the next pass uses them. Nothing here depends on sizes, so equal structures share code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.shapes import Shape
+from ..spec.stage import Stage
+from ..spec.stages import (
+    GELU,
+    Add,
+    AvgPool3d,
+    BatchNorm,
+    Binary,
+    Clamp,
+    ConvTranspose3d,
+    Divide,
+    Exp,
+    GroupNorm,
+    HardSwish,
+    HardTanh,
+    InstanceNorm,
+    Keep,
+    LayerNorm,
+    LeakyReLU,
+    LogSumExp,
+    Max,
+    MaxPool3d,
+    Mean,
+    Mish,
+    Multiply,
+    PReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Subtract,
+    Sum,
+    Tanh,
+)
+
+# --- steps of a pass --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Link:
+    """One stage of a chain and the arrays it reads: "operand:i" (vector or tensor), "value:i", "x" or "stat:i"."""
+
+    stage: Stage
+    arrays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Affine(Stage):
+    """(value - stat0) * stat1 + stat2 with one number for each sample and channel: how statistics are applied."""
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Input slab -> phase-planar buffer (C, phases, positions)."""
+
+    stage: int  # index in the pipeline
+
+
+@dataclass(frozen=True)
+class Unphase:
+    """Phase-planar buffer -> buffer (C, D, H, W)."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Pointwise and channel-wise stages, in place on (C, positions)."""
+
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Buffer (C, D, H, W) -> pooled buffer."""
+
+    stage: int
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """LayerNorm along the width, in place; tiles hold whole rows."""
+
+    stage: LayerNorm
+    arrays: tuple[str, ...]
+
+
+STATISTICS = {"sum": 1, "max": 1, "maxexp": 2, "moments": 2}  # numbers for each channel of a tile
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Partial statistics of the tile for each channel: "sum", "max", "maxexp" (max, sum of exp) or "moments"."""
+
+    kind: str
+
+
+Op: TypeAlias = Conv | Unphase | Chain | Pool | RowNorm | Reduce
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is done with the statistics of a pass once all tiles have theirs."""
+
+    stage: Stage
+    arrays: tuple[str, ...]  # operands it needs
+    result: str  # "stat:i" for Affine, or "value:i": the statistics are the next value (B, C, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Pass:
+    source: str  # "x" or "value:i"
+    shape: Shape  # of the source, repeated along size-1 axes where the value that enters is larger
+    ops: tuple[Op, ...]
+    result: Shape
+    dest: str | None  # "out", "value:i", or None when only statistics are wanted
+    finish: Finish | None = None
+
+
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
+def cut(pipeline: Pipeline, trace: Trace) -> tuple[Pass, ...]:
+    """The passes of a simplified pipeline."""
+    return _Cutter(pipeline, trace).run()
+
+
+class _Cutter:
+    def __init__(self, pipeline: Pipeline, trace: Trace) -> None:
+        self.pipeline, self.trace = pipeline, trace
+        self.passes: list[Pass] = []
+        self.source, self.shape = "x", trace.values[0]
+        self.ops: list[Op] = []
+        self.values = 0
+        self.stats = 0
+        self.kept: dict[str, str] = {"x": "x"}
+        self.local = _local_labels(pipeline, trace)
+
+    def run(self) -> tuple[Pass, ...]:
+        for index, stage in enumerate(self.pipeline.stages):
+            LOWER[type(stage)](self, index)
+        self._natural()
+        self._end(self.trace.output, "out")
+        return tuple(self.passes)
+
+    def operands(self, index: int) -> tuple[str, ...]:
+        return tuple(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == index)
+
+    def _natural(self) -> None:
+        """Steps from here on need (C, D, H, W)."""
+        phased = False
+        for op in self.ops:
+            phased = isinstance(op, Conv) or (phased and not isinstance(op, Unphase))
+        if phased:
+            self.ops.append(Unphase())
+
+    def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:
+        self.passes.append(Pass(self.source, self.shape, tuple(self.ops), result, dest, finish))
+        self.ops = []
+
+    def _new_value(self) -> str:
+        self.values += 1
+        return f"value:{self.values - 1}"
+
+    def store(self, shape: Shape) -> str:
+        """Ends the pass with the current value in memory; the next one starts from it."""
+        self._natural()
+        name = self._new_value()
+        self._end(shape, name)
+        self.source, self.shape = name, shape
+        return name
+
+    def link(self, index: int, stage: Stage | None = None, arrays: tuple[str, ...] | None = None) -> None:
+        chosen = Link(stage or self.pipeline.stages[index], self.operands(index) if arrays is None else arrays)
+        if self.ops and isinstance(self.ops[-1], Chain):
+            self.ops[-1] = Chain((*self.ops[-1].links, chosen))
+        else:
+            self.ops.append(Chain((chosen,)))
+
+    def conv(self, index: int) -> None:
+        self.ops.append(Conv(index))
+
+    def pool(self, index: int) -> None:
+        self._natural()
+        self.ops.append(Pool(index))
+
+    def binary(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, Binary)
+        if stage.label in self.local:
+            return self.link(index)
+        if stage.label is None and stage.other != "tensor":
+            return self.link(index)
+        wanted = self.trace.values[index + 1]
+        if self.trace.values[index] != wanted:  # the other value is larger: start anew from this one, repeated
+            self.store(self.trace.values[index])
+            self.shape = wanted
+        self._natural()
+        arrays = (self.kept[stage.label],) if stage.label else self.operands(index)
+        self.link(index, replace(stage, other="tensor"), arrays)
+
+    def keep(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, Keep)
+        if stage.label in self.local:
+            self.link(index)
+        elif not self.ops and self.shape == self.trace.values[index]:
+            self.kept[stage.label] = self.source  # the pass starts here: its source is the value
+        else:
+            self.kept[stage.label] = self.store(self.trace.values[index])
+
+    def layer_norm(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, LayerNorm)
+        if stage.over == "channels":
+            return self.link(index)
+        self._natural()
+        self.ops.append(RowNorm(stage, self.operands(index)))
+
+    def reduction(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, (Sum, Mean, Max, LogSumExp))
+        if stage.over == "channels":
+            return self.link(index)
+        self._natural()
+        kind = {Sum: "sum", Mean: "sum", Max: "max", LogSumExp: "maxexp"}[type(stage)]
+        self.ops.append(Reduce(kind))
+        name = self._new_value()
+        self._end(self.trace.values[index], None, Finish(stage, (), name))
+        self.source, self.shape = name, self.trace.values[index + 1]
+
+    def softmax(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, Softmax)
+        if stage.over == "channels":
+            return self.link(index)
+        if stage.shift is not None:  # the exponential is stored: no second one is needed
+            if stage.shift:
+                self.link(index, Subtract(stage.shift), ())
+            self.link(index, Exp(), ())
+        self.statistics(index, "maxexp" if stage.shift is None else "sum")
+        if stage.shift is None:
+            self.link(index, Subtract("channel"), (f"stat:{self.stats - 1}.shift",))
+            self.link(index, Exp(), ())
+        self.link(index, Multiply("channel"), (f"stat:{self.stats - 1}.scale",))
+
+    def norm(self, index: int) -> None:
+        self.statistics(index, "moments")
+        name = f"stat:{self.stats - 1}"
+        self.link(index, Affine(), (f"{name}.shift", f"{name}.scale", f"{name}.offset"))
+
+    def statistics(self, index: int, kind: str) -> None:
+        self._natural()
+        self.ops.append(Reduce(kind))
+        value = self._new_value()
+        finish = Finish(self.pipeline.stages[index], self.operands(index), f"stat:{self.stats}")
+        self.stats += 1
+        self._end(self.trace.values[index], value, finish)
+        self.source, self.shape = value, self.trace.values[index]
+
+
+def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
+    """Labels whose uses all lie in the chain of their Keep: only pointwise and channel-wise stages of equal shape."""
+    local = set()
+    for start, stage in enumerate(pipeline.stages):
+        if not isinstance(stage, Keep):
+            continue
+        uses = [i for i, s in enumerate(pipeline.stages) if isinstance(s, Binary) and s.label == stage.label]
+        between = range(start + 1, max(uses, default=start) + 1)
+        if all(_stays_in_chain(pipeline.stages[i], trace, i) for i in between):
+            local.add(stage.label)
+    return frozenset(local)
+
+
+def _stays_in_chain(stage: Stage, trace: Trace, index: int) -> bool:
+    if isinstance(stage, Binary) and (stage.other == "tensor" or stage.label == "x"):
+        return False  # these need (C, D, H, W) and may cut the chain
+    if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
+        return False
+    return not stage.couples & {"depth", "height", "width"}
+
+
+LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
+    ConvTranspose3d: _Cutter.conv,
+    Keep: _Cutter.keep,
+    LayerNorm: _Cutter.layer_norm,
+    Softmax: _Cutter.softmax,
+    **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),
+    **dict.fromkeys((GroupNorm, InstanceNorm), _Cutter.norm),
+    **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
+    **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
+    **dict.fromkeys(
+        (BatchNorm, Clamp, Exp, GELU, HardSwish, HardTanh, LeakyReLU, Mish, PReLU, ReLU, Sigmoid, SiLU, Softplus, Tanh),
+        _Cutter.link,
+    ),
+}

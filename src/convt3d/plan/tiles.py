@@ -1,0 +1,188 @@
+"""How large the tiles of a pass are, and what scratch memory one thread needs for a tile.
+
+The choice depends on shapes and the machine, never on the number of threads: statistics are summed tile by tile, so the
+same tiles give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.shapes import ConvAxis, PoolAxis
+from .geometry import AxisSpans, axis_spans, axis_steps, phases, shift_range
+from .machine import Machine
+from .passes import Chain, Conv, Pass, Pool, RowNorm, Unphase
+
+UNROLL = 2  # vectors of positions that a chain walks together
+
+# A tile that is spread over this many threads at most still keeps all of them busy.
+_BALANCED_OVER = 8
+
+
+@dataclass(frozen=True)
+class Slab:
+    """The convolution's input (Cin, D, H, pitch) with zeros around it, and its output (Cout, phases, D, plane)."""
+
+    depth: int
+    height: int
+    pitch: int  # of a row
+    channel: int  # elements from one input channel to the next
+    plane: int  # output elements from one depth to the next
+    phase: int
+    out_channel: int
+
+
+@dataclass(frozen=True)
+class Tiling:
+    tile: tuple[int, int, int]
+    axes: tuple[AxisSpans, AxisSpans, AxisSpans]
+    buffers: tuple[tuple[str, int, int], ...]  # name, offset in scratch and channel pitch, in elements
+    slab: Slab | None
+    scratch: int  # bytes for one thread
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        d, h, w = (len(axis.spans) for axis in self.axes)
+        return d, h, w
+
+
+def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int) -> Tiling:
+    """The cheapest tiling by `_cost` among those whose scratch is small; `item` is the size of a number in bytes."""
+    sizes = one.result[2:]
+    whole_rows = any(isinstance(op, RowNorm) for op in one.ops)
+    options = [_halvings(sizes[0]), _halvings(sizes[1]), [sizes[2]] if whole_rows else _halvings(sizes[2])]
+    best: tuple[float, Tiling] | None = None
+    for d, h, w in product(*options):
+        if w < min(sizes[2], 64) and (d > 1 or h > 1):
+            continue  # short rows only where a single row is too much
+        tiling = layout(pipeline, trace, one, (d, h, w), machine, item)
+        cost = _cost(pipeline, trace, one, tiling, machine, item)
+        if best is None or cost < best[0]:
+            best = cost, tiling
+    assert best is not None
+    return best[1]
+
+
+def _halvings(size: int) -> list[int]:
+    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts."""
+    parts = {1}
+    for power in range(size.bit_length()):
+        parts |= {2**power, 3 * 2**power}
+    return sorted({-(-size // part) for part in parts if part <= size}, reverse=True)
+
+
+def layout(
+    pipeline: Pipeline, trace: Trace, one: Pass, tile: tuple[int, int, int], machine: Machine, item: int
+) -> Tiling:
+    """Spans and scratch for a given tile."""
+    lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
+    steps = [axis_steps(pipeline, trace, one, axis) for axis in range(3)]
+    d, h, w = (axis_spans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
+    axes = (d, h, w)
+    buffers: list[tuple[str, int, int]] = []
+    total = 0
+
+    def add(name: str, channels: int, pitch: int) -> None:
+        nonlocal total
+        buffers.append((name, total, pitch))
+        total += _round_up(channels * pitch + 4 * lanes, 64)
+
+    def natural(name: str, channels: int, step: int, what: str) -> None:
+        extent = prod(axis.longest(step, what) for axis in axes)
+        add(name, channels, _pitch(extent, lanes, item))
+
+    step, slab = 0, None
+    channels = one.shape[1]
+    if not (one.ops and isinstance(one.ops[0], Conv)):
+        natural("source", channels, 0, "read")
+    for index, op in enumerate(one.ops):
+        if isinstance(op, Conv):
+            conv_axes = tuple(s[step] for s in steps)
+            slab = _slab(conv_axes, axes, step, lanes, item)
+            add("slab", channels, slab.channel)
+            channels = trace.values[op.stage + 1][1]
+            add("phased", channels, slab.out_channel)
+            step += 1
+        elif isinstance(op, Unphase):
+            if index + 1 < len(one.ops):  # the last one goes straight to the destination
+                natural(f"op{index}", channels, step - 1, "write")
+        elif isinstance(op, Pool):
+            natural(f"op{index}", channels, step, "write")
+            add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
+            step += 1
+        elif isinstance(op, Chain):
+            for at, link in enumerate(op.links):
+                if getattr(link.stage, "other", None) == "tensor":
+                    natural(f"op{index}.{at}", channels, max(step - 1, 0), "write")
+                elif type(link.stage).__name__ == "Keep":
+                    add(f"op{index}.{at}", channels, lanes)
+            channels = _channels_after(op, channels)
+    return Tiling(tile, axes, tuple(buffers), slab, total * item)
+
+
+def _channels_after(op: Chain, channels: int) -> int:
+    collapses = any(type(link.stage).__name__ in ("Sum", "Mean", "Max", "LogSumExp") for link in op.links)
+    return 1 if collapses else channels
+
+
+def _slab(conv: tuple[ConvAxis | PoolAxis, ...], axes: tuple[AxisSpans, ...], step: int, lanes: int, item: int) -> Slab:
+    extents, position = [], []
+    for axis, spans in zip(conv, axes, strict=True):
+        assert isinstance(axis, ConvAxis)
+        least, most = shift_range(axis)
+        longest = spans.longest(step, "positions")
+        position.append(longest)
+        extents.append(longest + most - least)
+    width = conv[2]
+    assert isinstance(width, ConvAxis)
+    pitch = extents[2]
+    if len(axes[2].spans) == 1:  # zeros right of a row serve as zeros left of the next
+        least, most = shift_range(width)
+        low, high = axes[2].spans[0][step].positions
+        pitch -= max(0, min(-(low + least), high + most - width.size))
+    plane = _round_up(position[1] * pitch, lanes)
+    phase_count = prod(len(phases(axis)) for axis in conv if isinstance(axis, ConvAxis))
+    phase = position[0] * plane
+    return Slab(
+        depth=extents[0],
+        height=extents[1],
+        pitch=pitch,
+        channel=_pitch(extents[0] * extents[1] * pitch + lanes, lanes, item),
+        plane=plane,
+        phase=phase,
+        out_channel=_pitch(phase_count * phase, lanes, item),
+    )
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def _pitch(extent: int, lanes: int, item: int) -> int:
+    """At least `extent`, whole vectors, and no large power of two: channels would compete for the same cache sets."""
+    pitch = _round_up(extent, lanes)
+    while pitch * item % 1024 == 0:
+        pitch += lanes
+    return pitch
+
+
+def _cost(pipeline: Pipeline, trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
+    """Rough cycles of the whole pass, in vector operations."""
+    lanes = machine.lanes(item)
+    tiles = prod(tiling.counts) * one.shape[0]
+    moved = tiling.scratch / item / lanes * 4
+    if tiling.scratch > machine.l2:
+        moved *= 3 if tiling.scratch <= 4 * machine.l2 else 12
+    work = moved
+    for op in one.ops:
+        if isinstance(op, Conv) and tiling.slab:
+            step = [o for o in one.ops if isinstance(o, (Conv, Pool))].index(op)
+            d, h, w = (axis.longest(step, "positions") for axis in tiling.axes)
+            vectors = d * -(-((h - 1) * tiling.slab.pitch + w) // lanes)
+            kernel = trace.operands[op.stage][0]
+            work += vectors * prod(kernel) + 40 * vectors
+    balance = -(-tiles // _BALANCED_OVER) * _BALANCED_OVER / tiles
+    return (work + 300) * tiles * (1 + (balance - 1) / 2)

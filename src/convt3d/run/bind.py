@@ -1,0 +1,194 @@
+"""Fills the parameter table of a kernel: sizes and tables of the plan once, pointers of the arrays at every call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..plan.geometry import STEP_WORDS, axis_steps, phases, shift_range
+from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
+from ..plan.plan import PassPlan, Plan
+from ..plan.structure import RegisterTile, scalars
+from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.stages import AvgPool3d
+from .kernels import NativeKernel, kernel
+from .weights import WeightLayout
+
+Words = npt.NDArray[np.int64]
+
+
+@dataclass
+class BoundPass:
+    """A pass of a plan with its kernel and everything of the table that does not change from call to call."""
+
+    plan: Plan
+    one: PassPlan
+    kept: list[Any] = field(default_factory=list)  # arrays the table points to
+
+    @cached_property
+    def native(self) -> NativeKernel:
+        return kernel(self.one.structure, self.plan.machine)
+
+    @cached_property
+    def items(self) -> int:
+        return prod(self.one.tiling.counts) * self.plan.trace.values[0][0]
+
+    @property
+    def number(self) -> str:
+        return self.plan.dtype.accumulate
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.native.names)}
+
+    @cached_property
+    def template(self) -> Words:
+        """The table with all that is known without arrays."""
+        known = self._sizes()
+        return np.array([known.get(name, 0) for name in self.native.names], dtype=np.int64)
+
+    @cached_property
+    def voxels(self) -> npt.NDArray[np.float64]:
+        """Voxels of each tile, in the order of items."""
+        axes = [
+            [write[1] - write[0] for write in (row[-1].write for row in axis.spans)] for axis in self.one.tiling.axes
+        ]
+        return np.array([prod(sizes) for sizes in product(*axes)], dtype=np.float64)
+
+    @cached_property
+    def partial_words(self) -> int:
+        """Statistics for each channel of a tile; 0 when the pass makes none."""
+        kinds = [op.kind for op in self.one.steps.ops if isinstance(op, Reduce)]
+        return STATISTICS[kinds[0]] if kinds else 0
+
+    @cached_property
+    def weights(self) -> WeightLayout | None:
+        conv = next((op for op in self.one.steps.ops if isinstance(op, Conv)), None)
+        if conv is None:
+            return None
+        d, h, w = (phases(axis) for axis in self._conv_axes())
+        return WeightLayout(self.plan.rewritten.pipeline.conv.groups, (d, h, w), self._register_tile(), self.number)
+
+    def _register_tile(self) -> RegisterTile:
+        at = next(i for i, op in enumerate(self.one.steps.ops) if isinstance(op, Conv))
+        tile = self.one.structure.ops[at][0]
+        assert isinstance(tile, RegisterTile)
+        return tile
+
+    def _conv_axes(self) -> list[ConvAxis]:
+        pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
+        index = pipeline.conv_index
+        return list(pipeline.conv.axes(trace.values[index], trace.operands[index][0]))
+
+    def _keep(self, array: npt.NDArray[Any]) -> int:
+        """Address of an array that lives as long as this object."""
+        self.kept.append(array)
+        return int(array.ctypes.data)
+
+    def _sizes(self) -> dict[str, int]:
+        tiling, steps = self.one.tiling, self.one.steps
+        item = np.dtype(self.number).itemsize
+        table: dict[str, int] = {
+            "items": self.items,
+            "scratch size": tiling.scratch // item,
+            "channels": steps.shape[1],
+            "row words": len(tiling.axes[0].spans[0]) * STEP_WORDS,
+            "constants": self._keep(self._constants()),
+        }
+        for axis, spans, count in zip("dhw", tiling.axes, tiling.counts, strict=True):
+            table[f"tiles {axis}"] = count
+            table[f"table {axis}"] = self._keep(self._axis_table("dhw".index(axis)))
+            del spans
+        for name, offset, pitch in tiling.buffers:
+            table[f"buffer {name}"] = offset
+            table[f"pitch {name}"] = pitch
+        if self.weights is not None:
+            table.update(self._conv_sizes())
+        for index, op in enumerate(steps.ops):
+            if isinstance(op, Pool):
+                for axis, windows in zip("dhw", self._windows(op), strict=True):
+                    table[f"windows op{index} {axis}"] = self._keep(windows)
+        return table
+
+    def _constants(self) -> npt.NDArray[Any]:
+        values = [
+            value
+            for op in self.one.steps.ops
+            if isinstance(op, (Chain, RowNorm))
+            for stage in ([link.stage for link in op.links] if isinstance(op, Chain) else [op.stage])
+            for _, value in scalars(stage)
+        ]
+        with np.errstate(over="ignore"):
+            return np.array([*values, 0.0], dtype=self.number)
+
+    def _axis_table(self, axis: int) -> Words:
+        steps = axis_steps(self.plan.rewritten.pipeline, self.plan.simplified, self.one.steps, axis)
+        rows = []
+        for spans in self.one.tiling.axes[axis].spans:
+            for number, span in enumerate(spans):
+                words = [span.read[0], span.read[1] - span.read[0], span.write[0], span.write[1] - span.write[0]]
+                step = steps[number] if steps else None
+                rows.append(words + (_slab_words(step, span) if isinstance(step, ConvAxis) else [0] * 5))
+        return np.array(rows, dtype=np.int64)
+
+    def _conv_sizes(self) -> dict[str, int]:
+        pipeline, trace, slab = self.plan.rewritten.pipeline, self.plan.simplified, self.one.tiling.slab
+        assert slab is not None
+        cin, per_out = trace.operands[pipeline.conv_index][0][:2]
+        groups = pipeline.conv.groups
+        axes = self._conv_axes()
+        least = [shift_range(axis)[0] for axis in axes]
+        offsets, table, weight = [], [], 0
+        channel = np.arange(cin // groups) * slab.channel
+        for phase in product(*(phases(axis) for axis in axes)):
+            d, h, w = ([s - low for s in axis.shifts] for axis, low in zip(phase, least, strict=True))
+            taps = np.array([(a * slab.height + b) * slab.pitch + c for a, b, c in product(d, h, w)], dtype=np.int64)
+            steps = (taps[:, None] + channel).reshape(-1)
+            table.append([len(steps), sum(map(len, offsets)), weight])
+            offsets.append(steps)
+            weight += len(steps) * per_out
+        sizes = {
+            "in channels": cin,
+            "out channels": per_out * groups,
+            "in group": cin // groups,
+            "out group": per_out,
+            "groups": groups,
+            "weights group": weight,
+            "phases": len(table),
+            "phase": slab.phase,
+            "plane": slab.plane,
+            "slab pitch": slab.pitch,
+            "slab depth": slab.depth,
+            "slab height": slab.height,
+            "offsets": self._keep(np.concatenate([*offsets, [0]]).astype(np.int64)),
+            "phase table": self._keep(np.array(table, dtype=np.int64)),
+        }
+        return sizes | {f"stride {name}": axis.stride for name, axis in zip("dhw", axes, strict=True)}
+
+    def _windows(self, op: Pool) -> list[Words]:
+        """For each output along each axis: first input, end, and the count an average divides by."""
+        pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
+        pool = pipeline.stages[op.stage]
+        axes: tuple[PoolAxis, ...] = pool.axes(trace.values[op.stage])  # type: ignore[attr-defined]
+        include = isinstance(pool, AvgPool3d) and pool.count_include_pad
+        return [
+            np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
+            for axis in axes
+        ]
+
+
+def _slab_words(axis: ConvAxis, span: Any) -> list[int]:
+    """Positions, and where in the slab the valid inputs are put: place, from (in what was read), count."""
+    origin = span.positions[0] + shift_range(axis)[0]
+    end = span.positions[1] + shift_range(axis)[1]
+    first, last = max(origin, 0), min(end, axis.size)
+    valid = max(0, last - first)
+    place = first - origin if valid else 0
+    start = first - span.read[0] if valid else 0
+    return [span.positions[0], span.positions[1] - span.positions[0], place, start, valid]

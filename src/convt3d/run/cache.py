@@ -1,0 +1,257 @@
+"""Compiled objects, kept in memory and on disk, so that a kernel is compiled once per machine and version.
+
+Nothing is loaded that somebody else could have written: the directory and each entry must be ours and writable by us
+alone. A disk problem means "not cached": damaged entries are deleted and rebuilt, a read-only or full disk is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from ..plan.machine import Machine
+
+DIRECTORY_VARIABLE = "CONVT3D_CACHE_DIR"
+DISK_LIMIT = 256 << 20
+MEMORY_LIMIT = 64 << 20
+
+_MAGIC = b"CONVT3D1"
+_HEADER = struct.Struct("<8sQ32s")  # magic, payload length, sha256 of key and payload
+_ENTRY_SUFFIX = ".obj"
+_TEMPORARY_PREFIX = "tmp-"
+_ABANDONED_SECONDS = 3600.0
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_SOURCE_FOLDERS = ("emit", "plan", "run")
+
+
+def entry_key(plan_key: str, machine: Machine) -> str:
+    """Name of the entry for one plan: it changes with anything that could change the compiled code."""
+    import hashlib
+
+    import llvmlite
+
+    parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def source_fingerprint() -> str:
+    """Digest of the sources that decide what code comes out."""
+    import hashlib
+
+    package = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(path for folder in _SOURCE_FOLDERS for path in (package / folder).rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    except OSError:  # unreadable sources: a value of this process alone, so that no other process trusts its entries
+        digest.update(os.urandom(32))
+    return digest.hexdigest()
+
+
+def default_directory() -> Path | None:
+    """Where entries live on disk; None when the user turned that off or has no home."""
+    asked = os.environ.get(DIRECTORY_VARIABLE)
+    if asked is not None:
+        return None if asked.strip().lower() in ("", "off") else Path(asked).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "convt3d"
+    except RuntimeError:  # no home directory
+        return None
+
+
+class ObjectCache:
+    """Objects by key: memory first, then disk. Safe between threads and between processes."""
+
+    def __init__(self, directory: Path | None, disk_limit: int = DISK_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
+        self.directory = directory if directory is not None and _prepare(directory) else None
+        self._disk_limit = disk_limit
+        self._memory_limit = memory_limit
+        self._memory: OrderedDict[str, bytes] = OrderedDict()
+        self.renew_locks()
+
+    def renew_locks(self) -> None:
+        """For a forked child: a thread that held a lock in the parent does not exist here to release it."""
+        self._lock = threading.Lock()
+        self._being_made: dict[str, threading.Lock] = {}
+
+    def fetch(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """The object of `key`; made, and kept, if it is nowhere. Threads asking for the same key make it once."""
+        with self._lock:
+            making = self._being_made.setdefault(key, threading.Lock())
+        try:
+            with making:
+                payload = self.get(key)
+                if payload is None:
+                    payload = make()
+                    self.put(key, payload)
+                return payload
+        finally:
+            with self._lock:
+                self._being_made.pop(key, None)
+
+    def get(self, key: str) -> bytes | None:
+        """The object of `key`, or None."""
+        with self._lock:
+            if key in self._memory:
+                self._memory.move_to_end(key)
+                return self._memory[key]
+        payload = self._read(key)
+        if payload is not None:
+            self._remember(key, payload)
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keep an object in memory and, if the disk allows it, on disk."""
+        self._remember(key, payload)
+        if self.directory is not None:
+            with suppress(OSError):  # read-only, full, or removed meanwhile: memory is enough
+                self._write(self.directory, key, payload)
+                self._evict(self.directory)
+
+    def clear(self) -> None:
+        """Forget everything, in memory and on disk."""
+        with self._lock:
+            self._memory.clear()
+        if self.directory is not None:
+            for path in self.directory.glob(f"*{_ENTRY_SUFFIX}"):
+                _delete(path)
+
+    def _remember(self, key: str, payload: bytes) -> None:
+        with self._lock:
+            self._memory[key] = payload
+            self._memory.move_to_end(key)
+            while len(self._memory) > 1 and sum(map(len, self._memory.values())) > self._memory_limit:
+                self._memory.popitem(last=False)
+
+    def _read(self, key: str) -> bytes | None:
+        if self.directory is None:
+            return None
+        path = self.directory / (key + _ENTRY_SUFFIX)
+        try:
+            # The open file is checked, not the name: the name could point elsewhere a moment later.
+            with open(os.open(path, _READ_FLAGS), "rb") as file:
+                status = os.fstat(file.fileno())
+                content = file.read() if stat.S_ISREG(status.st_mode) and _only_ours(status) else b""
+        except FileNotFoundError:
+            return None
+        except OSError:  # a symbolic link, a directory, an unreadable file or disk
+            content = b""
+        payload = _unwrap(key, content)
+        if payload is None:
+            _delete(path)
+            return None
+        with suppress(OSError):
+            os.utime(path)  # eviction takes the oldest: mark it as used
+        return payload
+
+    def _write(self, directory: Path, key: str, payload: bytes) -> None:
+        temporary = directory / f"{_TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            with open(os.open(temporary, _WRITE_FLAGS, 0o600), "wb") as file:
+                file.write(_wrap(key, payload))
+            # Readers see the old entry or the whole new one. A crash of the system may tear it: the digest finds out.
+            os.replace(temporary, directory / (key + _ENTRY_SUFFIX))
+        except BaseException:
+            _delete(temporary)
+            raise
+
+    def _evict(self, directory: Path) -> None:
+        entries: list[tuple[float, int, Path]] = []
+        with os.scandir(directory) as listing:
+            for item in listing:
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except OSError:  # another process was faster
+                    continue
+                path = Path(item.path)
+                if item.name.endswith(_ENTRY_SUFFIX):
+                    entries.append((status.st_mtime, status.st_size, path))
+                elif item.name.startswith(_TEMPORARY_PREFIX) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    _delete(path)
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self._disk_limit:
+                break
+            _delete(path)
+            total -= size
+
+
+def object_cache() -> ObjectCache:
+    """The process's cache for the directory that the environment names now."""
+    directory = default_directory()
+    if directory not in _caches:
+        _caches[directory] = ObjectCache(directory)
+    return _caches[directory]
+
+
+_caches: dict[Path | None, ObjectCache] = {}
+
+
+def _wrap(key: str, payload: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, len(payload), _digest(key, payload)) + payload
+
+
+def _unwrap(key: str, content: bytes) -> bytes | None:
+    """The payload of an entry, or None if it is damaged, truncated or belongs to another key."""
+    if len(content) < _HEADER.size:
+        return None
+    magic, length, digest = _HEADER.unpack_from(content)
+    payload = content[_HEADER.size :]
+    sound = magic == _MAGIC and length == len(payload) and digest == _digest(key, payload)
+    return payload if sound else None
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    import hashlib
+
+    return hashlib.sha256(key.encode() + b"\0" + payload).digest()
+
+
+def _prepare(directory: Path) -> bool:
+    """Create the directory for us alone; False if it cannot be used or trusted."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError:
+        return False
+    if _only_ours(status):
+        return True
+    warnings.warn(
+        f"convt3d keeps compiled kernels in memory only: {directory} is owned by or writable for somebody else; "
+        f"run `chmod 700` on it or set {DIRECTORY_VARIABLE} to a directory of your own",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _only_ours(status: os.stat_result) -> bool:
+    if not hasattr(os, "getuid"):  # Windows: the profile folder is private by its access list
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _renew_all_locks() -> None:
+    for one in _caches.values():
+        one.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all_locks)

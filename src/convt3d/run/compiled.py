@@ -1,0 +1,15 @@
+"""One plan's native code: its object file comes from the cache, or is compiled and cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..plan.machine import machine
+from .build import Code, compile_ir, load
+from .cache import entry_key, object_cache
+
+
+def compiled(plan_key: str, write_ir: Callable[[], str], names: Sequence[str]) -> Code:
+    """Functions `names` of the plan. `plan_key` must determine the text that `write_ir` returns on this machine."""
+    key = entry_key(plan_key, machine())
+    return load(object_cache().fetch(key, lambda: compile_ir(write_ir()).object_code), names)

@@ -1,0 +1,329 @@
+"""Start one native function on several threads within microseconds, by one native call that nothing can interrupt.
+
+`launch(function, arguments, n)` runs `function(arguments, index)` for index 0 .. n - 1, index 0 on the calling thread.
+Waking a sleeping thread takes tens of microseconds. So a worker listens for the next job for a while before it sleeps,
+the caller waits in the same way, and an index whose worker has not begun when the caller has ended its own is taken
+back and run by the caller. The function must therefore never wait for another index of the same call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from _thread import allocate_lock
+from functools import cache, lru_cache
+from typing import Any
+
+from ..plan.machine import architecture
+from .compiled import compiled
+from .threads import parallel
+
+LISTEN_TURNS = 4000  # of some 25 ns: twice what waking a thread takes on a virtual machine
+MOST_WORKERS = 255
+
+# Sleeping natively uses unnamed POSIX semaphores, which macOS and Windows lack: there, `launch` uses the Python pool.
+SUPPORTED = sys.platform.startswith("linux") and sys.maxsize > 2**32
+
+_BOX_BYTES = 256
+
+# A worker's box, in 8-byte words:
+#   0 state      0 listening or running, 1 a job is in the box, 2 asleep
+#   1 function, 2 arguments, 3 index, 4 owner (0 no worker yet, 1 free, 2 taken by a caller)
+#   8 done       0 running, 1 ended, 2 running and the caller is asleep
+#   16 semaphore of the worker, 24 semaphore of the caller
+_IR = """
+declare i32 @sem_init(ptr, i32, i32)
+declare i32 @sem_wait(ptr)
+declare i32 @sem_post(ptr)
+declare i32 @sched_yield()
+{declare_pause}
+
+define internal void @sleep_at(ptr %semaphore) {{
+entry:
+  br label %again
+again:
+  %failed = call i32 @sem_wait(ptr %semaphore)
+  %signal = icmp ne i32 %failed, 0
+  br i1 %signal, label %again, label %awake
+awake:
+  ret void
+}}
+
+; Give the core away now and then, in case the awaited thread has no other to run on.
+define internal void @rest(i64 %turn) {{
+entry:
+  {pause}
+  %low = and i64 %turn, 127
+  %polite = icmp eq i64 %low, 0
+  br i1 %polite, label %give, label %back
+give:
+  %ignored = call i32 @sched_yield()
+  br label %back
+back:
+  ret void
+}}
+
+; The life of a worker. Returns only if the box already has one.
+define void @attend(ptr %box, i64 %turns) {{
+entry:
+  %function.at = getelementptr i64, ptr %box, i64 1
+  %arguments.at = getelementptr i64, ptr %box, i64 2
+  %index.at = getelementptr i64, ptr %box, i64 3
+  %owner.at = getelementptr i64, ptr %box, i64 4
+  %done.at = getelementptr i64, ptr %box, i64 8
+  %own.semaphore = getelementptr i64, ptr %box, i64 16
+  %caller.semaphore = getelementptr i64, ptr %box, i64 24
+  %absent = cmpxchg ptr %owner.at, i64 0, i64 2 acq_rel acquire
+  %first = extractvalue {{ i64, i1 }} %absent, 1
+  br i1 %first, label %prepare, label %leave
+prepare:
+  %s1 = call i32 @sem_init(ptr %own.semaphore, i32 0, i32 0)
+  %s2 = call i32 @sem_init(ptr %caller.semaphore, i32 0, i32 0)
+  store atomic i64 1, ptr %owner.at release, align 8
+  br label %listen
+listen:
+  %left = phi i64 [ %turns, %prepare ], [ %left.next, %wait ], [ %turns, %ended ], [ %turns, %sleep ]
+  %state = load atomic i64, ptr %box monotonic, align 8
+  %posted = icmp eq i64 %state, 1
+  br i1 %posted, label %take, label %quiet
+quiet:
+  %tired = icmp eq i64 %left, 0
+  br i1 %tired, label %doze, label %wait
+wait:
+  call void @rest(i64 %left)
+  %left.next = sub i64 %left, 1
+  br label %listen
+doze:
+  %drop = cmpxchg ptr %box, i64 0, i64 2 acq_rel acquire
+  %dropped = extractvalue {{ i64, i1 }} %drop, 1
+  br i1 %dropped, label %sleep, label %take
+sleep:
+  call void @sleep_at(ptr %own.semaphore)
+  br label %listen
+take:
+  %grab = cmpxchg ptr %box, i64 1, i64 0 acq_rel acquire
+  %mine = extractvalue {{ i64, i1 }} %grab, 1
+  br i1 %mine, label %work, label %ended
+work:
+  %function = load ptr, ptr %function.at
+  %arguments = load ptr, ptr %arguments.at
+  %index = load i64, ptr %index.at
+  call void %function(ptr %arguments, i64 %index)
+  %before = atomicrmw xchg ptr %done.at, i64 1 acq_rel
+  %wanted = icmp eq i64 %before, 2
+  br i1 %wanted, label %wake, label %ended
+wake:
+  %w = call i32 @sem_post(ptr %caller.semaphore)
+  br label %ended
+ended:
+  br label %listen
+leave:
+  ret void
+}}
+
+define internal void @post(ptr %box, ptr %function, ptr %arguments, i64 %index) {{
+entry:
+  %function.at = getelementptr i64, ptr %box, i64 1
+  store ptr %function, ptr %function.at
+  %arguments.at = getelementptr i64, ptr %box, i64 2
+  store ptr %arguments, ptr %arguments.at
+  %index.at = getelementptr i64, ptr %box, i64 3
+  store i64 %index, ptr %index.at
+  %done.at = getelementptr i64, ptr %box, i64 8
+  store atomic i64 0, ptr %done.at monotonic, align 8
+  %before = atomicrmw xchg ptr %box, i64 1 acq_rel
+  %asleep = icmp eq i64 %before, 2
+  br i1 %asleep, label %wake, label %back
+wake:
+  %semaphore = getelementptr i64, ptr %box, i64 16
+  %w = call i32 @sem_post(ptr %semaphore)
+  br label %back
+back:
+  ret void
+}}
+
+; End of a job: take it back if it has not begun, else wait for the worker; then free the worker for other callers.
+define internal void @settle(ptr %box, i64 %turns) {{
+entry:
+  %done.at = getelementptr i64, ptr %box, i64 8
+  %retract = cmpxchg ptr %box, i64 1, i64 0 acq_rel acquire
+  %retracted = extractvalue {{ i64, i1 }} %retract, 1
+  br i1 %retracted, label %own, label %look
+own:
+  %function.at = getelementptr i64, ptr %box, i64 1
+  %arguments.at = getelementptr i64, ptr %box, i64 2
+  %index.at = getelementptr i64, ptr %box, i64 3
+  %function = load ptr, ptr %function.at
+  %arguments = load ptr, ptr %arguments.at
+  %index = load i64, ptr %index.at
+  call void %function(ptr %arguments, i64 %index)
+  br label %over
+look:
+  %left = phi i64 [ %turns, %entry ], [ %left.next, %wait ]
+  %done = load atomic i64, ptr %done.at acquire, align 8
+  %ended = icmp eq i64 %done, 1
+  br i1 %ended, label %over, label %quiet
+quiet:
+  %tired = icmp eq i64 %left, 0
+  br i1 %tired, label %doze, label %wait
+wait:
+  call void @rest(i64 %left)
+  %left.next = sub i64 %left, 1
+  br label %look
+doze:
+  %drop = cmpxchg ptr %done.at, i64 0, i64 2 acq_rel acquire
+  %dropped = extractvalue {{ i64, i1 }} %drop, 1
+  br i1 %dropped, label %sleep, label %over
+sleep:
+  %semaphore = getelementptr i64, ptr %box, i64 24
+  call void @sleep_at(ptr %semaphore)
+  br label %over
+over:
+  %owner.at = getelementptr i64, ptr %box, i64 4
+  store atomic i64 1, ptr %owner.at release, align 8
+  ret void
+}}
+
+; Run all indices: free workers get one each, the caller the first and those for which no worker was free.
+define void @launch(ptr %boxes, i64 %workers, ptr %function, ptr %arguments, i64 %count, i64 %turns) {{
+entry:
+  %taken = alloca ptr, i64 {most}
+  br label %seek
+seek:
+  %at = phi i64 [ 0, %entry ], [ %at.next, %seek.next ]
+  %given = phi i64 [ 1, %entry ], [ %given.next, %seek.next ]
+  %any = icmp ult i64 %at, %workers
+  %need = icmp ult i64 %given, %count
+  %both = and i1 %any, %need
+  br i1 %both, label %ask, label %own
+ask:
+  %offset = mul i64 %at, {box_bytes}
+  %box = getelementptr i8, ptr %boxes, i64 %offset
+  %owner.at = getelementptr i64, ptr %box, i64 4
+  %claim = cmpxchg ptr %owner.at, i64 1, i64 2 acq_rel acquire
+  %claimed = extractvalue {{ i64, i1 }} %claim, 1
+  br i1 %claimed, label %give, label %seek.next
+give:
+  %slot = getelementptr ptr, ptr %taken, i64 %given
+  store ptr %box, ptr %slot
+  call void @post(ptr %box, ptr %function, ptr %arguments, i64 %given)
+  %given.more = add i64 %given, 1
+  br label %seek.next
+seek.next:
+  %given.next = phi i64 [ %given, %ask ], [ %given.more, %give ]
+  %at.next = add i64 %at, 1
+  br label %seek
+own:
+  call void %function(ptr %arguments, i64 0)
+  br label %rest
+rest:
+  %index = phi i64 [ %given, %own ], [ %index.next, %extra ]
+  %more = icmp ult i64 %index, %count
+  br i1 %more, label %extra, label %wait
+extra:
+  call void %function(ptr %arguments, i64 %index)
+  %index.next = add i64 %index, 1
+  br label %rest
+wait:
+  %one = phi i64 [ 1, %rest ], [ %one.next, %finish ]
+  %unsettled = icmp ult i64 %one, %given
+  br i1 %unsettled, label %finish, label %back
+finish:
+  %taken.at = getelementptr ptr, ptr %taken, i64 %one
+  %taken.box = load ptr, ptr %taken.at
+  call void @settle(ptr %taken.box, i64 %turns)
+  %one.next = add i64 %one, 1
+  br label %wait
+back:
+  ret void
+}}
+"""
+
+# The instruction that tells the core it is only waiting.
+_PAUSE = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+    "other": ("", ""),
+}
+
+
+class _Native:
+    """`attend` and `launch` of the text above."""
+
+    def __init__(self) -> None:
+        self.code = compiled("team", team_ir, ("attend", "launch"))
+        # Workers are inside this code until the process ends: it must outlive even the interpreter's last clean-up.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))
+        word, pointer = ctypes.c_int64, ctypes.c_void_p
+        self.attend: Any = self.code.function("attend", pointer, word)
+        self.launch: Any = self.code.function("launch", pointer, word, pointer, pointer, word, word)
+
+
+def team_ir(arch: str | None = None) -> str:
+    """The LLVM IR of the launcher for an architecture."""
+    declare_pause, pause = _PAUSE[arch or architecture()]
+    return _IR.format(declare_pause=declare_pause, pause=pause, box_bytes=_BOX_BYTES, most=MOST_WORKERS + 1)
+
+
+class _Team:
+    """Boxes and threads of one process. It grows to the largest call seen, not with the number of concurrent calls."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._growing = allocate_lock()
+        memory = (ctypes.c_byte * (_BOX_BYTES * (MOST_WORKERS + 1)))()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # as above: workers never leave
+        self.boxes = ctypes.addressof(memory) + -ctypes.addressof(memory) % _BOX_BYTES
+
+    def grow(self, wanted: int) -> None:
+        """Start workers up to `wanted`, if the system lets us. A box refuses a second worker, so retrying is safe."""
+        with self._growing:
+            while self.count < wanted:
+                box = self.boxes + self.count * _BOX_BYTES
+                try:
+                    threading.Thread(target=_attend, args=(box,), name="convt3d-worker", daemon=True).start()
+                except RuntimeError:  # no more threads allowed, or the interpreter is shutting down: run with fewer
+                    return
+                self.count += 1
+
+
+def _attend(box: int) -> None:
+    _native().attend(box, LISTEN_TURNS)
+
+
+_native = cache(_Native)
+_team = _Team()
+
+
+@lru_cache(maxsize=256)
+def _callable(address: int) -> Any:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
+
+
+def launch(function: int, arguments: int, n_threads: int) -> None:
+    """Run the native `void function(void *arguments, int64 index)` for n_threads indices; return when all have ended.
+
+    Both are addresses; the caller keeps what is behind them alive. Ctrl-C takes effect when the work is done.
+    """
+    if n_threads == 1:
+        _callable(function)(arguments, 0)
+    elif not SUPPORTED:
+        call = _callable(function)
+        parallel(lambda index: call(arguments, index), n_threads)
+    else:
+        native, team = _native(), _team
+        wanted = min(n_threads - 1, MOST_WORKERS)
+        if team.count < wanted:
+            team.grow(wanted)
+        native.launch(team.boxes, team.count, function, arguments, n_threads, LISTEN_TURNS)
+
+
+def _forget_workers() -> None:
+    global _team
+    _team = _Team()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)
