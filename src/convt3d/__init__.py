@@ -16,6 +16,7 @@ from .errors import (
     OutputError,
     ProblemFileError,
     ShapeError,
+    UnknownProblemError,
 )
 from .front.functions import (
     conv_transpose3d,
@@ -25,6 +26,7 @@ from .front.functions import (
     conv_transpose3d_sum_layernorm_avgpool_gelu,
 )
 from .front.pipeline import Pipeline
+from .front.solutions import problems
 from .spec.stages import (
     GELU,
     Add,
@@ -100,6 +102,7 @@ __all__ = [
     "Subtract",
     "Sum",
     "Tanh",
+    "UnknownProblemError",
     "conv_transpose3d",
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_layernorm_gelu_scaling",

@@ -135,6 +135,8 @@ def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
 
 def overlap_within(array: Storage) -> bool:
     """Whether two elements of the array may share memory (a broadcast or sliding-window view)."""
+    if array.size == 0:  # numpy gives empty arrays strides of zero
+        return False
     end = array.itemsize
     for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
         if stride < end:

@@ -1,0 +1,91 @@
+"""`convt3d list` and `convt3d show`: which problems there are, and everything a problem file says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ...spec.problems import Problem
+from ..solutions import problems
+from ..terminal import Screen
+from .choose import compact
+from .report import OK, emit, emit_json
+
+
+def list_problems(args: argparse.Namespace) -> int:
+    documents = [_summary(problem) for problem in problems.values()]
+    if args.json:
+        emit_json(documents)
+        return OK
+    rows = [[d["slug"], d["title"], d["difficulty"], ", ".join(d["tags"]), str(d["arity"])] for d in documents]
+    emit(Screen(sys.stdout).table(["slug", "title", "difficulty", "tags", "arity"], rows, right={4}))
+    return OK
+
+
+def show_problem(args: argparse.Namespace) -> int:
+    problem = problems[args.slug]
+    if args.json:
+        emit_json(_document(problem))
+        return OK
+    screen = Screen(sys.stdout)
+    shapes = {name: problem.shapes(values) for name, values in _sizes(problem).items()}
+    sections = [
+        (f"{problem.title} ({problem.difficulty}; {', '.join(problem.tags)})", problem.statement.strip()),
+        ("Signature", signature(problem)),
+        ("Pipeline (benchmark)", "\n".join(map(repr, problem.pipeline(problem.benchmark).stages))),
+        ("Sizes and scalars", _value_table(screen, _sizes(problem))),
+        ("Shapes", _value_table(screen, shapes)),
+        ("Cases", "\n".join(f"{case.name}: {case.why}\n    {compact(case.values)}" for case in problem.cases)),
+    ]
+    emit("\n\n".join(f"{screen.paint(title, 'bold')}\n{text}" for title, text in sections))
+    return OK
+
+
+def signature(problem: Problem) -> str:
+    """The C-like signature of the problem's text, one parameter on each line."""
+    lines = [
+        f"    {'const ' if p.const else ''}{p.type}{'*' if p.pointer else ''} {p.name}" for p in problem.parameters
+    ]
+    return "solution(\n" + ",\n".join(lines) + "\n) -> None"
+
+
+def _sizes(problem: Problem) -> dict[str, Mapping[str, Any]]:
+    return {"benchmark": problem.benchmark, "sample": problem.sample}
+
+
+def _value_table(screen: Screen, columns: Mapping[str, Mapping[str, Any]]) -> str:
+    names = list(next(iter(columns.values())))
+    rows = [[name, *(_shown(column[name]) for column in columns.values())] for name in names]
+    return screen.table(["", *columns], rows, right=range(1, len(columns) + 1))
+
+
+def _shown(value: Any) -> str:
+    return " x ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _summary(problem: Problem) -> dict[str, Any]:
+    return {
+        "slug": problem.slug,
+        "title": problem.title,
+        "difficulty": problem.difficulty,
+        "tags": problem.tags,
+        "arity": len(problem.parameters),
+    }
+
+
+def _document(problem: Problem) -> dict[str, Any]:
+    sizes = _sizes(problem)
+    return {
+        **_summary(problem),
+        "statement": problem.statement,
+        "parameters": [vars(parameter) for parameter in problem.parameters],
+        **sizes,
+        "cases": [
+            {"name": case.name, "why": case.why, "values": case.values, "shapes": problem.shapes(case.values)}
+            for case in problem.cases
+        ],
+        "shapes": {name: problem.shapes(values) for name, values in sizes.items()},
+        "pipeline": [repr(stage) for stage in problem.pipeline(problem.benchmark).stages],
+    }

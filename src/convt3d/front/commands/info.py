@@ -1,0 +1,71 @@
+"""`convt3d info`: the machine, the versions and the directories a bug report should name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...plan.machine import machine
+from ..terminal import Screen, amount
+from .report import OK, emit, emit_json
+
+PACKAGES = ("convt3d", "numpy", "llvmlite", "torch")
+
+
+def info(args: argparse.Namespace) -> int:
+    document = describe()
+    if args.json:
+        emit_json(document)
+        return OK
+    rows = [
+        ["CPU", f"{document['cpu']} ({document['architecture']})"],
+        ["instruction set", document["isa"] + (" (CONVT3D_ISA)" if document["isa_forced"] else "")],
+        ["vectors", f"{8 * document['vector_bytes']} bits, {document['vector_registers']} registers"],
+        ["caches", ", ".join(f"{name} {_cache(document, name)}" for name in ("l1d", "l2", "l3"))],
+        ["threads", str(document["threads"])],
+        ["huge pages", document["huge_pages"] or "unknown"],
+        ["system", document["system"]],
+        ["Python", document["python"]],
+        *([name, version or "not installed"] for name, version in document["versions"].items()),
+        ["kernel cache", document["cache_directory"] or "off"],
+    ]
+    emit(Screen(sys.stdout).table(["", "this machine"], rows))
+    return OK
+
+
+def describe() -> dict[str, Any]:
+    return {
+        **machine().describe(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "cache_directory": cache_directory(),
+    }
+
+
+def version(package: str) -> str | None:
+    """As installed, without importing it; convt3d itself may run from its sources."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return sys.modules["convt3d"].__version__ if package == "convt3d" else None
+
+
+def cache_directory() -> str | None:
+    """Where compiled kernels are kept: CONVT3D_CACHE_DIR, else the user's cache directory; None when turned off."""
+    asked = os.environ.get("CONVT3D_CACHE_DIR")
+    if asked is not None:
+        return None if asked.strip().lower() in ("", "off") else str(Path(asked).expanduser())
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return str((Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "convt3d")
+    except RuntimeError:  # no home directory
+        return None
+
+
+def _cache(document: dict[str, Any], name: str) -> str:
+    return amount(document[f"{name}_bytes"]) if document[f"{name}_bytes"] else "none"

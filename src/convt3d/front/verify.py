@@ -1,0 +1,315 @@
+"""Checks a result against the float64 meaning on sampled voxels, computing only the part of the input they depend on.
+
+A block of output voxels is walked back through the stages to the box of every value it reads. That box is widened to
+whole steps of every grid, so that the meaning of the cropped arrays is the crop of the meaning. An axis that a stage
+couples as a whole (softmax over space, LayerNorm over channels) is simply needed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor, lcm, prod, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline, Slot, Trace
+from ..spec.reference import evaluate
+from ..spec.rewrite import round_scalars
+from ..spec.shapes import Box, Range, Shape
+from ..spec.stage import whole
+from ..spec.stages import AvgPool3d, Binary, ConvTranspose3d, Keep, MaxPool3d
+
+Storage: TypeAlias = npt.NDArray[Any]
+
+SECONDS = 2.0  # what a check may take, by the estimate of `_seconds`
+BLOCK_SECONDS = 0.3  # a block beyond this is narrowed to few channels
+BLOCK_SIDE = 3
+FEW_CHANNELS = 2
+LEAST_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a result is from its meaning. `worst` is infinite where NaN or Inf are out of place."""
+
+    voxels: int  # output elements compared
+    worst: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Crop:
+    """The meaning of one block: sample, compared box of the output, and the box of each value that is computed."""
+
+    sample: int
+    block: Box
+    boxes: tuple[Box, ...]
+    groups: int  # of the convolution that is left
+
+    def expected(self, pipeline: Pipeline, dtype: DType, x: Storage, operands: Sequence[Storage]) -> Storage:
+        """The meaning of the block, (C, D, H, W), from stored arrays."""
+        part, arrays = self._cut(pipeline, x, operands)
+        value = evaluate(self._pipeline(pipeline), dtype.widen(part), [dtype.widen(array) for array in arrays])
+        starts = [start for start, _ in self.boxes[-1]]
+        inside = [(low - start, high - start) for (low, high), start in zip(self.block, starts, strict=True)]
+        return value[0][_slices(inside)]
+
+    def seconds(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> float:
+        """A rough estimate of the time `expected` takes: multiply-adds, and passes over values."""
+        part, arrays = self._cut(pipeline, x, operands)
+        trace = self._pipeline(pipeline).trace(part.shape, [array.shape for array in arrays])
+        flops = 2 * prod(trace.operands[pipeline.conv_index][0]) * prod(trace.values[pipeline.conv_index][2:])
+        return flops / 1e10 + 3e-8 * sum(map(prod, trace.values))
+
+    def _pipeline(self, pipeline: Pipeline) -> Pipeline:
+        stages = list(pipeline.stages)
+        stages[pipeline.conv_index] = replace(pipeline.conv, groups=self.groups)
+        return Pipeline(*stages)
+
+    def _cut(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> tuple[Storage, list[Storage]]:
+        arrays = [
+            _cut_operand(slot, array, self.sample, self.boxes)
+            for slot, array in zip(pipeline.slots, operands, strict=True)
+        ]
+        return x[self.sample : self.sample + 1][(slice(None), *_slices(self.boxes[0]))], arrays
+
+
+def sampled_check(
+    pipeline: Pipeline,
+    x: Storage,
+    operands: Sequence[Storage],
+    y: Storage,
+    dtype: DType,
+    rng: np.random.Generator,
+    voxels: int = 512,
+) -> Check:
+    """Compares `y` with the meaning at `voxels` positions or more. Arrays hold storage values, as for `execute`."""
+    pipeline = round_scalars(pipeline, dtype)
+    trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
+    crops = _choose(pipeline, trace, x, operands, rng, voxels)
+    expected = [crop.expected(pipeline, dtype, x, operands).ravel() for crop in crops]
+    actual = [dtype.widen(y[crop.sample][_slices(crop.block)]).ravel() for crop in crops]
+    terms = prod(trace.operands[pipeline.conv_index][0][2:]) * trace.values[pipeline.conv_index][1]
+    if not crops:
+        return Check(0, 0.0, 0.0, True)
+    return compare(np.concatenate(actual), np.concatenate(expected), dtype, terms // pipeline.conv.groups)
+
+
+def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Check:
+    """Both in float64; `terms` is the number of products in each sum of the convolution.
+
+    Tolerance, relative to the largest expected value: half a unit in the last place for storing the result, and for the
+    sums a random walk of `terms` roundings in the accumulator, times 16 for what the other stages and a reordered
+    summation add. Wrong voxels are off by the order of the result itself. Below the smallest number of the type (float16
+    softmax of a large volume) its spacing is all that can be asked.
+    """
+    stored = dtype.widen(dtype.narrow(expected))  # float16 turns 1e6 into inf, and so must the result
+    finite = np.isfinite(stored)
+    scale = float(np.abs(expected[finite]).max(initial=0.0))
+    accumulate_eps = float(np.finfo(dtype.accumulate).eps)
+    tolerance = scale * (dtype.eps / 2 + 16 * sqrt(terms) * accumulate_eps / 2) + _smallest(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.where(finite, np.abs(actual - expected), np.where(_same(actual, stored), 0.0, np.inf))
+    errors[np.isnan(errors)] = np.inf
+    worst = float(errors.max(initial=0.0))
+    return Check(expected.size, worst, tolerance, worst <= tolerance)
+
+
+def _same(a: Storage, b: Storage) -> npt.NDArray[np.bool_]:
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def _smallest(dtype: DType) -> float:
+    """The spacing of numbers around zero."""
+    if dtype.name == "bfloat16":
+        return 2.0**-133
+    return float(np.finfo(dtype.storage).smallest_subnormal)
+
+
+# --- which blocks -----------------------------------------------------------------------------------------------------
+
+
+def _choose(
+    pipeline: Pipeline,
+    trace: Trace,
+    x: Storage,
+    operands: Sequence[Storage],
+    rng: np.random.Generator,
+    voxels: int,
+) -> list[Crop]:
+    """Distinct blocks until there are enough positions, or no time for more; at least one."""
+    crops: dict[tuple[int, Box], Crop] = {}
+    positions, seconds = 0, 0.0
+    for sample, block in _draw(trace.output, rng, max(LEAST_BLOCKS, voxels // 8)):
+        crop = make_crop(pipeline, trace, sample, block)
+        cost = crop.seconds(pipeline, x, operands)
+        if cost > BLOCK_SECONDS:
+            crop = make_crop(pipeline, trace, sample, _few_channels(pipeline, trace, block, rng))
+            cost = crop.seconds(pipeline, x, operands)
+        if crops and seconds + cost > SECONDS:
+            break
+        if (sample, crop.block) not in crops:
+            crops[sample, crop.block] = crop
+            seconds += cost
+            positions += prod(high - low for low, high in crop.block[1:])
+        if positions >= voxels and len(crops) >= LEAST_BLOCKS:
+            break
+    return list(crops.values())
+
+
+def _draw(output: Shape, rng: np.random.Generator, count: int) -> Iterator[tuple[int, Box]]:
+    """Small blocks with all channels: the two far corners first, then borders and interior in any mixture."""
+    batch, channels, *sizes = output
+    for number in range(count if batch else 0):
+        sample = (0, batch - 1)[number] if number < 2 else int(rng.integers(batch))
+        starts = []
+        for size in sizes:
+            last = max(0, size - BLOCK_SIDE)
+            places = (0, last, *rng.integers(last + 1, size=2).tolist())
+            starts.append(places[number] if number < 2 else places[rng.integers(4)])
+        d, h, w = ((start, min(start + BLOCK_SIDE, size)) for start, size in zip(starts, sizes, strict=True))
+        yield sample, ((0, channels), d, h, w)
+
+
+def _few_channels(pipeline: Pipeline, trace: Trace, block: Box, rng: np.random.Generator) -> Box:
+    """The block with a few neighbouring channels of one group."""
+    channels = trace.output[1]
+    per_group = min(channels, trace.operands[pipeline.conv_index][0][1])
+    low = int(rng.integers(channels))
+    high = min(low + FEW_CHANNELS, (low // per_group + 1) * per_group, channels)
+    return (low, high), *block[1:]
+
+
+# --- from a block back to the input -----------------------------------------------------------------------------------
+
+
+def make_crop(pipeline: Pipeline, trace: Trace, sample: int, block: Box) -> Crop:
+    """The crop for a block. Where an axis is computed whole anyway, the block grows to the whole axis."""
+    needed = _needed(pipeline, trace, block)
+    channels = _channel_ranges(pipeline, trace, needed)
+    axes = [channels, *(_axis_ranges(pipeline, trace, needed, axis) for axis in (1, 2, 3))]
+    boxes = tuple((c, d, h, w) for c, d, h, w in zip(*axes, strict=True))
+    everything = [whole(shape) for shape in trace.values]
+    uncut = [all(box[axis] == full[axis] for box, full in zip(boxes, everything, strict=True)) for axis in range(4)]
+    c, d, h, w = (full if keep else part for keep, full, part in zip(uncut, everything[-1], block, strict=True))
+    return Crop(sample, (c, d, h, w), boxes, groups=pipeline.conv.groups if uncut[0] else 1)
+
+
+def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
+    """For every value of the trace the box that the block depends on."""
+    kept: dict[str, Box] = {}
+    boxes = [block]
+    for index in reversed(range(len(pipeline.stages))):
+        stage, shape, box = pipeline.stages[index], trace.values[index], boxes[-1]
+        if isinstance(stage, Binary) and stage.label:
+            other = _repeated(box, _label_shape(pipeline, trace, stage.label))
+            kept[stage.label] = _hull(kept.get(stage.label, other), other)
+            box = _repeated(box, shape)
+        elif isinstance(stage, Keep):
+            box = _hull(box, kept.get(stage.label, box))
+        else:
+            box = stage.reads(box, shape, trace.operands[index])
+        boxes.append(box)
+    boxes[-1] = _hull(boxes[-1], kept.get("x", boxes[-1]))
+    return tuple(reversed(boxes))
+
+
+def _label_stage(pipeline: Pipeline, label: str) -> int:
+    """Index of the value that carries the label."""
+    return next((i for i, stage in enumerate(pipeline.stages) if isinstance(stage, Keep) and stage.label == label), 0)
+
+
+def _label_shape(pipeline: Pipeline, trace: Trace, label: str) -> Shape:
+    return trace.values[_label_stage(pipeline, label)]
+
+
+def _repeated(box: Box, shape: Shape) -> Box:
+    """The part of a value of `shape` that is repeated to fill `box`."""
+    c, d, h, w = ((0, 1) if size == 1 else part for part, size in zip(box, shape[1:], strict=True))
+    return c, d, h, w
+
+
+def _hull(a: Box, b: Box) -> Box:
+    c, d, h, w = ((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
+    return c, d, h, w
+
+
+def _axis_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box], axis: int) -> list[Range]:
+    """Ranges of every value along a spatial axis that start and end whole steps of the input's grid from its ends.
+
+    A crop of n inputs on the left shifts value k by n * ratio[k]; n is a multiple of the least number that makes all
+    these shifts whole. Taking such multiples off the right as well keeps all sizes in step. A window that touches a true
+    end needs that end (its box is cut there), so nothing is taken off on that side.
+    """
+    ratios = [Fraction(1)]
+    for stage in pipeline.stages:
+        step = Fraction(1)
+        if isinstance(stage, ConvTranspose3d):
+            step = Fraction(stage.triples[0][axis - 1])
+        elif isinstance(stage, (MaxPool3d, AvgPool3d)):
+            step = Fraction(1, stage.triples[1][axis - 1])
+        ratios.append(ratios[-1] * step)
+    sizes = [shape[axis + 1] for shape in trace.values]
+    if any(ratios[here] != ratios[there] for here, there in _meetings(pipeline)):
+        return [(0, size) for size in sizes]  # grids of different pitch meet: no crop keeps them together
+    period = lcm(*(ratio.denominator for ratio in ratios))
+    rows = list(zip((period * ratio for ratio in ratios), sizes, (box[axis] for box in needed), strict=True))
+    left = min(floor(low / step) for step, _, (low, _) in rows)
+    right = min(floor((size - high) / step) for step, size, (_, high) in rows)
+    return [(int(left * step), size - int(right * step)) for step, size, _ in rows]
+
+
+def _channel_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box]) -> list[Range]:
+    """Few output channels, and the input channels of their group; or all channels where that cannot be had."""
+    conv, sizes = pipeline.conv_index, [shape[1] for shape in trace.values]
+    every = [(0, size) for size in sizes]
+    outputs = needed[conv + 1][0]
+    group_in, group_out = sizes[conv] // pipeline.conv.groups, sizes[conv + 1] // pipeline.conv.groups
+    group = outputs[0] // group_out
+    inputs = (group * group_in, (group + 1) * group_in)
+    one_group = outputs[1] <= (group + 1) * group_out
+    before_fits = all(box[0] == inputs for box in needed[: conv + 1])
+    after_fits = all(box[0] == outputs for box in needed[conv + 1 :])
+    crosses = any(here <= conv < there for there, here in _meetings(pipeline))
+    if not (one_group and before_fits and after_fits) or crosses:
+        return every
+    return [inputs] * (conv + 1) + [outputs] * (len(sizes) - conv - 1)
+
+
+def _meetings(pipeline: Pipeline) -> list[tuple[int, int]]:
+    """Pairs of values that a stage combines: the one that enters it, and the kept one."""
+    return [
+        (index, _label_stage(pipeline, stage.label))
+        for index, stage in enumerate(pipeline.stages)
+        if isinstance(stage, Binary) and stage.label
+    ]
+
+
+# --- cut arrays -------------------------------------------------------------------------------------------------------
+
+
+def _slices(box: Sequence[Range]) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in box)
+
+
+def _cut_operand(slot: Slot, array: Storage, sample: int, boxes: Sequence[Box]) -> Storage:
+    entering, leaving = boxes[slot.stage], boxes[slot.stage + 1]
+    if slot.operand.kind == "tensor":
+        samples = (0, 1) if array.shape[0] == 1 else (sample, sample + 1)
+        ranges = [(0, 1) if n == 1 else part for n, part in zip(array.shape[1:], entering, strict=True)]
+        return array[_slices((samples, *ranges))]
+    if slot.operand.kind == "width":
+        return array
+    if slot.operand.kind == "kernel":
+        (low, high), per_group = leaving[0], array.shape[1]
+        if high - low > per_group:  # all channels of all groups
+            return array
+        return array[slice(*entering[0]), low % per_group : low % per_group + high - low]
+    low, high = (leaving if slot.operand.kind == "out_channel" else entering)[0]
+    return array if array.shape[0] == 1 else array[low:high]

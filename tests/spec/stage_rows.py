@@ -1,0 +1,210 @@
+"""The one table: for every stage of the vocabulary, what PyTorch calls it. Rows feed all tests of meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from convt3d.spec import stages as vocabulary
+from convt3d.spec.stage import Stage
+from convt3d.spec.stages import (
+    GELU,
+    Add,
+    AvgPool3d,
+    BatchNorm,
+    Clamp,
+    ConvTranspose3d,
+    Divide,
+    Exp,
+    GroupNorm,
+    HardSwish,
+    HardTanh,
+    InstanceNorm,
+    Keep,
+    LayerNorm,
+    LeakyReLU,
+    LogSumExp,
+    Max,
+    MaxPool3d,
+    Mean,
+    Mish,
+    Multiply,
+    PReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Subtract,
+    Sum,
+    Tanh,
+)
+
+inf, nan = float("inf"), float("nan")
+Tensor = torch.Tensor
+
+# Prime sizes that differ from one another; six channels divide into groups. The second has axes of size 1 and 2.
+SHAPES = ((2, 6, 3, 5, 7), (1, 6, 1, 3, 2))
+
+
+@dataclass(frozen=True)
+class Row:
+    """torch(x, *tensors) is what stage means; a label's value comes as a tensor."""
+
+    stage: Stage
+    torch: Callable[..., Tensor]
+    why: str
+    kernel: tuple[int, int, int, int] | None = None  # Cout/groups, Kd, Kh, Kw of a convolution
+    chains: bool = True  # whether random chains may hold it (False: it makes everything after it NaN or Inf)
+    fused: bool = False  # PyTorch deviates for an infinite weight: it computes x * s + (bias - mean * s), Inf - Inf
+
+    @property
+    def id(self) -> str:
+        return f"{self.stage!r}: {self.why}"
+
+
+def classes() -> set[type[Stage]]:
+    """The concrete public stages: those nothing else in the vocabulary derives from."""
+    found = [c for c in vars(vocabulary).values() if isinstance(c, type) and issubclass(c, Stage) and c is not Stage]
+    return {c for c in found if not c.__name__.startswith("_") and not any(c in d.__mro__[1:] for d in found)}
+
+
+def _conv(kernel: tuple[int, int, int, int], why: str, **parameters: Any) -> Row:
+    given = {name: value for name, value in parameters.items() if name != "bias"}
+
+    def function(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.conv_transpose3d(x, w, bias, **given)
+
+    return Row(ConvTranspose3d(**parameters), function, why, kernel)
+
+
+def _reduction(stage: type[Stage], function: Callable[[Tensor, tuple[int, ...]], Tensor]) -> list[Row]:
+    return [
+        Row(stage("channels"), lambda x: function(x, (1,)), "one channel is left"),
+        Row(stage("spatial"), lambda x: function(x, (2, 3, 4)), "one voxel is left, depth x height x width at once"),
+    ]
+
+
+def _softmax_space(x: Tensor) -> Tensor:
+    return torch.softmax(x.flatten(2), 2).reshape(x.shape)
+
+
+def _layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    last = x.permute(0, 2, 3, 4, 1).contiguous()
+    return F.layer_norm(last, last.shape[-1:], weight, bias, eps).permute(0, 4, 1, 2, 3)
+
+
+def _row_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def _instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """F.instance_norm refuses a single voxel ("when training"); group_norm with a group for each channel does not."""
+    if x[0, 0].numel() > 1:
+        return F.instance_norm(x, weight=weight, bias=bias, eps=eps)
+    return F.group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def _column(vector: Tensor) -> Tensor:
+    return vector.reshape(1, -1, 1, 1, 1)
+
+
+ROWS: tuple[Row, ...] = (
+    _conv((3, 2, 3, 4), "the defaults"),
+    _conv((2, 3, 4, 2), "stride 2 with bias, kernels unequal", stride=2, padding=(1, 1, 0), output_padding=1, bias=True),
+    _conv(
+        (1, 3, 2, 1),
+        "everything unequal; kernel < stride along width leaves voxels without a tap",
+        stride=(2, 1, 3),
+        padding=(1, 0, 1),
+        output_padding=(1, 1, 2),
+        dilation=(1, 2, 1),
+        bias=True,
+    ),
+    _conv((2, 2, 1, 3), "two groups: weight[1] counts the outputs of one group", groups=2, stride=(1, 2, 1), bias=True),
+    _conv((1, 2, 3, 2), "depthwise, dilated", groups=6, dilation=(3, 1, 2), padding=(0, 1, 1)),
+    Row(MaxPool3d((1, 2, 2)), lambda x: F.max_pool3d(x, (1, 2, 2)), "stride = kernel, odd tail dropped"),
+    Row(MaxPool3d(2, 1, 1), lambda x: F.max_pool3d(x, 2, 1, 1), "overlapping windows; padding is -inf, not 0"),
+    Row(
+        MaxPool3d((1, 1, 2), (2, 3, 2), 0, True),
+        lambda x: F.max_pool3d(x, (1, 1, 2), (2, 3, 2), 0, 1, True),
+        "gaps between windows, last one cut by ceil_mode",
+    ),
+    Row(AvgPool3d((1, 3, 2)), lambda x: F.avg_pool3d(x, (1, 3, 2)), "stride = kernel, odd tail dropped"),
+    Row(AvgPool3d(2, 1, 1), lambda x: F.avg_pool3d(x, 2, 1, 1), "padding counts as zeros"),
+    Row(
+        AvgPool3d((2, 3, 2), (2, 1, 3), (1, 1, 1), True, False),
+        lambda x: F.avg_pool3d(x, (2, 3, 2), (2, 1, 3), (1, 1, 1), True, False),
+        "padding and the cut window do not count",
+    ),
+    Row(
+        AvgPool3d((2, 3, 2), (2, 2, 3), 1, True, True),
+        lambda x: F.avg_pool3d(x, (2, 3, 2), (2, 2, 3), 1, True, True),
+        "padding counts, but not what ceil_mode hangs over it",
+    ),
+    *_reduction(Sum, lambda x, dims: x.sum(dims, keepdim=True)),
+    *_reduction(Mean, lambda x, dims: x.mean(dims, keepdim=True)),
+    *_reduction(Max, lambda x, dims: x.amax(dims, keepdim=True)),
+    *_reduction(LogSumExp, lambda x, dims: x.logsumexp(dims, keepdim=True)),
+    Row(Softmax("channels"), lambda x: torch.softmax(x, 1), "over channels"),
+    Row(Softmax("spatial"), _softmax_space, "over all voxels at once"),
+    Row(
+        Softmax("spatial", scale="channel"), lambda x, s: _softmax_space(x) * _column(s), "with a factor for each channel"
+    ),
+    Row(Softmax("channels", scale=-2.5), lambda x: torch.softmax(x, 1) * -2.5, "with a negative number as factor"),
+    Row(LayerNorm(), lambda x: _layer_norm(x, None, None, 1e-5), "the seeds' meaning: channels, eps 1e-5"),
+    Row(LayerNorm(eps=0.3, affine=True), lambda x, w, b: _layer_norm(x, w, b, 0.3), "affine, an eps that shows"),
+    Row(LayerNorm("width"), lambda x: _row_norm(x, None, None, 1e-5), "KernelBench's meaning: each row"),
+    Row(LayerNorm("width", 0.2, True), lambda x, w, b: _row_norm(x, w, b, 0.2), "affine vectors lie along the width"),
+    Row(GroupNorm(3), lambda x: F.group_norm(x, 3), "two channels in each group"),
+    Row(GroupNorm(2, 0.1, True), lambda x, w, b: F.group_norm(x, 2, w, b, 0.1), "affine for each channel", fused=True),
+    Row(GroupNorm(1), lambda x: F.group_norm(x, 1), "a whole sample is one group"),
+    Row(InstanceNorm(), lambda x: _instance_norm(x, None, None, 1e-5), "each channel by itself"),
+    Row(InstanceNorm(0.1, True), lambda x, w, b: _instance_norm(x, w, b, 0.1), "affine", fused=True),
+    Row(BatchNorm(), lambda x, m, v: F.batch_norm(x, m, v), "inference: given statistics"),
+    Row(BatchNorm(0.3, True), lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, eps=0.3), "affine, an eps that shows"),
+    Row(BatchNorm(0.0, True), lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, eps=0.0), "zero variance shows"),
+    Row(Keep("kept"), lambda x: x, "changes nothing"),
+    Row(Add(-1.75), lambda x: x + -1.75, "number"),
+    Row(Add("channel"), lambda x, o: x + _column(o), "vector"),
+    Row(Add("tensor"), lambda x, o: x + o, "array"),
+    Row(Add("kept"), lambda x, o: x + o, "residual"),
+    Row(Add(inf), lambda x: x + inf, "Inf + -Inf is NaN", chains=False),
+    Row(Add(nan), lambda x: x + nan, "NaN as a number is allowed", chains=False),
+    Row(Subtract(0.6), lambda x: x - 0.6, "number; the order matters"),
+    Row(Subtract("channel"), lambda x, o: x - _column(o), "vector"),
+    Row(Subtract("kept"), lambda x, o: x - o, "label"),
+    Row(Multiply(-1.4), lambda x: x * -1.4, "negative number"),
+    Row(Multiply(0.0), lambda x: x * 0.0, "Inf * 0 is NaN", chains=False),
+    Row(Multiply("channel"), lambda x, o: x * _column(o), "vector"),
+    Row(Multiply("tensor"), lambda x, o: x * o, "array"),
+    Row(Multiply("x"), lambda x, o: x * o, "the pipeline's input"),
+    Row(Divide(-0.7), lambda x: x / -0.7, "negative number"),
+    Row(Divide(-0.0), lambda x: x / -0.0, "the sign of zero decides the sign of Inf", chains=False),
+    Row(Divide("channel"), lambda x, o: x / _column(o), "vector"),
+    Row(Divide("tensor"), lambda x, o: x / o, "array"),
+    Row(Clamp(-0.5, 1.25), lambda x: x.clamp(-0.5, 1.25), "two-sided"),
+    Row(Clamp(min=0.3), lambda x: x.clamp(min=0.3), "only from below"),
+    Row(Clamp(max=-0.3), lambda x: x.clamp(max=-0.3), "only from above"),
+    Row(Clamp(-inf, 0.9), lambda x: x.clamp(-inf, 0.9), "infinite bound"),
+    Row(Clamp(0.7, 0.7), lambda x: x.clamp(0.7, 0.7), "equal bounds: NaN still travels"),
+    Row(GELU(), F.gelu, "exact, with erf"),
+    Row(GELU("tanh"), lambda x: F.gelu(x, approximate="tanh"), "the tanh formula"),
+    Row(ReLU(), F.relu, "NaN travels"),
+    Row(LeakyReLU(), F.leaky_relu, "default slope"),
+    Row(LeakyReLU(-0.3), lambda x: F.leaky_relu(x, -0.3), "negative slope"),
+    Row(PReLU(), F.prelu, "a slope for each channel"),
+    Row(Sigmoid(), torch.sigmoid, "plain"),
+    Row(Tanh(), torch.tanh, "plain"),
+    Row(SiLU(), F.silu, "plain"),
+    Row(HardSwish(), F.hardswish, "plain"),
+    Row(HardTanh(), F.hardtanh, "default bounds"),
+    Row(HardTanh(-0.4, 1.7), lambda x: F.hardtanh(x, -0.4, 1.7), "unequal bounds"),
+    Row(Mish(), F.mish, "plain"),
+    Row(Softplus(), F.softplus, "defaults; wide data pass the threshold"),
+    Row(Softplus(-1.3, 2.0), lambda x: F.softplus(x, -1.3, 2.0), "negative beta, threshold inside the data"),
+    Row(Exp(), torch.exp, "plain"),
+)
