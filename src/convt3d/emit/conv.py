@@ -46,7 +46,7 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
                     source.read(row, b.add(low[2], begin[2]), valid[2], put)
                 else:
                     _read_buffer(k, step, source, (c, at_d, at_h, begin[2]), valid[2], put)
-        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), 1)
+        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), pitch)
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ..plan.geometry import STEP_WORDS
 from ..plan.machine import Machine
 from .ir import Builder, define
-from .values import FLOAT64, I64, PTR, Instructions, Number, Storage
+from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, vector
 
 AXES = ("d", "h", "w")
 
@@ -65,6 +65,14 @@ class Kernel:
         with self.b.raw.goto_entry_block():
             self._loaded[key] = self.b.splat(self.b.load(pointer, self.constants - 1, self.number), self.lanes)
         return self._loaded[key]
+
+    def spill(self) -> ir.Value:
+        """Room on the stack for one vector, to take it apart."""
+        if "spill" not in self._loaded:
+            with self.b.raw.goto_entry_block():
+                room = self.b.raw.alloca(vector(self.number, self.lanes))
+                self._loaded["spill"] = self.b.raw.inttoptr(self.b.raw.ptrtoint(room, I64), PTR)
+        return self._loaded["spill"]
 
     def buffer(self, name: str) -> ir.Value:
         """Address of a scratch buffer of this worker."""

@@ -58,10 +58,11 @@ class ArrayRows:
             with dense:
                 b.store(stored, pointer, b.add(row, at), count=lanes)
             with strided:
-                for lane in range(k.lanes):
-                    exists = b.compare("<", lane, k.lanes if lanes is None else lanes)
-                    with b.if_(exists):
-                        b.store(b.lane(stored, lane), pointer, b.add(row, b.mul(b.add(at, lane), step)))
+                spill = k.spill()
+                b.store(stored, spill, 0)
+                with b.loop(0, k.lanes if lanes is None else lanes) as lane:
+                    one = b.load(spill, lane, self.storage.memory)
+                    b.store(one, pointer, b.add(row, b.mul(b.add(at, lane), step)))
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:

@@ -106,7 +106,9 @@ def amount(size: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}" if abs(size) < 1000 else f"{size:.0f} GB"
+            return (
+                f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}" if abs(size) < 1000 else f"{size:.0f} GB"
+            )
         size /= 1000
     raise AssertionError
 

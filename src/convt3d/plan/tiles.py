@@ -150,7 +150,7 @@ def _slab(conv: tuple[ConvAxis | PoolAxis, ...], axes: tuple[AxisSpans, ...], st
         depth=extents[0],
         height=extents[1],
         pitch=pitch,
-        channel=_pitch(extents[0] * extents[1] * pitch + lanes, lanes, item),
+        channel=_pitch((extents[0] * extents[1] + 1) * pitch + lanes, lanes, item),  # a row of zeros after the last
         plane=plane,
         phase=phase,
         out_channel=_pitch(phase_count * phase, lanes, item),

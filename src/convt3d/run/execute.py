@@ -11,13 +11,14 @@ import numpy.typing as npt
 from ..plan.cores import get_num_threads
 from ..plan.passes import Chain, Conv, RowNorm
 from ..plan.plan import Plan, make_plan
-from ..spec.dtypes import DType
+from ..spec.dtypes import DType, float64
 from ..spec.pipeline import Pipeline
+from ..spec.reference import evaluate
 from .bind import BoundPass
 from .memory import empty, scratch
 from .statistics import finish
 from .team import launch
-from .weights import packed
+from .weights import Packed, packed
 
 Array = npt.NDArray[Any]
 
@@ -35,10 +36,31 @@ def execute(pipeline: Pipeline, dtype: DType, x: Array, operands: tuple[Array, .
             operand if slot.operand.kind == "tensor" else dtype.widen(operand)
             for slot, operand in zip(pipeline.slots, operands, strict=True)
         )
-        prepared, exact = plan.rewritten.operands(wide), _FLOAT64
+        prepared, exact = plan.rewritten.operands(wide), float64
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
             plan, prepared, exact = make_plan(pipeline, x.shape, shapes, dtype, tame=False), operands, dtype
-    _Run(plan, x, prepared, exact, out).run()
+    run = _Run(plan, x, prepared, exact, out)
+    if run.weights.finite:
+        run.run()
+    else:
+        _by_meaning(plan, x, prepared, exact, out)
+
+
+def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
+    """Kernels multiply the zeros around the input with weights, which an infinite or NaN weight would turn into NaN. Such
+    weights go the slow way, sample by sample."""
+    pipeline, dtype = plan.rewritten.pipeline, plan.dtype
+    for sample in range(x.shape[0]):
+        own = [
+            dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else stored_as.widen(array)
+            for slot, array in zip(pipeline.slots, operands, strict=True)
+        ]
+        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+
+
+def _sample_of(array: Array, sample: int) -> Array:
+    """(1, C, D, H, W) of a (B, C, D, H, W) array; an array of batch 1 serves every sample."""
+    return array if array.shape[0] == 1 else array[sample : sample + 1]
 
 
 class _Run:
@@ -49,9 +71,11 @@ class _Run:
         self.arrays: dict[str, Array] = {"x": x, "out": out}
         self.stats: dict[str, Array] = {}
         self.number = np.dtype(plan.dtype.accumulate)
+        self.passes = bound_passes(plan)
+        self.weights = self._pack_weights()
 
     def run(self) -> None:
-        for bound in bound_passes(self.plan):
+        for bound in self.passes:
             self._run_pass(bound)
 
     def _run_pass(self, bound: BoundPass) -> None:
@@ -75,7 +99,7 @@ class _Run:
             put_array("dest", self._dest(steps.dest, steps.result), steps.result)
         for index, op in enumerate(steps.ops):
             if isinstance(op, Conv):
-                self._put_weights(bound, put, alive)
+                self._put_weights(put, alive)
             elif isinstance(op, Chain):
                 for at, link in enumerate(op.links):
                     if getattr(link.stage, "other", None) == "tensor":
@@ -111,34 +135,37 @@ class _Run:
     def _wide(self, name: str) -> npt.NDArray[np.float64]:
         return self.stored_as.widen(self.operands[int(name.split(":")[1])])
 
+    def _numbers(self, name: str) -> Array:
+        """An operand as contiguous numbers of the arithmetic type."""
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(self._wide(name).astype(self.number))
+
     def _put_vectors(self, name: str, arrays: tuple[str, ...], put: Any, alive: list[Any]) -> None:
         """Numbers for each channel: operands are the same for all samples, statistics are not."""
         for number, array in enumerate(arrays):
-            if array.startswith("stat"):
-                vector = self.stats[array]
-            else:
-                with np.errstate(over="ignore"):
-                    vector = np.ascontiguousarray(self._wide(array).astype(self.number))
+            vector = self.stats[array] if array.startswith("stat") else self._numbers(array)
             alive.append(vector)
             put(f"{name}.{number}", vector.ctypes.data)
             put(f"{name}.{number} b", vector.shape[1] if vector.ndim == 2 else 0)
 
-    def _put_weights(self, bound: BoundPass, put: Any, alive: list[Any]) -> None:
+    def _conv_operands(self) -> list[int]:
         pipeline = self.plan.rewritten.pipeline
-        own = [i for i, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
-        assert bound.weights is not None
-        kernel = self.operands[own[0]]
+        return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
+
+    def _pack_weights(self) -> Packed:
+        layout = next(bound.weights for bound in self.passes if bound.weights is not None)
+        kernel = self.operands[self._conv_operands()[0]]
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
-        weights = packed(np.ascontiguousarray(kernel), bound.weights)
+        return packed(np.ascontiguousarray(kernel), layout)
+
+    def _put_weights(self, put: Any, alive: list[Any]) -> None:
+        pipeline = self.plan.rewritten.pipeline
+        own = self._conv_operands()
         channels = self.plan.simplified.values[pipeline.conv_index + 1][1]
-        if len(own) == 2:
-            with np.errstate(over="ignore"):
-                bias = np.ascontiguousarray(self._wide(f"operand:{own[1]}").astype(self.number))
-        else:
-            bias = np.zeros(channels, self.number)
-        alive += [weights, bias]
-        put("weights", weights.ctypes.data)
+        bias = self._numbers(f"operand:{own[1]}") if len(own) == 2 else np.zeros(channels, self.number)
+        alive.append(bias)
+        put("weights", self.weights.weights.ctypes.data)
         put("bias", bias.ctypes.data)
 
     def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
@@ -153,6 +180,3 @@ class _Run:
 @lru_cache(maxsize=256)
 def bound_passes(plan: Plan) -> tuple[BoundPass, ...]:
     return tuple(BoundPass(plan, one) for one in plan.passes)
-
-
-_FLOAT64 = DType("float64", "float64", "float64", 2.0**-52)

@@ -6,11 +6,12 @@ their bits are the same, so weights changed in place can never give an old answe
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +34,32 @@ class WeightLayout:
 
 class _Kept:
     def __init__(self) -> None:
-        self.entries: OrderedDict[Any, tuple[Array, Array]] = OrderedDict()
+        self.entries: OrderedDict[Any, tuple[Array, Packed]] = OrderedDict()
         self.lock = threading.Lock()
 
 
 _kept = _Kept()
 
 
-def packed(weights: Array, layout: WeightLayout) -> Array:
-    """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order, one row for each group."""
+class Packed(NamedTuple):
+    weights: Array  # one row for each group
+    finite: bool
+
+
+def packed(weights: Array, layout: WeightLayout) -> Packed:
+    """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
     key = (layout, weights.shape, weights.dtype.str)
     entry = _kept.entries.get(key)
     if entry is not None and _same_bits(entry[0], weights):
         return entry[1]
-    made = pack(weights, layout)
+    rows = pack(weights, layout)
+    made = Packed(rows, bool(np.isfinite(rows).all()))
     with _kept.lock:
         _kept.entries[key] = (weights.copy(), made)
         _kept.entries.move_to_end(key)
-        while len(_kept.entries) > 1 and sum(a.nbytes + b.nbytes for a, b in _kept.entries.values()) > _KEPT_BYTES:
+        while (
+            len(_kept.entries) > 1 and sum(a.nbytes + b.weights.nbytes for a, b in _kept.entries.values()) > _KEPT_BYTES
+        ):
             _kept.entries.popitem(last=False)
     return made
 
@@ -76,4 +85,9 @@ def _same_bits(a: Array, b: Array) -> bool:
 
 
 def _renew_lock() -> None:
+    """For a forked child: a thread that held the lock in the parent does not exist here to release it."""
     _kept.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
