@@ -62,7 +62,10 @@ class UnknownProblemError(Error, KeyError):
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, _Described) else repr(value)
+    try:
+        text = value if isinstance(value, _Described) else repr(value)
+    except ValueError:  # Python refuses to write out integers of thousands of digits
+        text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= 120 else text[:117] + "..."
 
 

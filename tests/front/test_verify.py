@@ -82,8 +82,16 @@ _POINTWISE = st.sampled_from(
     [Tanh(), GELU("tanh"), PReLU(), Clamp(-1.0, 1.0), Add("tensor"), Multiply("channel"), Add("kept"), Subtract("x")]
 )
 _COUPLED = st.sampled_from(
-    [LayerNorm("width", affine=True), LayerNorm(affine=True), Softmax("spatial"), InstanceNorm(affine=True), Sum()]
-    + [GroupNorm(2), Mean("spatial"), LogSumExp("channels")]
+    [
+        LayerNorm("width", affine=True),
+        LayerNorm(affine=True),
+        Softmax("spatial"),
+        InstanceNorm(affine=True),
+        Sum(),
+        GroupNorm(2),
+        Mean("spatial"),
+        LogSumExp("channels"),
+    ]
 )
 
 
@@ -118,6 +126,34 @@ def test_the_meaning_of_a_crop_is_the_crop_of_the_meaning(drawn: Any, random: An
         expected = full[crop.sample][tuple(slice(*part) for part in crop.block)]
         assert got.shape == expected.shape
         assert np.allclose(got, expected, rtol=1e-9, atol=1e-9 * np.abs(full).max(), equal_nan=True)
+
+
+# A tap that reads only the neighbour, so that a kept value is needed where the convolution does not look.
+SHIFT = ConvTranspose3d(padding=1, output_padding=2, dilation=3)
+
+MEETINGS = {
+    "the input joins after the convolution": (Pipeline(ConvTranspose3d(1, 1), Tanh(), Subtract("x")), 3),
+    "the input is needed beyond what is convolved": (Pipeline(SHIFT, Subtract("x")), 1),
+    "a kept value is needed beyond what is convolved": (
+        Pipeline(AvgPool3d(3, 1, 1), Keep("kept"), SHIFT, Add("kept")),
+        1,
+    ),
+    "grids of different pitch meet": (Pipeline(ConvTranspose3d(2, 10), Subtract("x")), 2),
+    "a kept neighbourhood": (Pipeline(ConvTranspose3d(2), Keep("kept"), AvgPool3d(3, 1, 1), Multiply("kept")), 4),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_kept_values_are_cropped_in_step(name: str, rng: np.random.Generator) -> None:
+    pipeline, taps = MEETINGS[name]
+    x, operands = _data(pipeline, (1, 6, 20, 20, 20), (6, 6, taps, taps, taps), rng)
+    trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
+    full = evaluate(pipeline, x, operands)
+    for low in (0, 1, 9, 18):
+        block: Any = ((2, 4), *((low, low + 2),) * 3)
+        crop = make_crop(pipeline, trace, 0, block)
+        expected = full[0][tuple(slice(*part) for part in crop.block)]
+        assert np.allclose(crop.expected(pipeline, DTYPES["float64"], x, operands), expected)
 
 
 def test_crops_are_small_where_they_can_be() -> None:
@@ -229,7 +265,7 @@ def test_an_empty_batch_has_nothing_to_check(rng: np.random.Generator) -> None:
     assert sampled_check(Pipeline(ConvTranspose3d()), x, (w,), x, float32, rng) == verify.Check(0, 0.0, 0.0, True)
 
 
-def test_large_volumes_are_narrowed_to_few_channels(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+def test_large_blocks_are_narrowed_to_few_channels(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(verify, "BLOCK_SECONDS", 0.0)
     pipeline, x, operands, y = _run("softmax", float32, rng)
     check = sampled_check(pipeline, x, operands, y, float32, rng)

@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers.data import operand, signed
+from hypothesis import strategies as st
+from spec.stage_rows import ROWS, SHAPES, Row
+
 from convt3d.errors import Error
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import MEANINGS
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import Binary, ConvTranspose3d, Divide, Keep
-from helpers.data import operand, signed
-from hypothesis import strategies as st
-from spec.stage_rows import ROWS, SHAPES, Row
 
 CONVOLUTIONS = [row for row in ROWS if isinstance(row.stage, ConvTranspose3d)]
 OTHERS = [row for row in ROWS if row.chains and not isinstance(row.stage, ConvTranspose3d)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chain:
     pipeline: Pipeline
     rows: tuple[Row, ...]
@@ -36,7 +37,9 @@ class Chain:
         value = torch.from_numpy(x)
         kept = {"x": value}
         for index, row in enumerate(self.rows):
-            own = [torch.from_numpy(a) for a, s in zip(self.operands, self.pipeline.slots, strict=True) if s.stage == index]
+            own = [
+                torch.from_numpy(a) for a, s in zip(self.operands, self.pipeline.slots, strict=True) if s.stage == index
+            ]
             if isinstance(row.stage, Keep):
                 kept[row.stage.label] = value
             if isinstance(row.stage, Binary) and row.stage.label:
@@ -45,7 +48,9 @@ class Chain:
         return value.numpy()
 
 
-def operand_data(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int], rng: np.random.Generator) -> tuple[Any, ...]:
+def operand_data(
+    pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int], rng: np.random.Generator
+) -> tuple[Any, ...]:
     """Data for all operands of a pipeline."""
     shapes = pipeline.operand_shapes(x, kernel)
     return tuple(

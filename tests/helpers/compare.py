@@ -17,7 +17,9 @@ def assert_same(got: Any, expected: Any, rtol_of_scale: float, floor: float = 0.
         differ = np.argwhere(test(wide) != test(truth))
         if len(differ):
             at = tuple(int(i) for i in differ[0])
-            raise AssertionError(f"{what} differs at {len(differ)} places, first {at}: {wide[at]}, expected {truth[at]}")
+            raise AssertionError(
+                f"{what} differs at {len(differ)} places, first {at}: {wide[at]}, expected {truth[at]}"
+            )
     error = np.where(np.isfinite(truth), np.abs(_finite(wide) - _finite(truth)), 0.0)
     scale = max(float(np.abs(_finite(truth)).max(initial=0.0)), floor)
     worst = float(error.max(initial=0.0))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from convt3d.spec.stage import Operand
 
 SPECIALS = {"nan": (np.nan,), "inf": (np.inf,), "-inf": (-np.inf,), "mixed": (np.nan, np.inf, -np.inf)}

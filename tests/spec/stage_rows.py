@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
+
 from convt3d.spec import stages as vocabulary
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import (
@@ -76,7 +77,7 @@ def _conv(kernel: tuple[int, int, int, int], why: str, **parameters: Any) -> Row
     given = {name: value for name, value in parameters.items() if name != "bias"}
 
     def function(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.conv_transpose3d(x, w, bias, **given)
+        return functional.conv_transpose3d(x, w, bias, **given)
 
     return Row(ConvTranspose3d(**parameters), function, why, kernel)
 
@@ -94,18 +95,18 @@ def _softmax_space(x: Tensor) -> Tensor:
 
 def _layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     last = x.permute(0, 2, 3, 4, 1).contiguous()
-    return F.layer_norm(last, last.shape[-1:], weight, bias, eps).permute(0, 4, 1, 2, 3)
+    return functional.layer_norm(last, last.shape[-1:], weight, bias, eps).permute(0, 4, 1, 2, 3)
 
 
 def _row_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def _instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """F.instance_norm refuses a single voxel ("when training"); group_norm with a group for each channel does not."""
+    """PyTorch refuses instance_norm of a single voxel ("when training"), but not a group_norm of single channels."""
     if x[0, 0].numel() > 1:
-        return F.instance_norm(x, weight=weight, bias=bias, eps=eps)
-    return F.group_norm(x, x.shape[1], weight, bias, eps)
+        return functional.instance_norm(x, weight=weight, bias=bias, eps=eps)
+    return torch.group_norm(x, x.shape[1], weight, bias, eps)
 
 
 def _column(vector: Tensor) -> Tensor:
@@ -114,7 +115,9 @@ def _column(vector: Tensor) -> Tensor:
 
 ROWS: tuple[Row, ...] = (
     _conv((3, 2, 3, 4), "the defaults"),
-    _conv((2, 3, 4, 2), "stride 2 with bias, kernels unequal", stride=2, padding=(1, 1, 0), output_padding=1, bias=True),
+    _conv(
+        (2, 3, 4, 2), "stride 2 with bias, kernels unequal", stride=2, padding=(1, 1, 0), output_padding=1, bias=True
+    ),
     _conv(
         (1, 3, 2, 1),
         "everything unequal; kernel < stride along width leaves voxels without a tap",
@@ -126,23 +129,23 @@ ROWS: tuple[Row, ...] = (
     ),
     _conv((2, 2, 1, 3), "two groups: weight[1] counts the outputs of one group", groups=2, stride=(1, 2, 1), bias=True),
     _conv((1, 2, 3, 2), "depthwise, dilated", groups=6, dilation=(3, 1, 2), padding=(0, 1, 1)),
-    Row(MaxPool3d((1, 2, 2)), lambda x: F.max_pool3d(x, (1, 2, 2)), "stride = kernel, odd tail dropped"),
-    Row(MaxPool3d(2, 1, 1), lambda x: F.max_pool3d(x, 2, 1, 1), "overlapping windows; padding is -inf, not 0"),
+    Row(MaxPool3d((1, 2, 2)), lambda x: functional.max_pool3d(x, (1, 2, 2)), "stride = kernel, odd tail dropped"),
+    Row(MaxPool3d(2, 1, 1), lambda x: functional.max_pool3d(x, 2, 1, 1), "overlapping windows; padding is -inf, not 0"),
     Row(
         MaxPool3d((1, 1, 2), (2, 3, 2), 0, True),
-        lambda x: F.max_pool3d(x, (1, 1, 2), (2, 3, 2), 0, 1, True),
+        lambda x: functional.max_pool3d(x, (1, 1, 2), (2, 3, 2), 0, 1, True),
         "gaps between windows, last one cut by ceil_mode",
     ),
-    Row(AvgPool3d((1, 3, 2)), lambda x: F.avg_pool3d(x, (1, 3, 2)), "stride = kernel, odd tail dropped"),
-    Row(AvgPool3d(2, 1, 1), lambda x: F.avg_pool3d(x, 2, 1, 1), "padding counts as zeros"),
+    Row(AvgPool3d((1, 3, 2)), lambda x: functional.avg_pool3d(x, (1, 3, 2)), "stride = kernel, odd tail dropped"),
+    Row(AvgPool3d(2, 1, 1), lambda x: functional.avg_pool3d(x, 2, 1, 1), "padding counts as zeros"),
     Row(
         AvgPool3d((2, 3, 2), (2, 1, 3), (1, 1, 1), True, False),
-        lambda x: F.avg_pool3d(x, (2, 3, 2), (2, 1, 3), (1, 1, 1), True, False),
+        lambda x: functional.avg_pool3d(x, (2, 3, 2), (2, 1, 3), (1, 1, 1), True, False),
         "padding and the cut window do not count",
     ),
     Row(
         AvgPool3d((2, 3, 2), (2, 2, 3), 1, True, True),
-        lambda x: F.avg_pool3d(x, (2, 3, 2), (2, 2, 3), 1, True, True),
+        lambda x: functional.avg_pool3d(x, (2, 3, 2), (2, 2, 3), 1, True, True),
         "padding counts, but not what ceil_mode hangs over it",
     ),
     *_reduction(Sum, lambda x, dims: x.sum(dims, keepdim=True)),
@@ -152,21 +155,34 @@ ROWS: tuple[Row, ...] = (
     Row(Softmax("channels"), lambda x: torch.softmax(x, 1), "over channels"),
     Row(Softmax("spatial"), _softmax_space, "over all voxels at once"),
     Row(
-        Softmax("spatial", scale="channel"), lambda x, s: _softmax_space(x) * _column(s), "with a factor for each channel"
+        Softmax("spatial", scale="channel"),
+        lambda x, s: _softmax_space(x) * _column(s),
+        "with a factor for each channel",
     ),
     Row(Softmax("channels", scale=-2.5), lambda x: torch.softmax(x, 1) * -2.5, "with a negative number as factor"),
     Row(LayerNorm(), lambda x: _layer_norm(x, None, None, 1e-5), "the seeds' meaning: channels, eps 1e-5"),
     Row(LayerNorm(eps=0.3, affine=True), lambda x, w, b: _layer_norm(x, w, b, 0.3), "affine, an eps that shows"),
     Row(LayerNorm("width"), lambda x: _row_norm(x, None, None, 1e-5), "KernelBench's meaning: each row"),
     Row(LayerNorm("width", 0.2, True), lambda x, w, b: _row_norm(x, w, b, 0.2), "affine vectors lie along the width"),
-    Row(GroupNorm(3), lambda x: F.group_norm(x, 3), "two channels in each group"),
-    Row(GroupNorm(2, 0.1, True), lambda x, w, b: F.group_norm(x, 2, w, b, 0.1), "affine for each channel", fused=True),
-    Row(GroupNorm(1), lambda x: F.group_norm(x, 1), "a whole sample is one group"),
+    Row(GroupNorm(3), lambda x: torch.group_norm(x, 3), "two channels in each group"),
+    Row(
+        GroupNorm(2, 0.1, True),
+        lambda x, w, b: torch.group_norm(x, 2, w, b, 0.1),
+        "affine for each channel",
+        fused=True,
+    ),
+    Row(GroupNorm(1), lambda x: torch.group_norm(x, 1), "a whole sample is one group"),
     Row(InstanceNorm(), lambda x: _instance_norm(x, None, None, 1e-5), "each channel by itself"),
     Row(InstanceNorm(0.1, True), lambda x, w, b: _instance_norm(x, w, b, 0.1), "affine", fused=True),
-    Row(BatchNorm(), lambda x, m, v: F.batch_norm(x, m, v), "inference: given statistics"),
-    Row(BatchNorm(0.3, True), lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, eps=0.3), "affine, an eps that shows"),
-    Row(BatchNorm(0.0, True), lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, eps=0.0), "zero variance shows"),
+    Row(BatchNorm(), lambda x, m, v: functional.batch_norm(x, m, v), "inference: given statistics"),
+    Row(
+        BatchNorm(0.3, True),
+        lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.3),
+        "affine, an eps that shows",
+    ),
+    Row(
+        BatchNorm(0.0, True), lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.0), "zero variance shows"
+    ),
     Row(Keep("kept"), lambda x: x, "changes nothing"),
     Row(Add(-1.75), lambda x: x + -1.75, "number"),
     Row(Add("channel"), lambda x, o: x + _column(o), "vector"),
@@ -191,20 +207,20 @@ ROWS: tuple[Row, ...] = (
     Row(Clamp(max=-0.3), lambda x: x.clamp(max=-0.3), "only from above"),
     Row(Clamp(-inf, 0.9), lambda x: x.clamp(-inf, 0.9), "infinite bound"),
     Row(Clamp(0.7, 0.7), lambda x: x.clamp(0.7, 0.7), "equal bounds: NaN still travels"),
-    Row(GELU(), F.gelu, "exact, with erf"),
-    Row(GELU("tanh"), lambda x: F.gelu(x, approximate="tanh"), "the tanh formula"),
-    Row(ReLU(), F.relu, "NaN travels"),
-    Row(LeakyReLU(), F.leaky_relu, "default slope"),
-    Row(LeakyReLU(-0.3), lambda x: F.leaky_relu(x, -0.3), "negative slope"),
-    Row(PReLU(), F.prelu, "a slope for each channel"),
+    Row(GELU(), functional.gelu, "exact, with erf"),
+    Row(GELU("tanh"), lambda x: functional.gelu(x, approximate="tanh"), "the tanh formula"),
+    Row(ReLU(), functional.relu, "NaN travels"),
+    Row(LeakyReLU(), functional.leaky_relu, "default slope"),
+    Row(LeakyReLU(-0.3), lambda x: functional.leaky_relu(x, -0.3), "negative slope"),
+    Row(PReLU(), functional.prelu, "a slope for each channel"),
     Row(Sigmoid(), torch.sigmoid, "plain"),
     Row(Tanh(), torch.tanh, "plain"),
-    Row(SiLU(), F.silu, "plain"),
-    Row(HardSwish(), F.hardswish, "plain"),
-    Row(HardTanh(), F.hardtanh, "default bounds"),
-    Row(HardTanh(-0.4, 1.7), lambda x: F.hardtanh(x, -0.4, 1.7), "unequal bounds"),
-    Row(Mish(), F.mish, "plain"),
-    Row(Softplus(), F.softplus, "defaults; wide data pass the threshold"),
-    Row(Softplus(-1.3, 2.0), lambda x: F.softplus(x, -1.3, 2.0), "negative beta, threshold inside the data"),
+    Row(SiLU(), functional.silu, "plain"),
+    Row(HardSwish(), functional.hardswish, "plain"),
+    Row(HardTanh(), functional.hardtanh, "default bounds"),
+    Row(HardTanh(-0.4, 1.7), lambda x: functional.hardtanh(x, -0.4, 1.7), "unequal bounds"),
+    Row(Mish(), functional.mish, "plain"),
+    Row(Softplus(), functional.softplus, "defaults; wide data pass the threshold"),
+    Row(Softplus(-1.3, 2.0), lambda x: functional.softplus(x, -1.3, 2.0), "negative beta, threshold inside the data"),
     Row(Exp(), torch.exp, "plain"),
 )

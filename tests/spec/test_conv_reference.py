@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from convt3d.errors import Error
-from convt3d.spec.pipeline import Pipeline
-from convt3d.spec.reference import MEANINGS, evaluate
-from convt3d.spec.stages import ConvTranspose3d
 from helpers.compare import assert_same
 from helpers.data import SPECIALS, signed, sprinkled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
+
+from convt3d.errors import Error
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.reference import MEANINGS, evaluate
+from convt3d.spec.stages import ConvTranspose3d
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -49,7 +50,10 @@ TINY = [
     pytest.param({"padding": (1, 2, 0), "stride": 2}, (1, 2, 2, 3, 1), (2, 3, 4, 2), id="padding crops both ends"),
     pytest.param({"padding": (2, 0, 1)}, (1, 1, 3, 2, 2), (1, 3, 1, 3), id="padding beyond the first tap"),
     pytest.param(
-        {"output_padding": (1, 0, 2), "stride": (2, 1, 3)}, (1, 2, 2, 1, 2), (1, 2, 2, 4), id="output_padding at the end"
+        {"output_padding": (1, 0, 2), "stride": (2, 1, 3)},
+        (1, 2, 2, 1, 2),
+        (1, 2, 2, 4),
+        id="output_padding at the end",
     ),
     pytest.param(
         {"output_padding": (2, 1, 0), "dilation": (3, 2, 1)},
@@ -85,7 +89,8 @@ def axis(draw: st.DrawFn) -> dict[str, int]:
     extra = draw(st.integers(0, max(stride, dilation) - 1))
     full = (size - 1) * stride + dilation * (kernel - 1) + extra + 1
     padding = draw(st.integers(0, min(4, (full - 1) // 2)))
-    return dict(size=size, kernel=kernel, stride=stride, padding=padding, output_padding=extra, dilation=dilation)
+    names = ("size", "kernel", "stride", "padding", "output_padding", "dilation")
+    return dict(zip(names, (size, kernel, stride, padding, extra, dilation), strict=True))
 
 
 @st.composite
@@ -105,7 +110,7 @@ def _both(case: tuple[dict[str, Any], tuple[int, ...], tuple[int, ...], bool], x
     stage = ConvTranspose3d(**parameters, bias=biased)
     w = signed(rng, kernel)
     bias = [signed(rng, (kernel[1] * stage.groups,))] if biased else []
-    expected = F.conv_transpose3d(*map(torch.from_numpy, (x, w, *bias)), **parameters).numpy()
+    expected = functional.conv_transpose3d(*map(torch.from_numpy, (x, w, *bias)), **parameters).numpy()
     trace = Pipeline(stage).trace(x.shape, [w.shape, *(b.shape for b in bias)])
     assert trace.output == expected.shape
     with np.errstate(all="ignore"):
@@ -146,7 +151,7 @@ def test_the_same_parameters_are_legal(sizes: Any, kernel: Any, parameters: dict
     """output_padding >= max(stride, dilation), empty outputs and groups that do not divide: refused by both."""
     x, w = np.zeros((1, cin, *sizes)), np.zeros((cin, 2, *kernel))
     try:
-        expected: Any = tuple(F.conv_transpose3d(torch.from_numpy(x), torch.from_numpy(w), **parameters).shape)
+        expected: Any = tuple(functional.conv_transpose3d(torch.from_numpy(x), torch.from_numpy(w), **parameters).shape)
     except (RuntimeError, ValueError):
         expected = "refused"
     got: Any

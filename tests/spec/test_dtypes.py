@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from convt3d.spec.dtypes import DTYPES, DType, bfloat16, float16, float32, float64
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from convt3d.spec.dtypes import DTYPES, DType, bfloat16, float16, float32, float64
 
 ALL_BITS = np.arange(2**16, dtype=np.uint32).astype(np.uint16)
 HALVES = [pytest.param(bfloat16, ml_dtypes.bfloat16, id="bfloat16"), pytest.param(float16, np.float16, id="float16")]

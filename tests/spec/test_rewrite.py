@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.chains import operand_data
+from helpers.compare import assert_same
+from helpers.data import SPECIALS, signed, sprinkled
+from helpers.problems import PROBLEMS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from convt3d.errors import Error
 from convt3d.spec.dtypes import DType, float16, float32, float64
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate
-from convt3d.spec.rewrite import REWRITES, TAME, pool_over_phases, round_scalars, simplify
+from convt3d.spec.rewrite import REWRITES, TAME, round_scalars, simplify
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import (
     GELU,
@@ -32,15 +38,10 @@ from convt3d.spec.stages import (
     Multiply,
     Sigmoid,
     Softmax,
+    Softplus,
     Subtract,
     Sum,
 )
-from helpers.chains import operand_data
-from helpers.compare import assert_same
-from helpers.data import SPECIALS, signed, sprinkled
-from helpers.problems import PROBLEMS
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 inf, nan = math.inf, math.nan
 CONV, BIASED = ConvTranspose3d((1, 2, 3)), ConvTranspose3d((1, 2, 3), bias=True)
@@ -56,7 +57,12 @@ FIRES = [
         (CONV, InstanceNorm(0.1, True)),
         "affine tensors stay where they are",
     ),
-    ("constant_before_norm", (Add(1.5), LayerNorm("width"), CONV), (LayerNorm("width"), CONV), "before the convolution"),
+    (
+        "constant_before_norm",
+        (Add(1.5), LayerNorm("width"), CONV),
+        (LayerNorm("width"), CONV),
+        "before the convolution",
+    ),
     ("constant_before_norm", (CONV, Add(1024.0), LayerNorm()), (CONV, LayerNorm()), "the largest number allowed"),
     (
         "max_pool_of_max_pool",
@@ -122,7 +128,9 @@ STAYS = [
     pytest.param((CONV, Subtract(-inf), InstanceNorm()), id="norm: -Inf"),
     pytest.param((CONV, Add(1e30), LayerNorm()), id="norm: a number that swallows x"),
     pytest.param((CONV, Add(1025.0), LayerNorm()), id="norm: just above the limit"),
-    pytest.param((CONV, Add(1.0), LayerNorm(eps=0.0)), id="norm: without eps rounding errors are divided by themselves"),
+    pytest.param(
+        (CONV, Add(1.0), LayerNorm(eps=0.0)), id="norm: without eps rounding errors are divided by themselves"
+    ),
     pytest.param((CONV, Add("channel"), LayerNorm()), id="norm: a vector over channels does not cancel"),
     pytest.param((CONV, Multiply(2.0), LayerNorm()), id="norm: eps makes a factor show"),
     pytest.param((CONV, Add(1.0), BatchNorm()), id="norm: given statistics know nothing of the number"),
@@ -297,7 +305,8 @@ def test_tensors_no_rewrite_touches_may_be_wild(rng: np.random.Generator) -> Non
     pipeline = Pipeline(CONV, Add(1.0), LayerNorm(), Multiply("channel"))
     operands = (np.full(KERNEL, nan), np.full(KERNEL[1], inf))
     prepared = simplify(pipeline, float64, tame=True).operands(operands)
-    assert prepared is operands or prepared == operands
+    assert prepared is not None
+    assert all(new is old for new, old in zip(prepared, operands, strict=True))
 
 
 # --- any pipeline -----------------------------------------------------------------------------------------------------
@@ -305,7 +314,13 @@ def test_tensors_no_rewrite_touches_may_be_wild(rng: np.random.Generator) -> Non
 POOL: list[Stage] = [
     *(Add(1.5), Subtract(-0.75), Add("channel"), Multiply(-2.0), Multiply("channel"), Multiply("tensor"), Sigmoid()),
     *(LayerNorm(eps=0.3), LayerNorm("width", 0.3, True), GroupNorm(2, 0.3, True), InstanceNorm(0.4), BatchNorm(0.3)),
-    *(BatchNorm(0.3, True), MaxPool3d((1, 2, 2)), MaxPool3d((2, 1, 2), 1), MaxPool3d(1, (1, 2, 1)), AvgPool3d((1, 1, 2))),
+    *(
+        BatchNorm(0.3, True),
+        MaxPool3d((1, 2, 2)),
+        MaxPool3d((2, 1, 2), 1),
+        MaxPool3d(1, (1, 2, 1)),
+        AvgPool3d((1, 1, 2)),
+    ),
     *(Clamp(-1.0, 0.5), HardTanh(-0.5, 2.0), Clamp(max=0.6), Softmax(), Softmax("spatial"), Sum(), Mean()),
     *(Keep("k"), Add("k"), Multiply("k")),
 ]
@@ -362,39 +377,7 @@ def test_max_max_sum_becomes_one_pool_and_one_number() -> None:
     )
 
 
-# --- pool over phases -------------------------------------------------------------------------------------------------
-
-ALIGNED = ConvTranspose3d((1, 2, 3), (0, 1, 1))
-PHASES = [
-    pytest.param((ALIGNED, AvgPool3d((1, 2, 3))), 1, id="mean"),
-    pytest.param((ALIGNED, LayerNorm(), GELU(), MaxPool3d((1, 2, 3)), GELU()), 3, id="maximum, stages per voxel between"),
-    pytest.param((ALIGNED, Keep("k"), Sum(), AvgPool3d((1, 2, 3))), 3, id="Keep and a sum over channels between"),
-    pytest.param((ALIGNED, Add("tensor"), AvgPool3d((1, 2, 3))), 2, id="an array may differ for each voxel"),
-    pytest.param((ALIGNED, AvgPool3d((1, 2, 2))), None, id="other kernel"),
-    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), (1, 2, 2))), None, id="other stride"),
-    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), padding=(0, 1, 0))), None, id="padding"),
-    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), ceil_mode=True)), None, id="ceil_mode"),
-    pytest.param((ALIGNED, Softmax("spatial"), AvgPool3d((1, 2, 3))), None, id="softmax couples voxels"),
-    pytest.param((ALIGNED, LayerNorm("width"), AvgPool3d((1, 2, 3))), None, id="norm along the width couples voxels"),
-    pytest.param((ALIGNED, MaxPool3d(1, 2), AvgPool3d((1, 2, 3))), None, id="only the first pool counts"),
-    pytest.param((AvgPool3d((1, 2, 3)), ALIGNED), None, id="pool before the convolution"),
-    pytest.param((ALIGNED, GELU()), None, id="no pool"),
-]
-
-
-@pytest.mark.parametrize(("stages", "index"), PHASES)
-def test_pool_over_phases(stages: tuple[Stage, ...], index: int | None, rng: np.random.Generator) -> None:
-    """Where it names a pool, that pool is the mean (maximum) over the sub-grids o = phase mod stride."""
-    pipeline = Pipeline(*stages)
-    assert pool_over_phases(pipeline) == index
-    if index is None:
-        return
-    up_to = Pipeline(*stages[:index])
-    operands = operand_data(up_to, SHAPE, KERNEL, rng)
-    x = signed(rng, SHAPE)
-    value = evaluate(up_to, x, operands)
-    pooled = evaluate(Pipeline(*stages[: index + 1]), x, operands)
-    d, h, w = pooled.shape[2:]
-    phases = [value[..., a::1, b::2, c::3][..., :d, :h, :w] for a, b, c in product(range(1), range(2), range(3))]
-    expected = np.mean(phases, axis=0) if isinstance(stages[index], AvgPool3d) else np.max(phases, axis=0)
-    assert_same(pooled, expected, 1e-14)
+@pytest.mark.parametrize("beta", [1e30, -1e30, 1e-30, -1e-30])
+def test_the_largest_and_least_legal_beta_stay_legal_when_rounded(beta: float) -> None:
+    """float32(1e30) is a little more than 1e30: rounding must not turn a legal stage into an error."""
+    assert round_scalars(Pipeline(CONV, Softplus(beta)), float32).stages[1].name == "Softplus"

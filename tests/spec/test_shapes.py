@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from convt3d.errors import ShapeError
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.shapes import ConvAxis, PoolAxis, check_extent
 from convt3d.spec.stages import ConvTranspose3d, MaxPool3d
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 conv_axes = st.builds(
     ConvAxis,
@@ -56,9 +57,7 @@ def test_tap_range_is_the_set_of_inputs_that_land(axis: ConvAxis, data: st.DataO
 @given(conv_axes, st.data())
 def test_conv_inputs_of_holds_every_input_that_lands(axis: ConvAxis, data: st.DataObject) -> None:
     low, high = _part(data, axis.out)
-    landing = [
-        i for i in range(axis.size) if any(low <= axis.out_index(i, k) < high for k in range(axis.kernel))
-    ]
+    landing = [i for i in range(axis.size) if any(low <= axis.out_index(i, k) < high for k in range(axis.kernel))]
     first, last = axis.inputs_of(low, high)
     assert 0 <= first < last <= axis.size
     assert set(landing) <= set(range(first, last))

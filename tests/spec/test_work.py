@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.chains import Chain, chains, operand_data, run
+from helpers.compare import assert_same
+from helpers.data import signed
+from helpers.problems import PROBLEMS, Problem
+from hypothesis import given, settings
+
 from convt3d.spec import reference
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate
@@ -27,11 +34,6 @@ from convt3d.spec.stages import (
     Sum,
 )
 from convt3d.spec.work import Region, count, needed_regions, reach
-from helpers.chains import Chain, chains, operand_data, run
-from helpers.compare import assert_same
-from helpers.data import signed
-from helpers.problems import PROBLEMS, Problem
-from hypothesis import given, settings
 
 # Input-tap pairs of each axis that land in the outputs read; see the comments for the taps that fall outside.
 NEEDED = {
@@ -123,7 +125,9 @@ CASES = [
         id="kept value: only what survives the second pool",
     ),
     pytest.param(
-        Pipeline(MaxPool3d((1, 1, 2)), Keep("p"), Mean("spatial"), ConvTranspose3d(), MaxPool3d((1, 1, 1), 2), Add("p")),
+        Pipeline(
+            MaxPool3d((1, 1, 2)), Keep("p"), Mean("spatial"), ConvTranspose3d(), MaxPool3d((1, 1, 1), 2), Add("p")
+        ),
         (2, 2, 1, 1, 1),
         id="label across the convolution, repeated from size 1",
     ),
@@ -131,6 +135,21 @@ CASES = [
         Pipeline(ConvTranspose3d(padding=1), Add("x"), MaxPool3d((2, 1, 2))),
         (3, 3, 3, 3, 3),
         id="the label x: residual",
+    ),
+    pytest.param(
+        Pipeline(ConvTranspose3d(padding=(0, 0, 1)), Mean("spatial"), Add("x")),
+        (2, 2, 1, 1, 1),
+        id="the label x: whole although the padding crops what the convolution takes of it",
+    ),
+    pytest.param(
+        Pipeline(ConvTranspose3d(), Keep("y"), Sigmoid(), Multiply("y"), MaxPool3d(2), Mean("spatial"), Add("y")),
+        (2, 2, 1, 2, 3),
+        id="kept value used twice: the larger use counts, not the last one seen",
+    ),
+    pytest.param(
+        Pipeline(ConvTranspose3d(), MaxPool3d((1, 1, 2)), MaxPool3d(1, (1, 1, 2)), Keep("y"), Sum("spatial"), Add("y")),
+        (2, 2, 1, 1, 5),
+        id="every second window",
     ),
     pytest.param(Pipeline(ConvTranspose3d(), LayerNorm("width"), MaxPool3d(2)), (2, 2, 2, 2, 2), id="rows are whole"),
     pytest.param(Pipeline(ConvTranspose3d(), LayerNorm(), MaxPool3d(2)), (2, 2, 2, 2, 2), id="voxels by themselves"),
@@ -145,6 +164,7 @@ def _mask(region: Region, shape: tuple[int, ...]) -> Any:
     inside = np.ones(shape, dtype=bool)
     for axis, ranges in enumerate(region, start=1):
         member = np.zeros(shape[axis], dtype=bool)
+        assert all(one[1] < two[0] for one, two in pairwise(ranges)), "touching ranges are one"
         for low, high in ranges:
             assert 0 <= low < high <= shape[axis]
             member[low:high] = True
@@ -225,3 +245,20 @@ def test_regions_of_big_shapes_are_found_at_once() -> None:
     trace = pipeline.trace((1, 1, 1, 1, 2**40), [(1, 1, 1, 1, 2)])
     assert reach(pipeline, trace) == (1, 1, 2**41 // 6 * 6)
     assert count(pipeline, trace).needed == 2 * (2**41 // 6 * 6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_a_convolution_reads_the_channels_of_its_groups(groups: int, rng: np.random.Generator) -> None:
+    """No stage asks for part of the channels yet, so `reads` is asked here: exactly the channels whose NaN shows."""
+    stage, shape, kernel = ConvTranspose3d(groups=groups), (1, 6, 1, 2, 1), (6, 2, 1, 2, 1)
+    x, w = signed(rng, shape), signed(rng, kernel)
+    outputs = 2 * groups
+    for low in range(outputs):
+        for high in range(low + 1, outputs + 1):
+            (first, last), *_ = stage.reads(((low, high), (0, 1), (0, 3), (0, 1)), shape, [kernel])
+            changed = []
+            for channel in range(6):
+                poisoned = x.copy()
+                poisoned[:, channel] = np.nan
+                changed.append(bool(np.isnan(evaluate(Pipeline(stage), poisoned, [w])[:, low:high]).any()))
+            assert [first <= channel < last for channel in range(6)] == changed

@@ -57,7 +57,7 @@ def _is_terminal(stream: IO[str]) -> bool:
 
 def _can_encode(stream: IO[str], text: str) -> bool:
     try:
-        text.encode(stream.encoding or "ascii")
+        text.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
@@ -102,15 +102,12 @@ def _boxed(rows: Sequence[list[list[str]]], widths: Sequence[int]) -> str:
     return "\n".join([rule("┌", "┬", "┐"), head, rule("├", "┼", "┤"), *body, rule("└", "┴", "┘")])
 
 
-def amount(size: float) -> str:
+def amount(size: int) -> str:
     """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000 or unit == "GB":
-            return (
-                f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}" if abs(size) < 1000 else f"{size:.0f} GB"
-            )
-        size /= 1000
-    raise AssertionError
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{size / scale:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size} B"
 
 
 def duration(seconds: float) -> str:
@@ -125,7 +122,7 @@ def duration(seconds: float) -> str:
 
 def to_json(document: Any) -> str:
     """One JSON document; NaN and infinities, which JSON has not, become the texts "nan", "inf", "-inf"."""
-    return json.dumps(_jsonable(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_jsonable(document), indent=2, allow_nan=False)
 
 
 def _jsonable(value: Any) -> Any:

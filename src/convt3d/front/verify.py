@@ -26,8 +26,8 @@ from ..spec.stages import AvgPool3d, Binary, ConvTranspose3d, Keep, MaxPool3d
 
 Storage: TypeAlias = npt.NDArray[Any]
 
-SECONDS = 2.0  # what a check may take, by the estimate of `_seconds`
-BLOCK_SECONDS = 0.3  # a block beyond this is narrowed to few channels
+SECONDS = 4.0  # what a check may take, by the estimate of `Crop.seconds`
+BLOCK_SECONDS = 0.05  # a block beyond this is narrowed to one voxel of few channels
 BLOCK_SIDE = 3
 FEW_CHANNELS = 2
 LEAST_BLOCKS = 4
@@ -52,7 +52,7 @@ class Crop:
     boxes: tuple[Box, ...]
     groups: int  # of the convolution that is left
 
-    def expected(self, pipeline: Pipeline, dtype: DType, x: Storage, operands: Sequence[Storage]) -> Storage:
+    def expected(self, pipeline: Pipeline, dtype: DType, x: Storage, operands: Sequence[Storage]) -> Any:
         """The meaning of the block, (C, D, H, W), from stored arrays."""
         part, arrays = self._cut(pipeline, x, operands)
         value = evaluate(self._pipeline(pipeline), dtype.widen(part), [dtype.widen(array) for array in arrays])
@@ -65,7 +65,7 @@ class Crop:
         part, arrays = self._cut(pipeline, x, operands)
         trace = self._pipeline(pipeline).trace(part.shape, [array.shape for array in arrays])
         flops = 2 * prod(trace.operands[pipeline.conv_index][0]) * prod(trace.values[pipeline.conv_index][2:])
-        return flops / 1e10 + 3e-8 * sum(map(prod, trace.values))
+        return flops / 2e9 + 3e-8 * sum(map(prod, trace.values))
 
     def _pipeline(self, pipeline: Pipeline) -> Pipeline:
         stages = list(pipeline.stages)
@@ -77,7 +77,8 @@ class Crop:
             _cut_operand(slot, array, self.sample, self.boxes)
             for slot, array in zip(pipeline.slots, operands, strict=True)
         ]
-        return x[self.sample : self.sample + 1][(slice(None), *_slices(self.boxes[0]))], arrays
+        part = (slice(self.sample, self.sample + 1), *_slices(self.boxes[0]))
+        return x[part], arrays
 
 
 def sampled_check(
@@ -106,8 +107,8 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
 
     Tolerance, relative to the largest expected value: half a unit in the last place for storing the result, and for the
     sums a random walk of `terms` roundings in the accumulator, times 16 for what the other stages and a reordered
-    summation add. Wrong voxels are off by the order of the result itself. Below the smallest number of the type (float16
-    softmax of a large volume) its spacing is all that can be asked.
+    summation add. Wrong voxels are off by the order of the result itself. Near the smallest number of the type (a
+    float16 softmax of a large volume) its spacing is all that can be asked.
     """
     stored = dtype.widen(dtype.narrow(expected))  # float16 turns 1e6 into inf, and so must the result
     finite = np.isfinite(stored)
@@ -121,7 +122,7 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
     return Check(expected.size, worst, tolerance, worst <= tolerance)
 
 
-def _same(a: Storage, b: Storage) -> npt.NDArray[np.bool_]:
+def _same(a: Storage, b: Storage) -> Any:
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
@@ -150,7 +151,7 @@ def _choose(
         crop = make_crop(pipeline, trace, sample, block)
         cost = crop.seconds(pipeline, x, operands)
         if cost > BLOCK_SECONDS:
-            crop = make_crop(pipeline, trace, sample, _few_channels(pipeline, trace, block, rng))
+            crop = make_crop(pipeline, trace, sample, _narrow(pipeline, trace, block, rng))
             cost = crop.seconds(pipeline, x, operands)
         if crops and seconds + cost > SECONDS:
             break
@@ -177,13 +178,14 @@ def _draw(output: Shape, rng: np.random.Generator, count: int) -> Iterator[tuple
         yield sample, ((0, channels), d, h, w)
 
 
-def _few_channels(pipeline: Pipeline, trace: Trace, block: Box, rng: np.random.Generator) -> Box:
-    """The block with a few neighbouring channels of one group."""
+def _narrow(pipeline: Pipeline, trace: Trace, block: Box, rng: np.random.Generator) -> Box:
+    """One voxel of the block, and a few neighbouring channels of one group."""
     channels = trace.output[1]
     per_group = min(channels, trace.operands[pipeline.conv_index][0][1])
     low = int(rng.integers(channels))
     high = min(low + FEW_CHANNELS, (low // per_group + 1) * per_group, channels)
-    return (low, high), *block[1:]
+    d, h, w = ((at, at + 1) for at in (int(rng.integers(*part)) for part in block[1:]))
+    return (low, high), d, h, w
 
 
 # --- from a block back to the input -----------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ def _axis_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box], axis: 
     """Ranges of every value along a spatial axis that start and end whole steps of the input's grid from its ends.
 
     A crop of n inputs on the left shifts value k by n * ratio[k]; n is a multiple of the least number that makes all
-    these shifts whole. Taking such multiples off the right as well keeps all sizes in step. A window that touches a true
-    end needs that end (its box is cut there), so nothing is taken off on that side.
+    these shifts whole. Taking such multiples off the right as well keeps all sizes in step. A window that touches a
+    true end needs that end (its box is cut there), so nothing is taken off on that side.
     """
     ratios = [Fraction(1)]
     for stage in pipeline.stages:

@@ -32,10 +32,9 @@ def explain(plan: Plan) -> str:
 
 def _stages(title: str, plan: Plan) -> list[str]:
     pipeline, trace = (plan.asked, plan.trace) if title == "asked" else (plan.rewritten.pipeline, plan.simplified)
-    lines = [f"{title}:", f"  {'input':<44} {_by(trace.values[0])}"]
-    for stage, shape in zip(pipeline.stages, trace.values[1:], strict=True):
-        lines.append(f"  {stage!r:<44} {_by(shape)}")
-    return lines
+    names = ["input", *map(repr, pipeline.stages)]
+    width = max(map(len, names))
+    return [f"{title}:", *(f"  {name:<{width}}  {_by(shape)}" for name, shape in zip(names, trace.values, strict=True))]
 
 
 def _by(sizes: tuple[int, ...]) -> str:

@@ -25,6 +25,10 @@ class DType:
 
     def widen(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Storage to float64: exact."""
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            return self._widen(stored)
+
+    def _widen(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         if self.name == "bfloat16":
             wide: npt.NDArray[np.uint32] = stored.astype(np.uint32) << np.uint32(16)
             return wide.view(np.float32).astype(np.float64)

@@ -52,7 +52,7 @@ class Pipeline:
 
     def __init__(self, *stages: Stage) -> None:
         for position, stage in enumerate(stages):
-            if not isinstance(stage, Stage):
+            if not isinstance(stage, Stage) or type(stage) in (Stage, Binary):
                 raise ArgumentTypeError(
                     "Pipeline", f"stage {position}", stage, "must be a stage", "Write stages such as GELU() or Add(1.0)"
                 )
@@ -75,6 +75,9 @@ class Pipeline:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a Pipeline is frozen; build a new one")
+
+    def __delattr__(self, name: str) -> None:
         raise AttributeError("a Pipeline is frozen; build a new one")
 
     def __reduce__(self) -> tuple[Any, ...]:

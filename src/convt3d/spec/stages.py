@@ -525,8 +525,8 @@ class Softplus(Stage):
     def __post_init__(self) -> None:
         beta = real(self.name, "beta", self.beta)
         self._set(beta=beta, threshold=real(self.name, "threshold", self.threshold))
-        if not 1e-30 <= abs(beta) <= 1e30:
-            raise ArgumentError(self.name, "beta", beta, "must be between 1e-30 and 1e30 in size", "Write 1.0, say")
+        if not 2.0**-100 <= abs(beta) <= 2.0**100:
+            raise ArgumentError(self.name, "beta", beta, "must be between 2^-100 and 2^100 in size", "Write 1.0, say")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

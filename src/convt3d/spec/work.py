@@ -110,6 +110,9 @@ def _reads(stage: Stage, region: Region, shape: Shape, operands: tuple[tuple[int
     result: list[Ranges] = []
     for position, ranges in enumerate(region):
         wanted = []
+        if not stage.couples:  # voxel by voxel
+            result.append(ranges)
+            continue
         for span in ranges:  # axes are independent: ask for one range with the others at their first
             box = [span if other == position else region[other][0] for other in range(4)]
             wanted.append(stage.reads((box[0], box[1], box[2], box[3]), shape, operands)[position])
@@ -120,4 +123,4 @@ def _reads(stage: Stage, region: Region, shape: Shape, operands: tuple[tuple[int
 def _windows(axis: PoolAxis, wanted: Ranges) -> Ranges:
     if axis.stride <= axis.kernel:  # windows touch, so a range of outputs reads one range
         return _merge(axis.inputs_of(low, high) for low, high in wanted)
-    return _merge(axis.window(o) for low, high in wanted for o in range(low, high))
+    return tuple(axis.window(o) for low, high in wanted for o in range(low, high))  # apart, and in order

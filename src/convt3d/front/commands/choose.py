@@ -64,4 +64,5 @@ def compact(values: Values) -> str:
 
 
 def _by(numbers: Sequence[Any]) -> str:
-    return f"{numbers[0]:g}" if len(set(numbers)) == 1 else "x".join(map(str, numbers))
+    texts = [f"{number:g}" if isinstance(number, float) else str(number) for number in numbers]
+    return texts[0] if len(set(texts)) == 1 else "x".join(texts)

@@ -15,7 +15,8 @@ OK, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 def emit(text: str) -> None:
     """Prints; a reader who has left early (`| head`) is no error, and what the command says by its code still holds."""
     try:
-        print(text, flush=True)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)  # an ASCII terminal shows ? for µ
     except BrokenPipeError:
         silence(sys.stdout)
 

@@ -1,0 +1,8 @@
+"""`python -m convt3d`: the command line."""
+
+import sys
+
+from .front.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The command line: which arguments each command takes, and what exit code an ending has.
+
+Exit codes: 0 ok, 1 a check failed, 2 bad usage or input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from ..errors import Error
+from ..spec.dtypes import DTYPES
+from .commands import catalogue, report
+from .commands.explain import explain_plan
+from .commands.info import info, version
+from .commands.run import run
+from .demo import demo
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        args = _parser().parse_args(argv)
+        return int(args.command(args))
+    except SystemExit as ending:  # argparse: 0 after --help and --version, 2 after a message
+        return int(ending.code or 0)
+    except KeyboardInterrupt:
+        print("convt3d: interrupted", file=sys.stderr)
+        return report.INTERRUPTED
+    except Error as error:
+        report.complain(error)
+        return report.BAD_INPUT
+    except MemoryError:
+        report.complain("out of memory; choose a smaller batch_size or volume")
+        return report.BAD_INPUT
+    except BrokenPipeError:  # argparse's own output
+        report.silence(sys.stdout)
+        return report.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="convt3d",
+        description="Fused 3-D transposed-convolution operators.",
+        epilog="Exit codes: 0 ok, 1 a check failed, 2 bad usage or input, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"convt3d {version('convt3d')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    _add(commands, "list", catalogue.list_problems, "the five problems")
+    show = _add(
+        commands, "show", catalogue.show_problem, "statement, signature, sizes, shapes and pipeline of a problem"
+    )
+    _add_slug(show)
+
+    runner = _add(commands, "run", run, "run a problem, time it and check the result against its meaning")
+    _add_slug(runner)
+    _add_sizes(runner)
+    runner.add_argument("--seed", type=_natural, default=0, metavar="N", help="of the random arrays (default 0)")
+    runner.add_argument("--input", metavar="FILE.npz", help="arrays by parameter name instead of random ones")
+    runner.add_argument("--output", metavar="FILE.npy", help="where to save the result")
+    runner.add_argument("--repeat", type=_positive, default=1, metavar="N", help="runs; the best counts (default 1)")
+
+    explainer = _add(commands, "explain", explain_plan, "what the plan for a problem will do")
+    _add_slug(explainer)
+    _add_sizes(explainer)
+
+    _add(commands, "info", info, "CPU, versions and cache directory")
+    demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
+    demonstration.add_argument("--quick", action="store_true", help="one sample of each")
+    return parser
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(command=command)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _add_slug(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG", help="name of the problem, as `convt3d list` prints it")
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--size", default="sample", metavar="NAME", help="sample (the default), benchmark, or the name of a case"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change one size or scalar; may be repeated",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32, or that of --input)")
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+# argparse names a type by this in its messages.
+_natural.__name__ = "natural number"
+_positive.__name__ = "positive integer"

@@ -1,0 +1,65 @@
+"""A pool whose window is the stride of the convolution is a mean (maximum) over the phases of its output."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from helpers.chains import operand_data
+from helpers.compare import assert_same
+from helpers.data import signed
+
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.reference import evaluate
+from convt3d.spec.rewrite import pool_over_phases
+from convt3d.spec.stage import Stage
+from convt3d.spec.stages import (
+    GELU,
+    Add,
+    AvgPool3d,
+    ConvTranspose3d,
+    Keep,
+    LayerNorm,
+    MaxPool3d,
+    Softmax,
+    Sum,
+)
+
+SHAPE, KERNEL = (2, 3, 5, 4, 3), (3, 4, 3, 2, 4)
+ALIGNED = ConvTranspose3d((1, 2, 3), (0, 1, 1))
+PHASES = [
+    pytest.param((ALIGNED, AvgPool3d((1, 2, 3))), 1, id="mean"),
+    pytest.param(
+        (ALIGNED, LayerNorm(), GELU(), MaxPool3d((1, 2, 3)), GELU()), 3, id="maximum, stages per voxel between"
+    ),
+    pytest.param((ALIGNED, Keep("k"), Sum(), AvgPool3d((1, 2, 3))), 3, id="Keep and a sum over channels between"),
+    pytest.param((ALIGNED, Add("tensor"), AvgPool3d((1, 2, 3))), 2, id="an array may differ for each voxel"),
+    pytest.param((ALIGNED, AvgPool3d((1, 2, 2))), None, id="other kernel"),
+    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), (1, 2, 2))), None, id="other stride"),
+    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), padding=(0, 1, 0))), None, id="padding"),
+    pytest.param((ALIGNED, AvgPool3d((1, 2, 3), ceil_mode=True)), None, id="ceil_mode"),
+    pytest.param((ALIGNED, Softmax("spatial"), AvgPool3d((1, 2, 3))), None, id="softmax couples voxels"),
+    pytest.param((ALIGNED, LayerNorm("width"), AvgPool3d((1, 2, 3))), None, id="norm along the width couples voxels"),
+    pytest.param((ALIGNED, MaxPool3d(1, 2), AvgPool3d((1, 2, 3))), None, id="only the first pool counts"),
+    pytest.param((AvgPool3d((1, 2, 3)), ALIGNED), None, id="pool before the convolution"),
+    pytest.param((ALIGNED, GELU()), None, id="no pool"),
+]
+
+
+@pytest.mark.parametrize(("stages", "index"), PHASES)
+def test_pool_over_phases(stages: tuple[Stage, ...], index: int | None, rng: np.random.Generator) -> None:
+    """Where it names a pool, that pool is the mean (maximum) over the sub-grids o = phase mod stride."""
+    pipeline = Pipeline(*stages)
+    assert pool_over_phases(pipeline) == index
+    if index is None:
+        return
+    up_to = Pipeline(*stages[:index])
+    operands = operand_data(up_to, SHAPE, KERNEL, rng)
+    x = signed(rng, SHAPE)
+    value = evaluate(up_to, x, operands)
+    pooled = evaluate(Pipeline(*stages[: index + 1]), x, operands)
+    d, h, w = pooled.shape[2:]
+    phases = [value[..., a::1, b::2, c::3][..., :d, :h, :w] for a, b, c in product(range(1), range(2), range(3))]
+    expected = np.mean(phases, axis=0) if isinstance(stages[index], AvgPool3d) else np.max(phases, axis=0)
+    assert_same(pooled, expected, 1e-14)

@@ -1,0 +1,103 @@
+"""`import convt3d` is quick and brings in nothing but numpy and the standard library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import convt3d
+
+SOURCE = Path(convt3d.__file__).parent
+OPTIONAL = ("torch", "triton", "jax", "dask", "ml_dtypes", "rich", "tqdm", "onnxruntime")
+
+
+def run(code: str) -> str:
+    """Output of a fresh interpreter that sees the same convt3d."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_optional_libraries_stay_out() -> None:
+    """Nor does a call on numpy arrays bring them in."""
+    code = f"""
+import sys, numpy, convt3d
+def brought():
+    return sorted(m for m in {OPTIONAL!r} if m in sys.modules)
+first = brought()
+convt3d.conv_transpose3d(numpy.ones((1, 1, 2, 2, 2)), numpy.ones((1, 1, 2, 2, 2)))
+print(first, brought())
+"""
+    assert run(code).strip() == "[] []"
+
+
+def test_import_is_quick() -> None:
+    """Without the start of the interpreter, numpy included. Processor time, best of 3: the machine is shared."""
+    code = "import time; t = time.process_time(); import convt3d; print(time.process_time() - t)"
+    best = min(float(run(code)) for _ in range(3))
+    assert best < 0.3, f"{best:.3f} s"
+
+
+def test_import_leaves_no_trace() -> None:
+    """No thread, no open file, no warnings filter, no environment variable."""
+    code = """
+import os, threading, warnings, numpy
+def state():
+    files = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    return len(warnings.filters), threading.active_count(), len(files), sorted(os.environ)
+before = state()
+import convt3d
+print(state() == before)
+"""
+    assert run(code).strip() == "True"
+
+
+@pytest.mark.parametrize("name", convt3d.__all__)
+def test_public_names_exist(name: str) -> None:
+    assert getattr(convt3d, name) is not None
+
+
+def test_public_names_are_complete() -> None:
+    """Sorted, no name twice; every public stage and error is exported; `import *` works."""
+    assert len(convt3d.__all__) == len(set(convt3d.__all__))
+    from convt3d import errors
+    from convt3d.spec import stages
+
+    def public(module: Any, base: type) -> set[str]:
+        classes = {n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, base)}
+        return {n for n, c in classes.items() if c.__module__ == module.__name__ and not n.startswith("_")}
+
+    wanted = public(errors, errors.Error) | (public(stages, stages.Stage) - {"Binary"})
+    assert wanted - set(convt3d.__all__) == set()
+    assert run("from convt3d import *; print(Pipeline(ConvTranspose3d()))").strip() == "Pipeline(ConvTranspose3d())"
+
+
+def test_typed() -> None:
+    assert (SOURCE / "py.typed").is_file()
+    project = SOURCE.parents[1] / "pyproject.toml"
+    if project.is_file():  # in the source tree the package data must name it, or an installed copy lacks it
+        assert '"py.typed"' in project.read_text()
+
+
+def test_version() -> None:
+    try:
+        installed = version("convt3d")
+    except PackageNotFoundError:
+        installed = convt3d.__version__
+        project = SOURCE.parents[1] / "pyproject.toml"
+        assert f'version = "{installed}"' in project.read_text()
+    assert convt3d.__version__ == installed
