@@ -5,6 +5,7 @@ one after the other, lowest power first, each time refitting the rest, so that r
 float64 sets: near-minimax Chebyshev interpolation in 50-digit arithmetic, then one rounding; their degree has slack.
 All sets are listed lowest power first.  Run: python tools/fit_vecmath.py
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -35,8 +36,9 @@ def lawson(basis: np.ndarray, target: np.ndarray, weight: np.ndarray) -> tuple[n
     return best, best_error
 
 
-def fit_float32(f: Function, weight: Function, low, high, degree: int, fixed: Sequence[float] = (),
-                zero: float | None = None):
+def fit_float32(
+    f: Function, weight: Function, low, high, degree: int, fixed: Sequence[float] = (), zero: float | None = None
+):
     """Polynomial in x on [low, high] whose first coefficients may be given; error = max |weight * (p - f)|.
 
     With `zero` > high the polynomial is also made to have fallen just below zero there.
@@ -139,8 +141,10 @@ def main() -> None:
     show("_ERFC_SLOPE_F32", fit_float32(log2_slope(mp.erfc), lambda a: a * mp.erfc(a), 1, 4, 6))
     show("_PHI_SLOPE_F32", fit_float32(log2_slope(normal_tail), relative_per_bit(normal_tail), 0, 6, 9))
     show("_PHI_ROOT_F32", fit_float32(tail_root(normal_tail), relative_above(normal_tail, 1e-3), 0, 5, 11, [1], 7.0))
-    show("_TANH_PHI_ROOT_F32", fit_float32(tail_root(tanh_gelu_tail), relative_above(tanh_gelu_tail, 0.02), 0, 4.5, 12,
-                                           [1], 6.5))
+    show(
+        "_TANH_PHI_ROOT_F32",
+        fit_float32(tail_root(tanh_gelu_tail), relative_above(tanh_gelu_tail, 0.02), 0, 4.5, 12, [1], 6.5),
+    )
     show("_EXP_F64", fit_float64(exp_rest, -HALF_LN2, HALF_LN2, 10))
     show("_ATANH_F64", fit_float64(atanh_rest, 0, mp.mpf(1) / 9, 10))
     show("_ERF_F64", fit_float64(lambda y: erf_ratio(y) - 1, 0, 1, 12))

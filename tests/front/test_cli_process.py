@@ -120,9 +120,9 @@ def test_a_terminal_gets_boxes_and_colours() -> None:
 
 @pytest.mark.skipif(signal.getsignal(signal.SIGINT) == signal.SIG_IGN, reason="this process passes no interrupts on")
 def test_long_work_shows_a_bar_and_can_be_interrupted() -> None:
-    session = Session(_command("run", NORM, "--size", "benchmark", "--set", "batch_size=4", "--json"))
+    session = Session(_command("run", NORM, "--size", "benchmark", "--repeat", "1000", "--json"))
     session.read_until("so far")
-    assert "run 1 of 1" in session.seen or "preparing" in session.seen
+    assert "run 1 of 1000" in session.seen or "preparing" in session.seen
     session.process.send_signal(signal.SIGINT)
     assert session.end() == 130
     assert session.seen.rstrip().endswith("\r\x1b[Kconvt3d: interrupted")

@@ -63,7 +63,7 @@ FIRES = [
         (LayerNorm("width"), CONV),
         "before the convolution",
     ),
-    ("constant_before_norm", (CONV, Add(1024.0), LayerNorm()), (CONV, LayerNorm()), "the largest number allowed"),
+    ("constant_before_norm", (CONV, Add(65536.0), LayerNorm()), (CONV, LayerNorm()), "the largest number allowed"),
     (
         "max_pool_of_max_pool",
         (CONV, MaxPool3d(2), MaxPool3d((1, 3, 2))),
@@ -127,7 +127,7 @@ STAYS = [
     pytest.param((CONV, Add(nan), GroupNorm(2)), id="norm: NaN"),
     pytest.param((CONV, Subtract(-inf), InstanceNorm()), id="norm: -Inf"),
     pytest.param((CONV, Add(1e30), LayerNorm()), id="norm: a number that swallows x"),
-    pytest.param((CONV, Add(1025.0), LayerNorm()), id="norm: just above the limit"),
+    pytest.param((CONV, Add(65537.0), LayerNorm()), id="norm: just above the limit"),
     pytest.param(
         (CONV, Add(1.0), LayerNorm(eps=0.0)), id="norm: without eps rounding errors are divided by themselves"
     ),
@@ -195,9 +195,11 @@ def test_means_the_same(name: str, before: tuple[Stage, ...], after: Any, rng: n
     kernel = (3, 2, 3, 2, 4) if pipeline.conv.groups == 3 else KERNEL
     operands = operand_data(pipeline, SHAPE, kernel, rng)
     x = signed(rng, SHAPE)
-    if Add(1024.0) in before:
+    if Add(65536.0) in before:
         rewritten = simplify(pipeline, float64, tame=True)
-        assert_same(evaluate(rewritten.pipeline, x, operands), evaluate(pipeline, x, operands), 1e-11)
+        assert_same(
+            evaluate(rewritten.pipeline, x, operands), evaluate(pipeline, x, operands), 1e-10
+        )  # 2^16 * 2^-52, and a margin
         return
     assert _same_meaning(pipeline, x, operands) == 1
     for specials in SPECIALS.values():

@@ -1,4 +1,4 @@
-"""Pointwise and channel-wise stages on a tile: (C, positions) in place, lanes along positions, so channels are vertical.
+"""Pointwise and channel-wise stages on a tile: (C, positions) in place, lanes along positions: channels are vertical.
 
 A stage becomes steps: a Map changes each value, a Fold runs over the channels of a position, a Collapse puts a fold's
 result in place of all channels. Consecutive maps and the fold after them share one walk over the channels.
@@ -133,10 +133,14 @@ class Links:
 def emit_chain(k: Kernel, name: str, links: tuple[Link, ...], buffer: str, runs: Runs, channels: Number) -> Number:
     """Applies the links to a buffer; returns how many channels it has afterwards."""
     context = Links(k, name, channels)
-    steps = [step for at, link in enumerate(links) for step in STEPS[type(link.stage)](context, at, link.stage)]
+    steps: list[Step] = []
+    for at, link in enumerate(links):
+        own = STEPS[type(link.stage)](context, at, link.stage)
+        context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
+        steps += own
     with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
         _walk(k, steps, buffer, k.b.add(base, at), channels)
-    return 1 if any(isinstance(step, Collapse) for step in steps) else channels
+    return context.channels
 
 
 Runs: TypeAlias = Callable[[], Any]  # a context manager that yields (offset, length) of contiguous positions

@@ -1,8 +1,9 @@
 """The convolution of a tile: every phase is a dense correlation, done as a small matrix product in registers.
 
-Rows of a register tile are output channels, columns are vectors of positions; one step multiplies a vector of the slab,
-found through a table of offsets (one for each tap and input channel), with weights broadcast over the lanes. Positions run
-through the rows of a plane without a break, so that any width fills the vectors; what lies between rows is dropped later.
+Rows of a register tile are output channels, columns are vectors of positions; one step multiplies a vector of the
+slab, found through a table of offsets (one for each tap and input channel), with weights broadcast over the lanes.
+Positions run through the rows of a plane without a break, so that any width fills the vectors; what lies between rows
+is dropped later.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
             x_plane = b.at(x, b.mul(d, b.mul(k.param("slab height"), pitch)), k.number)
             y_plane = b.at(y, b.mul(d, k.param("plane")), k.number)
 
-            def block(n: int, vector: Number, x_plane=x_plane, y_plane=y_plane, w=w, bias=bias) -> None:
+            def block(n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane) -> None:
                 at = b.mul(vector, k.lanes)
-                arguments = (b.at(x_plane, at, k.number), b.at(y_plane, at, k.number), w, bias)
+                arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
                 shared = (k.pointer("offsets"), k.pointer("phase table"))
                 b.call(
                     columns[n - 1], *arguments, *shared, k.param("phases"), k.param("pitch phased"), k.param("phase")
@@ -116,7 +117,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
         offsets, y = b.at(a["offsets"], offset, I64), b.at(a["y"], b.mul(p, a["phase"]), k.number)
         w = b.at(a["w"], weight, k.number)
 
-        def one(micro: ir.Function, block: Number, offsets=offsets, y=y, w=w, steps=steps) -> None:
+        def one(micro: ir.Function, block: Number, tables: tuple[ir.Value, ...] = (offsets, y, w, steps)) -> None:
+            offsets, y, w, steps = tables
             rows = b.mul(block, tile.rows)
             b.call(
                 micro, a["x"], offsets, steps, b.at(w, b.mul(rows, steps), k.number),

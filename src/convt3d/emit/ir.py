@@ -84,7 +84,7 @@ class Arm:
         self._builder.raw.position_at_end(self._block)
         return self
 
-    def __exit__(self, error_type, *_) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         if error_type is None:
             self.last_block = self._builder.raw.block
             self._builder.raw.branch(self._end)

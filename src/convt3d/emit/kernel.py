@@ -17,7 +17,7 @@ AXES = ("d", "h", "w")
 
 
 class Kernel:
-    """What every emitter needs: the builder, the vector width, named parameters and the geometry of the current tile."""
+    """What every emitter needs: the builder, the vector width, named parameters and the current tile's geometry."""
 
     def __init__(self, name: str, machine: Machine, storage: Storage) -> None:
         self.module = ir.Module(name)

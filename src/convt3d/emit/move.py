@@ -76,7 +76,7 @@ def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None],
 
 
 def to_scratch(k: Kernel, value: ir.Value, pointer: ir.Value, at: Number, lanes: Number | None) -> None:
-    """A vector into a buffer. More lanes than count may be written, since rows are written in order; a lone one is not."""
+    """A vector into a buffer. More lanes than count may be written, since rows follow in order; a lone one is not."""
     k.b.store(k.b.lane(value, 0) if lanes == 1 else value, pointer, at)
 
 

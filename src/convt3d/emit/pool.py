@@ -6,6 +6,8 @@ Where each window starts and stops, cut at the array's ends, comes in tables; so
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 from llvmlite import ir
 
@@ -14,6 +16,7 @@ from .kernel import Kernel
 from .values import I64, Number, constant, vector
 
 AXES = "dhw"
+Combine: TypeAlias = Callable[..., ir.Value]
 
 
 def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool) -> None:
@@ -52,7 +55,16 @@ def _window(
     return (b.sub(begin, low), b.sub(end, low)), b.cast(count, k.number) if average else 0
 
 
-def _pairs(k: Kernel, name: str, row: ir.Value, target: ir.Value, out: Number, count: Number, combine, divisor) -> None:
+def _pairs(
+    k: Kernel,
+    name: str,
+    row: ir.Value,
+    target: ir.Value,
+    out: Number,
+    count: Number,
+    combine: Combine,
+    divisor: Number | None,
+) -> None:
     b = k.b
     with b.loop(0, count, k.lanes) as at:
         both = [b.load(row, b.add(b.mul(at, 2), half * k.lanes), k.number, k.lanes) for half in range(2)]
@@ -70,7 +82,7 @@ def _windows(
     out: Number,
     place: tuple[Number, ...],
     average: bool,
-    divisor,
+    divisor: Number | None,
 ) -> None:
     b = k.b
     first, low, count = place
@@ -79,5 +91,7 @@ def _windows(
         window, w_count = _window(k, name, 2, b.add(first, at), low, average)
         with b.loop_carrying(*window, 1, [constant(k.number, 0.0 if average else -math.inf)]) as (i, folded):
             folded.next = [combine(folded.values[0], b.load(row, i, k.number))]
-        value = b.div(folded.result[0], b.mul(divisor, w_count)) if average else folded.result[0]
+        value = folded.result[0]
+        if divisor is not None:
+            value = b.div(value, b.mul(divisor, w_count))
         b.store(value, target, b.add(out, at))

@@ -71,8 +71,7 @@ class _Tile:
             elif isinstance(op, Reduce):
                 emit_reduce(k, op.kind, self.buffer, self._length(), self.channels)
         if one.dest is not None and not stored:
-            low = k.spans(max(self.step - 1, 0), WRITE)
-            store_box(k, self.buffer, self.array("dest", one.dest), low, self._sizes(), self.channels)
+            store_box(k, self.buffer, self.array("dest", one.dest), self._low(), self._sizes(), self.channels)
 
     def _conv(self, source: ArrayRows | str, tile: RegisterTile, blocks: int) -> None:
         fill_slab(self.k, self.step, source)
@@ -85,12 +84,16 @@ class _Tile:
         for at, link in enumerate(op.links):
             if getattr(link.stage, "other", None) == "tensor":
                 tensor = self.array(f"tensor {name}.{at}", link.arrays[0])
-                low = k.spans(max(self.step - 1, 0), WRITE)
+                low = self._low()
                 load_box(k, tensor, low, self._sizes(), f"{name}.{at}", self.channels)
         self.channels = emit_chain(k, name, op.links, self.buffer, self._runs, self.channels)
 
+    def _low(self) -> tuple[Number, Number, Number]:
+        """Where the box of the current value begins."""
+        return self.k.spans(self.step - 1, WRITE) if self.step else self.k.spans(0, READ)
+
     def _sizes(self) -> tuple[Number, Number, Number]:
-        return self.k.spans(max(self.step - 1, 0), WRITE_COUNT)
+        return self.k.spans(self.step - 1, WRITE_COUNT) if self.step else self.k.spans(0, READ_COUNT)
 
     def _length(self) -> Number:
         d, h, w = self._sizes()

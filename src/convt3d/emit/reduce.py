@@ -32,8 +32,7 @@ def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Num
             results = [total(lambda x: x)]
         elif kind == "moments":
             mean = b.div(total(lambda x: x), b.cast(b.i64(length), k.number))
-            distance = lambda x: b.sub(x, b.splat(mean, k.lanes))
-            results = [mean, total(lambda x: b.mul(distance(x), distance(x)))]
+            results = [mean, total(lambda x: _square(k, b.sub(x, b.splat(mean, k.lanes))))]
         else:
             most = fold(k, origin, start, length, -math.inf, b.max)
             results = [most]
@@ -42,6 +41,10 @@ def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Num
                 results.append(total(lambda x: vecmath.exp(b, b.sub(x, shift))))
         for word, value in enumerate(results):
             b.store(value, partials, b.add(place, word))
+
+
+def _square(k: Kernel, x: ir.Value) -> ir.Value:
+    return k.b.mul(x, x)
 
 
 def fold(
@@ -79,12 +82,14 @@ def emit_row_norm(
         mean = b.splat(b.div(fold(k, origin, start, width, 0.0, b.add), count), k.lanes)
 
         def add_square(total: ir.Value, x: ir.Value, mean: ir.Value = mean) -> ir.Value:
-            return b.add(total, b.mul(b.sub(x, mean), b.sub(x, mean)))
+            return b.add(total, _square(k, b.sub(x, mean)))
 
         variance = b.splat(b.div(fold(k, origin, start, width, 0.0, add_square), count), k.lanes)
         scale = vecmath.rsqrt(b, b.add(variance, eps))
 
-        def put(at: Number, lanes: Number | None, start: Number = start, mean=mean, scale=scale) -> None:
+        def put(
+            at: Number, lanes: Number | None, start: Number = start, mean: ir.Value = mean, scale: ir.Value = scale
+        ) -> None:
             place = b.add(start, at)
             value = b.mul(b.sub(b.load(origin, place, k.number, k.lanes), mean), scale)
             if affine:

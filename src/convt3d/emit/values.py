@@ -108,7 +108,7 @@ class Values:
         common = max(types, key=width_of, default=I64)
         return self.lift(x, common), self.lift(y, common)
 
-    def _arithmetic(self, name: str, x: Number, y: Number, in_python: Callable) -> Number:
+    def _arithmetic(self, name: str, x: Number, y: Number, in_python: Callable[..., Number]) -> Number:
         if not isinstance(x, ir.Value) and not isinstance(y, ir.Value):
             return in_python(x, y)
         x, y = self._pair(x, y)
@@ -168,7 +168,9 @@ class Values:
     def min(self, x: Number, y: Number) -> Number:
         return self._extremum("<", "llvm.smin", x, y, min)
 
-    def _extremum(self, relation: str, integer_intrinsic: str, x: Number, y: Number, in_python: Callable) -> Number:
+    def _extremum(
+        self, relation: str, integer_intrinsic: str, x: Number, y: Number, in_python: Callable[..., Number]
+    ) -> Number:
         """Larger or smaller of two; NaN if either is NaN, as in PyTorch."""
         if not isinstance(x, ir.Value) and not isinstance(y, ir.Value):
             return in_python(x, y)

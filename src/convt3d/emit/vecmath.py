@@ -220,7 +220,8 @@ class _Format:
     def pattern(self, value: float) -> int:
         """The bits of a number of this format."""
         codes = ("<d", "<q") if self.float_type == F64 else ("<f", "<i")
-        return struct.unpack(codes[1], struct.pack(codes[0], value))[0]
+        bits: int = struct.unpack(codes[1], struct.pack(codes[0], value))[0]
+        return bits
 
 
 _F32 = _Format(

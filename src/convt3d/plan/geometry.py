@@ -1,13 +1,15 @@
 """Where a tile of the destination comes from: for every step of a pass the ranges it reads and writes along one axis.
 
-All of it is worked out here, in Python integers, and handed to the kernel as tables; the kernel itself knows no stride,
-padding, dilation or pool. A convolution's outputs are o = stride * t + j: `t` is the position, `j` the residue (its phase);
-tap k meets input t + (j + padding - k * dilation) / stride, where that is a whole number.
+All of it is worked out here, in Python integers, and handed to the kernel as tables; the kernel itself knows no
+stride, padding, dilation or pool. A convolution's outputs are o = stride * t + j: `t` is the position, `j` the residue
+(its phase); tap k meets input t + (j + padding - k * dilation) / stride, where that is a whole number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import gcd
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Range
@@ -25,18 +27,27 @@ class PhaseAxis:
     shifts: tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
+def _taps(axis: ConvAxis) -> dict[int, list[tuple[int, int]]]:
+    """For each phase that has taps: (tap, shift)."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for k in range(axis.kernel):
+        distance = axis.padding - k * axis.dilation
+        phase = -distance % axis.stride
+        found.setdefault(phase, []).append((k, (phase + distance) // axis.stride))
+    return found
+
+
 def phases(axis: ConvAxis) -> tuple[PhaseAxis, ...]:
-    found = []
-    for j in range(axis.stride):
-        pairs = [(k, j + axis.padding - k * axis.dilation) for k in range(axis.kernel)]
-        met = [(k, distance // axis.stride) for k, distance in pairs if distance % axis.stride == 0]
-        found.append(PhaseAxis(tuple(k for k, _ in met), tuple(shift for _, shift in met)))
-    return tuple(found)
+    """All phases in order; one without taps gives the bias alone."""
+    pairs = [_taps(axis).get(j, []) for j in range(axis.stride)]
+    return tuple(PhaseAxis(tuple(k for k, _ in own), tuple(shift for _, shift in own)) for own in pairs)
 
 
+@lru_cache(maxsize=4096)
 def shift_range(axis: ConvAxis) -> tuple[int, int]:
     """Smallest and largest shift of any phase."""
-    shifts = [shift for phase in phases(axis) for shift in phase.shifts]
+    shifts = [shift for own in _taps(axis).values() for _, shift in own]
     return min(shifts), max(shifts)
 
 
@@ -49,15 +60,57 @@ class Span:
     positions: Range = (0, 0)  # of a convolution
 
 
+_PERIODS_TRIED = 64
+
+
 @dataclass(frozen=True)
 class AxisSpans:
-    """All tiles along one axis: spans[tile][step]; a pass without geometric steps has one that copies."""
+    """The tiles of a pass along one axis, worked out one by one when asked for."""
 
-    spans: tuple[tuple[Span, ...], ...]
+    steps: tuple[ConvAxis | PoolAxis, ...]
+    size: int  # of the destination
+    tile: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.size // self.tile)
+
+    def spans(self, number: int) -> tuple[Span, ...]:
+        """One span for each step; a pass without geometric steps has one that copies."""
+        wanted = (number * self.tile, min((number + 1) * self.tile, self.size))
+        row: list[Span] = []
+        for step in reversed(self.steps):
+            read, positions = step.inputs_of(*wanted), (0, 0)
+            if isinstance(step, ConvAxis):
+                positions = (wanted[0] // step.stride, (wanted[1] - 1) // step.stride + 1)
+                read = _convolution_reads(step, positions)
+            row.append(Span(read, wanted, positions))
+            wanted = read
+        return tuple(reversed(row)) or (Span(wanted, wanted),)
+
+    @cached_property
+    def _typical(self) -> list[tuple[Span, ...]]:
+        """Tiles among which the longest span of every step is: the ends, and one of each remainder by the stride."""
+        inner = range(min(self.count, self._period + 2, _PERIODS_TRIED))
+        return [self.spans(number) for number in {*inner, max(self.count - 2, 0), self.count - 1}]
 
     def longest(self, step: int, what: str) -> int:
-        ranges = [getattr(tile[step], what) for tile in self.spans]
-        return max(high - low for low, high in ranges)
+        """The largest read, write or positions of a step."""
+        ranges = [getattr(tile[step], what) for tile in self._typical]
+        longest: int = max(high - low for low, high in ranges)
+        # Not every remainder was tried: an unlucky tile may touch one position more, and read all that comes before.
+        untried = self._period > _PERIODS_TRIED and what != "write"
+        return longest + 1 if untried else longest
+
+    @property
+    def _period(self) -> int:
+        """After how many tiles the first output of the convolution has the same remainder by its stride again."""
+        advance = self.tile
+        for step in reversed(self.steps):
+            if isinstance(step, ConvAxis):
+                return step.stride // gcd(step.stride, advance)
+            advance *= step.stride
+        return 1
 
 
 def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[ConvAxis | PoolAxis, ...]:
@@ -70,24 +123,6 @@ def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[
             pool = pipeline.stages[op.stage]
             steps.append(pool.axes(trace.values[op.stage])[axis])  # type: ignore[attr-defined]
     return tuple(steps)
-
-
-def axis_spans(steps: tuple[ConvAxis | PoolAxis, ...], size: int, tile: int) -> AxisSpans:
-    """Tiles of `tile` along a destination axis of `size`."""
-    rows = []
-    for low in range(0, size, tile):
-        wanted = (low, min(low + tile, size))
-        row: list[Span] = []
-        for step in reversed(steps):
-            read = step.inputs_of(*wanted)
-            positions = (0, 0)
-            if isinstance(step, ConvAxis):
-                positions = (wanted[0] // step.stride, (wanted[1] - 1) // step.stride + 1)
-                read = _convolution_reads(step, positions)
-            row.append(Span(read, wanted, positions))
-            wanted = read
-        rows.append(tuple(reversed(row)) or (Span(wanted, wanted),))
-    return AxisSpans(tuple(rows))
 
 
 def _convolution_reads(axis: ConvAxis, positions: Range) -> Range:

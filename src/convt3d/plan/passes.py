@@ -1,8 +1,8 @@
 """Cuts a pipeline into passes, and each pass into steps that work on one tile while it is in cache.
 
-A pass walks over tiles of its destination. For each tile it loads a box of its source and applies steps until the tile
-is stored. A stage that needs all voxels of a channel (softmax over space, instance norm) ends a pass: partial statistics
-of the tiles are combined, and the next pass uses them. Nothing here depends on sizes, so equal structures share code.
+A pass walks over tiles of its destination. For each tile it loads a box of its source and applies steps until the
+tile is stored. A stage that needs all voxels of a channel (softmax over space, instance norm) ends a pass: partial
+statistics of the tiles are combined, and the next pass uses them. No code depends on sizes: equal structures share it.
 """
 
 from __future__ import annotations
@@ -191,11 +191,18 @@ class _Cutter:
             self.ops.append(Chain((chosen,)))
 
     def conv(self, index: int) -> None:
+        self._whole_rows(index)
         self.ops.append(Conv(index))
 
     def pool(self, index: int) -> None:
+        self._whole_rows(index)
         self._natural()
         self.ops.append(Pool(index))
+
+    def _whole_rows(self, index: int) -> None:
+        """A window reads parts of rows; a norm along the width before it needs whole ones, so its pass ends here."""
+        if any(isinstance(op, RowNorm) for op in self.ops):
+            self.store(self.trace.values[index])
 
     def binary(self, index: int) -> None:
         stage = self.pipeline.stages[index]

@@ -12,7 +12,7 @@ from math import prod
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis
-from .geometry import AxisSpans, axis_spans, axis_steps, phases, shift_range
+from .geometry import AxisSpans, axis_steps, shift_range
 from .machine import Machine
 from .passes import Chain, Conv, Pass, Pool, RowNorm, Unphase
 
@@ -45,25 +45,22 @@ class Tiling:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        d, h, w = (len(axis.spans) for axis in self.axes)
+        d, h, w = (axis.count for axis in self.axes)
         return d, h, w
 
 
 def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int) -> Tiling:
     """The cheapest tiling by `_cost` among those whose scratch is small; `item` is the size of a number in bytes."""
-    sizes = one.result[2:]
-    whole_rows = any(isinstance(op, RowNorm) for op in one.ops)
-    options = [_halvings(sizes[0]), _halvings(sizes[1]), [sizes[2]] if whole_rows else _halvings(sizes[2])]
-    best: tuple[float, Tiling] | None = None
-    for d, h, w in product(*options):
-        if w < min(sizes[2], 64) and (d > 1 or h > 1):
-            continue  # short rows only where a single row is too much
-        tiling = layout(pipeline, trace, one, (d, h, w), machine, item)
-        cost = _cost(pipeline, trace, one, tiling, machine, item)
-        if best is None or cost < best[0]:
-            best = cost, tiling
-    assert best is not None
-    return best[1]
+    depth, height, width = one.result[2:]
+
+    def make(d: int, h: int, w: int) -> Tiling:
+        return layout(pipeline, trace, one, (d, h, w), machine, item)
+
+    w = width
+    if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a single one is too much
+        w = next((n for n in _halvings(width) if make(1, 1, n).scratch <= machine.l2 // 2), 1)
+    options = [make(d, h, w) for d, h in product(_halvings(depth), _halvings(height))]
+    return min(options, key=lambda tiling: _cost(trace, one, tiling, machine, item))
 
 
 def _halvings(size: int) -> list[int]:
@@ -80,7 +77,7 @@ def layout(
     """Spans and scratch for a given tile."""
     lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
     steps = [axis_steps(pipeline, trace, one, axis) for axis in range(3)]
-    d, h, w = (axis_spans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
+    d, h, w = (AxisSpans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
     axes = (d, h, w)
     buffers: list[tuple[str, int, int]] = []
     total = 0
@@ -116,7 +113,7 @@ def layout(
         elif isinstance(op, Chain):
             for at, link in enumerate(op.links):
                 if getattr(link.stage, "other", None) == "tensor":
-                    natural(f"op{index}.{at}", channels, max(step - 1, 0), "write")
+                    natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")))
                 elif type(link.stage).__name__ == "Keep":
                     add(f"op{index}.{at}", channels, lanes)
             channels = _channels_after(op, channels)
@@ -139,12 +136,12 @@ def _slab(conv: tuple[ConvAxis | PoolAxis, ...], axes: tuple[AxisSpans, ...], st
     width = conv[2]
     assert isinstance(width, ConvAxis)
     pitch = extents[2]
-    if len(axes[2].spans) == 1:  # zeros right of a row serve as zeros left of the next
+    if axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         least, most = shift_range(width)
-        low, high = axes[2].spans[0][step].positions
+        low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.size))
     plane = _round_up(position[1] * pitch, lanes)
-    phase_count = prod(len(phases(axis)) for axis in conv if isinstance(axis, ConvAxis))
+    phase_count = prod(axis.stride for axis in conv)
     phase = position[0] * plane
     return Slab(
         depth=extents[0],
@@ -169,10 +166,10 @@ def _pitch(extent: int, lanes: int, item: int) -> int:
     return pitch
 
 
-def _cost(pipeline: Pipeline, trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
+def _cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
     """Rough cycles of the whole pass, in vector operations."""
     lanes = machine.lanes(item)
-    tiles = prod(tiling.counts) * one.shape[0]
+    tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
     moved = tiling.scratch / item / lanes * 4
     if tiling.scratch > machine.l2:
         moved *= 3 if tiling.scratch <= 4 * machine.l2 else 12

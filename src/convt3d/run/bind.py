@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.geometry import STEP_WORDS, axis_steps, phases, shift_range
+from ..plan.geometry import STEP_WORDS, AxisSpans, phases, shift_range
 from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import RegisterTile, scalars
@@ -56,9 +56,10 @@ class BoundPass:
     @cached_property
     def voxels(self) -> npt.NDArray[np.float64]:
         """Voxels of each tile, in the order of items."""
-        axes = [
-            [write[1] - write[0] for write in (row[-1].write for row in axis.spans)] for axis in self.one.tiling.axes
-        ]
+        axes = []
+        for axis in self.one.tiling.axes:
+            ranges = [axis.spans(number)[-1].write for number in range(axis.count)]
+            axes.append([high - low for low, high in ranges])
         return np.array([prod(sizes) for sizes in product(*axes)], dtype=np.float64)
 
     @cached_property
@@ -98,13 +99,12 @@ class BoundPass:
             "items": self.items,
             "scratch size": tiling.scratch // item,
             "channels": steps.shape[1],
-            "row words": len(tiling.axes[0].spans[0]) * STEP_WORDS,
+            "row words": len(tiling.axes[0].spans(0)) * STEP_WORDS,
             "constants": self._keep(self._constants()),
         }
-        for axis, spans, count in zip("dhw", tiling.axes, tiling.counts, strict=True):
-            table[f"tiles {axis}"] = count
-            table[f"table {axis}"] = self._keep(self._axis_table("dhw".index(axis)))
-            del spans
+        for name, spans in zip("dhw", tiling.axes, strict=True):
+            table[f"tiles {name}"] = spans.count
+            table[f"table {name}"] = self._keep(_axis_table(spans))
         for name, offset, pitch in tiling.buffers:
             table[f"buffer {name}"] = offset
             table[f"pitch {name}"] = pitch
@@ -127,16 +127,6 @@ class BoundPass:
         with np.errstate(over="ignore"):
             return np.array([*values, 0.0], dtype=self.number)
 
-    def _axis_table(self, axis: int) -> Words:
-        steps = axis_steps(self.plan.rewritten.pipeline, self.plan.simplified, self.one.steps, axis)
-        rows = []
-        for spans in self.one.tiling.axes[axis].spans:
-            for number, span in enumerate(spans):
-                words = [span.read[0], span.read[1] - span.read[0], span.write[0], span.write[1] - span.write[0]]
-                step = steps[number] if steps else None
-                rows.append(words + (_slab_words(step, span) if isinstance(step, ConvAxis) else [0] * 5))
-        return np.array(rows, dtype=np.int64)
-
     def _conv_sizes(self) -> dict[str, int]:
         pipeline, trace, slab = self.plan.rewritten.pipeline, self.plan.simplified, self.one.tiling.slab
         assert slab is not None
@@ -144,13 +134,15 @@ class BoundPass:
         groups = pipeline.conv.groups
         axes = self._conv_axes()
         least = [shift_range(axis)[0] for axis in axes]
-        offsets, table, weight = [], [], 0
+        offsets: list[Words] = []
+        table: list[list[int]] = []
+        weight = 0
         channel = np.arange(cin // groups) * slab.channel
         for phase in product(*(phases(axis) for axis in axes)):
             d, h, w = ([s - low for s in axis.shifts] for axis, low in zip(phase, least, strict=True))
             taps = np.array([(a * slab.height + b) * slab.pitch + c for a, b, c in product(d, h, w)], dtype=np.int64)
             steps = (taps[:, None] + channel).reshape(-1)
-            table.append([len(steps), sum(map(len, offsets)), weight])
+            table.append([len(steps), sum(len(each) for each in offsets), weight])
             offsets.append(steps)
             weight += len(steps) * per_out
         sizes = {
@@ -181,6 +173,17 @@ class BoundPass:
             np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
             for axis in axes
         ]
+
+
+def _axis_table(axis: AxisSpans) -> Words:
+    """A row for each tile, STEP_WORDS words for each step."""
+    rows = []
+    for number in range(axis.count):
+        for at, span in enumerate(axis.spans(number)):
+            words = [span.read[0], span.read[1] - span.read[0], span.write[0], span.write[1] - span.write[0]]
+            step = axis.steps[at] if axis.steps else None
+            rows.append(words + (_slab_words(step, span) if isinstance(step, ConvAxis) else [0] * 5))
+    return np.array(rows, dtype=np.int64)
 
 
 def _slab_words(axis: ConvAxis, span: Any) -> list[int]:

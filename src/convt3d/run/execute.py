@@ -1,4 +1,4 @@
-"""Executes a plan on stored arrays: prepares operands, runs the passes one after another, combines statistics between."""
+"""Executes a plan on stored arrays: prepares operands, runs the passes in order, combines statistics between."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ def execute(pipeline: Pipeline, dtype: DType, x: Array, operands: tuple[Array, .
         return
     shapes = tuple(operand.shape for operand in operands)
     plan = make_plan(pipeline, x.shape, shapes, dtype)
-    prepared: tuple[Array, ...] | None = operands
-    exact = dtype
+    ready, stored_as = operands, dtype
     if plan.rewritten.needs_tame:
         wide = tuple(
             operand if slot.operand.kind == "tensor" else dtype.widen(operand)
             for slot, operand in zip(pipeline.slots, operands, strict=True)
         )
-        prepared, exact = plan.rewritten.operands(wide), float64
+        prepared = plan.rewritten.operands(wide)
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-            plan, prepared, exact = make_plan(pipeline, x.shape, shapes, dtype, tame=False), operands, dtype
-    run = _Run(plan, x, prepared, exact, out)
+            plan = make_plan(pipeline, x.shape, shapes, dtype, tame=False)
+        else:
+            ready, stored_as = prepared, float64
+    run = _Run(plan, x, ready, stored_as, out)
     if run.weights.finite:
         run.run()
     else:
-        _by_meaning(plan, x, prepared, exact, out)
+        _by_meaning(plan, x, ready, stored_as, out)
 
 
 def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
-    """Kernels multiply the zeros around the input with weights, which an infinite or NaN weight would turn into NaN. Such
-    weights go the slow way, sample by sample."""
+    """Kernels multiply the zeros around the input with weights, which an infinite or NaN weight would turn into NaN.
+    Such weights go the slow way, sample by sample."""
     pipeline, dtype = plan.rewritten.pipeline, plan.dtype
     for sample in range(x.shape[0]):
         own = [
@@ -88,22 +89,23 @@ class _Run:
             if place is not None:
                 table[place] = value
 
-        def put_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
+        def put_array(name: str, array: Array) -> None:
+            """Axes of size 1 are repeated where the value is larger."""
             alive.append(array)
             put(name, array.ctypes.data)
-            for axis, stride, size, wanted in zip("bcdhw", array.strides, array.shape, shape, strict=True):
-                put(f"{name} {axis}", stride // array.itemsize if size == wanted else 0)
+            for axis, stride, size in zip("bcdhw", array.strides, array.shape, strict=True):
+                put(f"{name} {axis}", stride // array.itemsize if size > 1 else 0)
 
-        put_array("source", self.arrays[steps.source], steps.shape)
+        put_array("source", self.arrays[steps.source])
         if steps.dest is not None:
-            put_array("dest", self._dest(steps.dest, steps.result), steps.result)
+            put_array("dest", self._dest(steps.dest, steps.result))
         for index, op in enumerate(steps.ops):
             if isinstance(op, Conv):
                 self._put_weights(put, alive)
             elif isinstance(op, Chain):
                 for at, link in enumerate(op.links):
                     if getattr(link.stage, "other", None) == "tensor":
-                        put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]), steps.result)
+                        put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]))
                     else:
                         self._put_vectors(f"vector op{index}.{at}", link.arrays, put, alive)
             elif isinstance(op, RowNorm):
@@ -144,6 +146,8 @@ class _Run:
         """Numbers for each channel: operands are the same for all samples, statistics are not."""
         for number, array in enumerate(arrays):
             vector = self.stats[array] if array.startswith("stat") else self._numbers(array)
+            if vector.shape == (1,):  # a slope that serves all channels
+                vector = np.repeat(vector, max(shape[1] for shape in self.plan.simplified.values))
             alive.append(vector)
             put(f"{name}.{number}", vector.ctypes.data)
             put(f"{name}.{number} b", vector.shape[1] if vector.ndim == 2 else 0)

@@ -99,7 +99,7 @@ def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) ->
     """norm(x + c) = norm(x) for a number c of moderate size."""
     match stages[start : start + 2]:
         case (Add(other=float(c)) | Subtract(other=float(c)), (LayerNorm() | GroupNorm() | InstanceNorm()) as norm) if (
-            abs(c) <= 1024.0 and norm.eps > 0.0  # a larger c swallows digits of x, and PyTorch's answer shows it
+            abs(c) <= 65536.0 and norm.eps > 0.0  # a larger c swallows digits of x, and PyTorch's answer shows it
         ):
             return Match(start, 2, (norm,))
     return None

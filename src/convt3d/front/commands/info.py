@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from ...plan.machine import machine
+from ...run.cache import default_directory
 from ..terminal import Screen, amount
 from .report import OK, emit, emit_json
 
@@ -39,11 +38,12 @@ def info(args: argparse.Namespace) -> int:
 
 
 def describe() -> dict[str, Any]:
+    directory = default_directory()
     return {
         **machine().describe(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
-        "cache_directory": cache_directory(),
+        "cache_directory": str(directory) if directory else None,
     }
 
 
@@ -53,18 +53,6 @@ def version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return sys.modules["convt3d"].__version__ if package == "convt3d" else None
-
-
-def cache_directory() -> str | None:
-    """Where compiled kernels are kept: CONVT3D_CACHE_DIR, else the user's cache directory; None when turned off."""
-    asked = os.environ.get("CONVT3D_CACHE_DIR")
-    if asked is not None:
-        return None if asked.strip().lower() in ("", "off") else str(Path(asked).expanduser())
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return str((Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "convt3d")
-    except RuntimeError:  # no home directory
-        return None
 
 
 def _cache(document: dict[str, Any], name: str) -> str:
