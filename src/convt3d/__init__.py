@@ -28,6 +28,7 @@ from .front.functions import (
 )
 from .front.pipeline import Pipeline
 from .front.solutions import problems
+from .plan.cores import get_num_threads, num_threads, set_num_threads
 from .spec.stages import (
     GELU,
     Add,
@@ -110,5 +111,8 @@ __all__ = [
     "conv_transpose3d_layernorm_gelu_scaling",
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
+    "get_num_threads",
+    "num_threads",
     "problems",
+    "set_num_threads",
 ]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..run.execute import execute
+from ..run.memory import empty
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .arrays import Storage, Taken, overlap, overlap_within, take
@@ -62,7 +61,7 @@ def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[T
 
 def _allocate(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
     try:
-        return np.empty(shape, dtype.storage)
+        return empty(shape, dtype.storage)
     except MemoryError:
         raise AllocationError(
             operator,

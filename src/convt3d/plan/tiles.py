@@ -15,6 +15,7 @@ from ..spec.shapes import ConvAxis, PoolAxis
 from .geometry import AxisSpans, axis_steps, shift_range
 from .machine import Machine
 from .passes import Chain, Conv, Pass, Pool, RowNorm, Unphase
+from .structure import register_tile
 
 UNROLL = 2  # vectors of positions that a chain walks together
 
@@ -167,19 +168,49 @@ def _pitch(extent: int, lanes: int, item: int) -> int:
 
 
 def _cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
-    """Rough cycles of the whole pass, in vector operations."""
+    """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     lanes = machine.lanes(item)
+    slow = 1 if tiling.scratch <= machine.l2 else 2 if tiling.scratch <= 2 * machine.l2 else 6
+    moved = 6 * slow * tiling.scratch / item / lanes
+    moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
+    work = 300 + moved
+    steps = [op for op in one.ops if isinstance(op, (Conv, Pool))]
+    for number, op in enumerate(steps):
+        if isinstance(op, Conv):
+            work += _convolution_cost(trace, op, number, tiling, machine, lanes)
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
-    moved = tiling.scratch / item / lanes * 4
-    if tiling.scratch > machine.l2:
-        moved *= 3 if tiling.scratch <= 4 * machine.l2 else 12
-    work = moved
-    for op in one.ops:
-        if isinstance(op, Conv) and tiling.slab:
-            step = [o for o in one.ops if isinstance(o, (Conv, Pool))].index(op)
-            d, h, w = (axis.longest(step, "positions") for axis in tiling.axes)
-            vectors = d * -(-((h - 1) * tiling.slab.pitch + w) // lanes)
-            kernel = trace.operands[op.stage][0]
-            work += vectors * prod(kernel) + 40 * vectors
     balance = -(-tiles // _BALANCED_OVER) * _BALANCED_OVER / tiles
-    return (work + 300) * tiles * (1 + (balance - 1) / 2)
+    return work * tiles * (1 + (balance - 1) / 2)
+
+
+_RUN = 400  # cycles lost where memory is not contiguous: a miss that no prefetcher saw coming
+
+
+def _runs(tiling: Tiling, channels: int, what: str, step: int) -> int:
+    """Contiguous pieces of an array that a tile touches: whole rows and planes join."""
+    extents = [axis.longest(step, what) for axis in tiling.axes]
+    whole = [axis.count == 1 for axis in tiling.axes]
+    if not whole[2]:
+        return channels * extents[0] * extents[1]
+    return channels * (1 if whole[1] else extents[0])
+
+
+def _convolution_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
+    """Vectors are taken `columns` at a time; what is left over uses the registers less well."""
+    assert tiling.slab is not None
+    kernel, channels = trace.operands[op.stage][0], trace.values[op.stage][1]
+    per_out = kernel[1]
+    groups = trace.values[op.stage + 1][1] // per_out
+    tile = register_tile(per_out, machine.vector_registers)
+    depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
+    vectors = -(-((height - 1) * tiling.slab.pitch + width) // lanes)
+    taps = prod(kernel[2:]) * channels // groups
+
+    def cost(columns: int) -> float:
+        blocks = tile.blocks(per_out)
+        steps = sum(max(rows * columns, rows + 2 * columns) + 2 for rows in blocks) if columns else 0
+        phases = tiling.slab.out_channel // tiling.slab.phase if tiling.slab else 1
+        return steps * taps + phases * sum(30 + 2 * rows * columns for rows in blocks)
+
+    full, left = divmod(vectors, tile.columns)
+    return groups * depth * (full * cost(tile.columns) + (cost(left) if left else 0))
