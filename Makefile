@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python benchmarks/engine.py
 
 clean:
 	rm -rf $(VENV) build dist
