@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from ..errors import AllocationError, DTypeError, OutputError, described, named
+from ..plan.plan import make_plan
 from ..run.execute import execute
 from ..run.memory import empty
 from ..spec.dtypes import DType
@@ -30,7 +31,7 @@ def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], ou
             else taken.storage
             for slot, taken in zip(pipeline.slots, tensors, strict=True)
         ]
-        trace = pipeline.trace(batch.shape, [array.shape for array in arrays])
+        trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), source.dtype).trace
         shape = trace.output[1:] if unbatched else trace.output
         normal = [shape for shapes in trace.operands for shape in shapes]
         vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))

@@ -47,6 +47,9 @@ def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Tak
     )
 
 
+_NUMPY_TYPES = {np.dtype(name): DTYPES[name] for name in ("float32", "float64", "float16")}
+
+
 def _known_dtype(operator: str, name: str, word: str) -> DType:
     if word not in DTYPES:
         raise DTypeError(
@@ -56,11 +59,11 @@ def _known_dtype(operator: str, name: str, word: str) -> DType:
 
 
 def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> Taken:
-    if isinstance(array, np.ma.MaskedArray):
+    if "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):
         raise ArgumentTypeError(
             operator, name, described("masked array"), "must not be masked: masks have no meaning here", "Fill the mask"
         )
-    dtype = _known_dtype(operator, name, array.dtype.name)
+    dtype = _NUMPY_TYPES.get(array.dtype) or _known_dtype(operator, name, array.dtype.name)
     plain = np.asarray(array)
     bits = plain.dtype.newbyteorder("=") if dtype.name != "bfloat16" else plain.dtype
     usable = plain.dtype == bits and plain.flags.aligned

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ..errors import Error
 from ..spec.dtypes import DTYPES
 from .commands import catalogue, report
-from .commands.explain import explain_plan
+from .commands.explain import DUMPS, explain_plan
 from .commands.info import info, version
 from .commands.run import run
 from .demo import demo
@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     explainer = _add(commands, "explain", explain_plan, "what the plan for a problem will do")
     _add_slug(explainer)
     _add_sizes(explainer)
+    explainer.add_argument("--dump", choices=DUMPS, help="instead: LLVM IR, assembly, or build steps of the kernels")
+    explainer.add_argument("--measure", action="store_true", help="measure the rates of the roofline on this machine")
 
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")

@@ -6,6 +6,7 @@ and type of x; `out=` takes it instead of a new array. A conv bias and the norm'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import named
@@ -42,7 +43,7 @@ def conv_transpose3d(
 ) -> Any:
     """Transposed 3-D convolution; arguments as in `torch.nn.functional.conv_transpose3d`."""
     with named("conv_transpose3d"):
-        pipeline = Pipeline(_conv(stride, padding, output_padding, groups, dilation, bias))
+        pipeline = _pipeline(_conv, stride, padding, output_padding, groups, dilation, bias is not None)
         return apply("conv_transpose3d", pipeline, x, _given(w, bias), out)
 
 
@@ -60,8 +61,8 @@ def conv_transpose3d_max_max_sum(
 ) -> Any:
     """conv_transpose3d + bias -> max-pool 2 -> max-pool 3 -> sum over channels: (B, 1, D', H', W')."""
     with named("conv_transpose3d_max_max_sum", {"kernel_size": "max-pool kernel"}):
-        conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-        pipeline = Pipeline(conv, MaxPool3d(2), MaxPool3d(3), Sum("channels"))
+        conv = stride, padding, output_padding, groups, dilation, bias is not None
+        pipeline = _pipeline(_max_max_sum, *conv)
         return apply("conv_transpose3d_max_max_sum", pipeline, x, _given(w, bias), out)
 
 
@@ -84,11 +85,9 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
 ) -> Any:
     """conv_transpose3d -> + sum_weight -> LayerNorm over channels -> average-pool 2 -> GELU."""
     with named("conv_transpose3d_sum_layernorm_avgpool_gelu", {"other": "sum_weight", **_NORM_NAMES}):
-        conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-        norm = _layer_norm(eps, norm_weight, norm_bias)
-        pipeline = Pipeline(
-            conv, Add(real("Add", "other", sum_weight, nan=True)), *norm, AvgPool3d(2), GELU(approximate)
-        )
+        conv = stride, padding, output_padding, groups, dilation, bias is not None
+        norm = eps, norm_weight is not None, norm_bias is not None
+        pipeline = _pipeline(_sum_layernorm_avgpool_gelu, *conv, *norm, sum_weight, approximate)
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_sum_layernorm_avgpool_gelu", pipeline, x, operands, out)
 
@@ -112,9 +111,8 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
     """average-pool of x -> conv_transpose3d -> clamp -> softmax over the voxels of each channel -> * scale (Cout,)."""
     names = {"multiply_other": "scale", "kernel_size": "pool_kernel", "min": "clamp_min", "max": "clamp_max"}
     with named("conv_transpose3d_avgpool_clamp_softmax_multiply", {**names, "min, max": "clamp_min, clamp_max"}):
-        conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-        clamp = Clamp(clamp_min, clamp_max)
-        pipeline = Pipeline(AvgPool3d(pool_kernel), conv, clamp, Softmax("spatial"), Multiply("channel"))
+        conv = stride, padding, output_padding, groups, dilation, bias is not None
+        pipeline = _pipeline(_avgpool_clamp_softmax_multiply, *conv, pool_kernel, clamp_min, clamp_max)
         operands = (*_given(w, bias), scale)
         return apply("conv_transpose3d_avgpool_clamp_softmax_multiply", pipeline, x, operands, out)
 
@@ -138,11 +136,9 @@ def conv_transpose3d_layernorm_gelu_scaling(
 ) -> Any:
     """conv_transpose3d -> LayerNorm over channels -> GELU -> * scaling_factor."""
     with named("conv_transpose3d_layernorm_gelu_scaling", {"other": "scaling_factor", **_NORM_NAMES}):
-        conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-        norm = _layer_norm(eps, norm_weight, norm_bias)
-        pipeline = Pipeline(
-            conv, *norm, GELU(approximate), Multiply(real("Multiply", "other", scaling_factor, nan=True))
-        )
+        conv = stride, padding, output_padding, groups, dilation, bias is not None
+        norm = eps, norm_weight is not None, norm_bias is not None
+        pipeline = _pipeline(_layernorm_gelu_scaling, *conv, *norm, scaling_factor, approximate)
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_layernorm_gelu_scaling", pipeline, x, operands, out)
 
@@ -150,15 +146,63 @@ def conv_transpose3d_layernorm_gelu_scaling(
 _NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias", "kernel_size": "average-pool kernel"}
 
 
-def _conv(stride: Size, padding: Size, output_padding: Size, groups: int, dilation: Size, bias: Any) -> ConvTranspose3d:
-    return ConvTranspose3d(stride, padding, output_padding, groups, dilation, bias is not None)
+# --- their pipelines, from the arguments as callers write them --------------------------------------------------------
 
 
-def _layer_norm(eps: float, weight: Any, bias: Any) -> list[Stage]:
+def _conv(*conv: Any) -> Pipeline:
+    return Pipeline(ConvTranspose3d(*conv))
+
+
+def _max_max_sum(*conv: Any) -> Pipeline:
+    return Pipeline(ConvTranspose3d(*conv), MaxPool3d(2), MaxPool3d(3), Sum("channels"))
+
+
+def _sum_layernorm_avgpool_gelu(*arguments: Any) -> Pipeline:
+    *conv, eps, weight, bias, sum_weight, approximate = arguments
+    shift = Add(real("Add", "other", sum_weight, nan=True))
+    return Pipeline(ConvTranspose3d(*conv), shift, *_layer_norm(eps, weight, bias), AvgPool3d(2), GELU(approximate))
+
+
+def _avgpool_clamp_softmax_multiply(*arguments: Any) -> Pipeline:
+    *conv, pool_kernel, low, high = arguments
+    after = Clamp(low, high), Softmax("spatial"), Multiply("channel")
+    return Pipeline(AvgPool3d(pool_kernel), ConvTranspose3d(*conv), *after)
+
+
+def _layernorm_gelu_scaling(*arguments: Any) -> Pipeline:
+    *conv, eps, weight, bias, factor, approximate = arguments
+    scale = Multiply(real("Multiply", "other", factor, nan=True))
+    return Pipeline(ConvTranspose3d(*conv), *_layer_norm(eps, weight, bias), GELU(approximate), scale)
+
+
+def _layer_norm(eps: float, weight: bool, bias: bool) -> list[Stage]:
     """Either of weight and bias may be absent, so each is a stage of its own."""
-    scale = [] if weight is None else [Multiply("channel")]
-    shift = [] if bias is None else [Add("channel")]
-    return [LayerNorm("channels", eps), *scale, *shift]
+    return [LayerNorm("channels", eps), *([Multiply("channel")] if weight else []), *([Add("channel")] if bias else [])]
+
+
+_known: dict[Any, Pipeline] = {}
+
+
+def _pipeline(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
+    """build(*arguments), remembered: checking parameters and hashing stages would take longer than a small kernel."""
+    key = (build, *map(_exactly, arguments))
+    try:
+        found = _known.get(key)
+    except TypeError:  # a list, say: fine as an argument, but not as a key
+        return build(*arguments)
+    if found is None:
+        found = build(*arguments)
+        if len(_known) >= 1024:
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+def _exactly(argument: Any) -> Any:
+    """A key that tells 1 from True and 1.0, and 0.0 from -0.0."""
+    if isinstance(argument, tuple):
+        return tuple(map(_exactly, argument))
+    return (type(argument), argument.hex() if isinstance(argument, float) else argument)
 
 
 def _given(w: Any, *optional: Any) -> tuple[Any, ...]:

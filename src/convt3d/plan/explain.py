@@ -1,41 +1,124 @@
-"""Says in words and figures what a Plan will do."""
+"""A Plan in words and figures: rewrites, passes, bytes and the roofline."""
 
 from __future__ import annotations
 
 from math import prod
 
-from .plan import Plan
+from .cores import get_num_threads
+from .describe import Account, by, describe, register_tile
+from .plan import PassPlan, Plan
+from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights
 
 
-def explain(plan: Plan) -> str:
-    lines = [f"pipeline on {plan.dtype.name}, {plan.algorithm}"]
+def explain(plan: Plan, rates: Rates | None = None) -> str:
+    """All a kernel engineer asks; `rates` are assumed where none are given."""
+    rates = rates or assumed_rates(plan)
+    lines = [f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {get_num_threads()} threads"]
     lines += _stages("asked", plan)
-    for step in plan.rewritten.steps:
-        lines.append(f"  rewrite {step.name}")
-    conv = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1]
-    if plan.reach != conv[2:]:
-        lines.append(f"  rewrite unread_outputs: {_by(conv[2:])} -> {_by(plan.reach)} of the convolution are computed")
-    if plan.phase_pool is not None:
-        pool = plan.rewritten.pipeline.stages[plan.phase_pool]
-        lines.append(f"  rewrite pool_over_phases: {pool!r} combines phases voxel by voxel")
+    lines += [f"  rewrite {name}{detail}" for name, detail in rewrites(plan)]
     if plan.rewritten.steps:
         lines += _stages("runs", plan)
-    moved = sum(prod(shape) for shape in (plan.trace.values[0], plan.trace.output)) * plan.dtype.itemsize
-    lines += [
-        f"needed  {plan.work.needed / 1e9:.3f} GFLOP",
-        f"nominal {plan.work.nominal / 1e9:.3f} GFLOP",
-        f"input + output {moved / 1e6:.2f} MB, {plan.work.needed / moved:.1f} FLOP per byte",
-        f"scratch {plan.scratch / 1e6:.2f} MB",
-    ]
-    return "\n".join(lines)
+    for number, parts in enumerate(zip(plan.passes, describe(plan), loads(plan), strict=True)):
+        lines += _pass(plan, number, *parts, rates)
+    return "\n".join([*lines, *_totals(plan, rates)])
+
+
+def rewrites(plan: Plan) -> list[tuple[str, str]]:
+    """Names of the simplifications taken, of the pipeline and of what the convolution computes, and what is to say."""
+    taken = [(step.name, "") for step in plan.rewritten.steps]
+    conv = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1]
+    if plan.reach != conv[2:]:
+        taken.append(("unread_outputs", f": {by(conv[2:])} -> {by(plan.reach)} of the convolution are computed"))
+    if plan.phase_pool is not None:
+        pool = plan.rewritten.pipeline.stages[plan.phase_pool]
+        taken.append(("pool_over_phases", f": {pool!r} combines phases voxel by voxel"))
+    return taken
+
+
+def tiles(plan: Plan, one: PassPlan) -> int:
+    """Tiles of the whole batch: the pieces of work that threads draw."""
+    return prod(one.tiling.counts) * plan.trace.values[0][0]
+
+
+def scratch_of_all(plan: Plan) -> int:
+    """Bytes of tile memory for all threads of the greediest pass."""
+    return max(one.tiling.scratch * min(get_num_threads(), tiles(plan, one)) for one in plan.passes)
 
 
 def _stages(title: str, plan: Plan) -> list[str]:
     pipeline, trace = (plan.asked, plan.trace) if title == "asked" else (plan.rewritten.pipeline, plan.simplified)
     names = ["input", *map(repr, pipeline.stages)]
     width = max(map(len, names))
-    return [f"{title}:", *(f"  {name:<{width}}  {_by(shape)}" for name, shape in zip(names, trace.values, strict=True))]
+    return [f"{title}:", *(f"  {name:<{width}}  {by(shape)}" for name, shape in zip(names, trace.values, strict=True))]
 
 
-def _by(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes))
+def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, rates: Rates) -> list[str]:
+    tiling, registers = one.tiling, register_tile(one)
+    rows = [
+        ("stages", _shared(account.stages)),
+        *(("steps" if at == 0 else "", step) for at, step in enumerate(account.steps)),
+        ("ends", account.ends),
+        ("tile", f"{by(tiling.tile)} of {by(one.steps.result[2:])} voxels: {_count(plan, one)}"),
+    ]
+    if registers is not None and tiling.slab is not None:
+        lanes = plan.machine.lanes(number_bytes(plan))
+        rest = f", {registers.rest} rows in the last block" if registers.rest else ""
+        rows.append(("registers", f"{registers.rows} channels x {registers.columns} vectors of {lanes}{rest}"))
+        slab = tiling.slab
+        rows.append(
+            ("slab", f"{slab.depth}x{slab.height} rows, pitch {slab.pitch}; a channel every {slab.channel} numbers")
+        )
+    arithmetic, memory = load.seconds(rates)
+    rows += [
+        ("scratch", f"{_amount(tiling.scratch)} for a thread, whose L2 cache has {_amount(plan.machine.l2)}"),
+        ("moves", f"{_amount(load.read)} read, {_amount(load.written)} written"),
+        (
+            "roofline",
+            f"{load.intensity:.1f} FLOP per byte: {load.binds(rates)} binds "
+            f"(arithmetic {_milliseconds(arithmetic)}, memory {_milliseconds(memory)})",
+        ),
+    ]
+    head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
+    return [head, *(f"  {name:<9} {text}" for name, text in rows)]
+
+
+def _shared(stages: tuple[str, ...]) -> str:
+    why = ": each needs no more than the tile that the one before leaves in scratch" if len(stages) > 1 else ""
+    return (", ".join(stages) or "none, a copy") + why
+
+
+def _count(plan: Plan, one: PassPlan) -> str:
+    return f"{by(one.tiling.counts)} tiles in a sample, {tiles(plan, one)} in all"
+
+
+def _totals(plan: Plan, rates: Rates) -> list[str]:
+    each = caller_bytes(plan)
+    named = {name: size for name, size in each.items() if size or name != "operands"}
+    once, passes = sum(each.values()), loads(plan)
+    moved = sum(load.bytes for load in passes)
+    least = sum(max(load.seconds(rates)) for load in passes)
+    parts = " + ".join(map(_amount, named.values()))
+    return [
+        f"needed  {plan.work.needed / 1e9:.3f} GFLOP",
+        f"nominal {plan.work.nominal / 1e9:.3f} GFLOP",
+        f"{' + '.join(named)} {_amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
+        f"moved by all passes {_amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
+        f"intermediate values {_amount(plan.intermediate)} beside the output",
+        f"packed weights {_amount(packed_weights(plan))}",
+        f"scratch {_amount(plan.scratch)} for a thread, {_amount(scratch_of_all(plan))} for all",
+        f"rates {rates.flops / 1e9:.0f} GFLOP/s, {rates.bytes / 1e9:.1f} GB/s, balance {rates.balance:.1f} FLOP per byte "
+        f"({rates.source})",
+        f"at these rates at least {_milliseconds(least)}",
+    ]
+
+
+def _intensity(plan: Plan, size: int) -> str:
+    return f"{plan.work.needed / size:.1f}"
+
+
+def _amount(size: int) -> str:
+    return f"{size} B" if size < 10_000 else f"{size / 1e6:.2f} MB"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import gcd
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Range
@@ -60,9 +59,6 @@ class Span:
     positions: Range = (0, 0)  # of a convolution
 
 
-_PERIODS_TRIED = 64
-
-
 @dataclass(frozen=True)
 class AxisSpans:
     """The tiles of a pass along one axis, worked out one by one when asked for."""
@@ -89,28 +85,29 @@ class AxisSpans:
         return tuple(reversed(row)) or (Span(wanted, wanted),)
 
     @cached_property
-    def _typical(self) -> list[tuple[Span, ...]]:
-        """Tiles among which the longest span of every step is: the ends, and one of each remainder by the stride."""
-        inner = range(min(self.count, self._period + 2, _PERIODS_TRIED))
-        return [self.spans(number) for number in {*inner, max(self.count - 2, 0), self.count - 1}]
+    def _longest(self) -> list[dict[str, int]]:
+        """Upper bounds for every step, walked back from the tile; no tile reads, writes or computes more."""
+        length, first, advance = min(self.tile, self.size), 0, self.tile
+        bounds = []
+        for step in reversed(self.steps):
+            bound = {"write": length, "positions": 0}
+            if isinstance(step, ConvAxis):
+                # A tile that begins at another remainder by the stride may touch one position more.
+                remainder = step.stride - 1 if advance % step.stride else first % step.stride
+                most = (remainder + length - 1) // step.stride + 1
+                bound["positions"] = min(most, (step.out - 1) // step.stride + 1)
+                least_shift, most_shift = shift_range(step)
+                length = min(bound["positions"] + most_shift - least_shift, step.size)
+            else:
+                length = min((length - 1) * step.stride + step.kernel, step.size)
+                first = first * step.stride - step.padding
+                advance *= step.stride
+            bounds.append({**bound, "read": length})
+        return bounds[::-1] or [{"read": length, "write": length, "positions": 0}]
 
     def longest(self, step: int, what: str) -> int:
-        """The largest read, write or positions of a step."""
-        ranges = [getattr(tile[step], what) for tile in self._typical]
-        longest: int = max(high - low for low, high in ranges)
-        # Not every remainder was tried: an unlucky tile may touch one position more, and read all that comes before.
-        untried = self._period > _PERIODS_TRIED and what != "write"
-        return longest + 1 if untried else longest
-
-    @property
-    def _period(self) -> int:
-        """After how many tiles the first output of the convolution has the same remainder by its stride again."""
-        advance = self.tile
-        for step in reversed(self.steps):
-            if isinstance(step, ConvAxis):
-                return step.stride // gcd(step.stride, advance)
-            advance *= step.stride
-        return 1
+        """What a tile reads, writes or (positions) computes at most in a step."""
+        return self._longest[step][what]
 
 
 def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[ConvAxis | PoolAxis, ...]:

@@ -64,6 +64,9 @@ class Machine:
     l3: int  # bytes, shared by all cores; 0 when there is none
     threads: int = field(compare=False)
 
+    def __hash__(self) -> int:
+        return hash(self.features)  # short, since every call looks up its plan
+
     def lanes(self, item_bytes: int) -> int:
         """Elements of `item_bytes` in one vector register."""
         return self.vector_bytes // item_bytes

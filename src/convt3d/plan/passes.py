@@ -281,19 +281,25 @@ class _Cutter:
 
 def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
     """Labels whose uses all lie in the chain of their Keep: only pointwise and channel-wise stages of equal shape."""
-    local = set()
-    for start, stage in enumerate(pipeline.stages):
-        if not isinstance(stage, Keep):
-            continue
-        uses = [i for i, s in enumerate(pipeline.stages) if isinstance(s, Binary) and s.label == stage.label]
-        between = range(start + 1, max(uses, default=start) + 1)
-        if all(_stays_in_chain(pipeline.stages[i], trace, i) for i in between):
-            local.add(stage.label)
-    return frozenset(local)
+    keeps = {stage.label: at for at, stage in enumerate(pipeline.stages) if isinstance(stage, Keep)}
+    local = frozenset(keeps)
+    while True:  # a label that is stored cuts the chains of others
+        found = frozenset(label for label in local if _is_local(pipeline, trace, label, keeps[label], local))
+        if found == local:
+            return local
+        local = found
 
 
-def _stays_in_chain(stage: Stage, trace: Trace, index: int) -> bool:
-    if isinstance(stage, Binary) and (stage.other == "tensor" or stage.label == "x"):
+def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: frozenset[str]) -> bool:
+    uses = [at for at, stage in enumerate(pipeline.stages) if isinstance(stage, Binary) and stage.label == label]
+    between = range(start + 1, max(uses, default=start) + 1)
+    return all(_stays_in_chain(pipeline.stages[at], trace, at, local) for at in between)
+
+
+def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str]) -> bool:
+    if isinstance(stage, Keep):
+        return stage.label in local
+    if isinstance(stage, Binary) and (stage.other == "tensor" or (stage.label and stage.label not in local)):
         return False  # these need (C, D, H, W) and may cut the chain
     if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
         return False

@@ -26,7 +26,7 @@ class PassPlan:
     tiling: Tiling
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     asked: Pipeline
     dtype: DType

@@ -19,6 +19,9 @@ class DType:
     accumulate: str  # type in which sums run, and to which scalars are rounded
     eps: float  # spacing of numbers at 1
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # short, since every call looks up its plan
+
     @property
     def itemsize(self) -> int:
         return int(np.dtype(self.storage).itemsize)

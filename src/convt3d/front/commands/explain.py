@@ -1,15 +1,23 @@
-"""`convt3d explain`: what the plan for a problem's shapes will do."""
+"""`convt3d explain`: what the plan for a problem's shapes will do, and the code it runs."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
-from ...plan.explain import explain
-from ...plan.plan import make_plan
+from ...plan.cores import get_num_threads
+from ...plan.describe import Account, describe, register_tile
+from ...plan.explain import explain, rewrites, scratch_of_all, tiles
+from ...plan.plan import PassPlan, Plan, make_plan
+from ...plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights
 from ...spec.dtypes import DTYPES
 from ..solutions import problems
 from .choose import named_values, settings
 from .report import OK, emit, emit_json
+
+DUMPS = ("ir", "asm", "steps")
 
 
 def explain_plan(args: argparse.Namespace) -> int:
@@ -18,24 +26,77 @@ def explain_plan(args: argparse.Namespace) -> int:
     shapes = problem.shapes(values)
     operands = tuple(shapes[name] for name in problem.operand_names)
     plan = make_plan(problem.pipeline(values), shapes["input"], operands, DTYPES[args.dtype or "float32"])
-    text = explain(plan)
-    if not args.json:
-        emit(text)
-        return OK
-    emit_json(
-        {
-            "slug": problem.slug,
-            "dtype": plan.dtype.name,
-            "values": values,
-            "algorithm": plan.algorithm,
-            "asked": [repr(stage) for stage in plan.asked.stages],
-            "rewrites": [step.name for step in plan.rewritten.steps],
-            "runs": [repr(stage) for stage in plan.rewritten.pipeline.stages],
-            "shapes": plan.simplified.values,
-            "needed_flop": plan.work.needed,
-            "nominal_flop": plan.work.nominal,
-            "scratch_bytes": plan.scratch,
-            "text": text,
-        }
-    )
+    if args.json:
+        emit_json({"slug": problem.slug, "values": values, **_document(plan, _rates(plan, args.measure), args.dump)})
+    elif args.dump:
+        emit(_dump_text(plan, args.dump))
+    else:
+        emit(explain(plan, _rates(plan, args.measure)))
     return OK
+
+
+def _rates(plan: Plan, measure: bool) -> Rates:
+    if not measure:
+        return assumed_rates(plan)
+    from .balance import measured_rates  # only --measure runs code
+
+    return measured_rates(plan)
+
+
+def _dump_text(plan: Plan, what: str) -> str:
+    from .dump import dump_kernels, dump_text  # only --dump needs the emitter
+
+    return dump_text(dump_kernels(plan), what)
+
+
+def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
+    passes = zip(plan.passes, describe(plan), loads(plan), strict=True)
+    document = {
+        "dtype": plan.dtype.name,
+        "algorithm": plan.algorithm,
+        "isa": plan.machine.isa,
+        "threads": get_num_threads(),
+        "asked": [repr(stage) for stage in plan.asked.stages],
+        "rewrites": [name for name, _ in rewrites(plan)],
+        "runs": [repr(stage) for stage in plan.rewritten.pipeline.stages],
+        "shapes": plan.simplified.values,
+        "passes": [_pass_document(plan, *parts, rates) for parts in passes],
+        "needed_flop": plan.work.needed,
+        "nominal_flop": plan.work.nominal,
+        "bytes": caller_bytes(plan),
+        "moved_bytes": sum(load.bytes for load in loads(plan)),
+        "intermediate_bytes": plan.intermediate,
+        "packed_weights_bytes": packed_weights(plan),
+        "scratch_bytes": plan.scratch,
+        "scratch_bytes_all_threads": scratch_of_all(plan),
+        "rates": {**asdict(rates), "balance": rates.balance},
+        "text": explain(plan, rates),
+    }
+    if dump:
+        from .dump import dump_kernels
+
+        document["dump"] = [kernel.document(dump) for kernel in dump_kernels(plan)]
+    return document
+
+
+def _pass_document(plan: Plan, one: PassPlan, account: Account, load: Load, rates: Rates) -> dict[str, Any]:
+    registers, slab = register_tile(one), one.tiling.slab
+    arithmetic, memory = load.seconds(rates)
+    return {
+        "kernel": one.structure.name,
+        "key": one.structure.key,
+        **asdict(account),
+        "register_tile": asdict(registers) if registers else None,
+        "tile": one.tiling.tile,
+        "tile_counts": one.tiling.counts,
+        "tiles": tiles(plan, one),
+        "slab": asdict(slab) if slab else None,
+        "scratch_bytes": one.tiling.scratch,
+        "flop": load.flop,
+        "read_bytes": load.read,
+        "written_bytes": load.written,
+        "flop_per_byte": load.intensity,
+        "arithmetic_seconds": arithmetic,
+        "memory_seconds": memory,
+        "binds": load.binds(rates),
+    }

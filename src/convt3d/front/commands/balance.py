@@ -1,0 +1,125 @@
+"""Measures the machine in a fraction of a second: multiply-adds that stay in registers, and copies too large for caches."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ...plan.cores import get_num_threads
+from ...plan.machine import Machine
+from ...plan.plan import Plan
+from ...plan.roofline import Rates, number_bytes
+from ...run.compiled import compiled
+from ...run.memory import empty
+from ...run.team import launch
+
+_CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers
+_TURNS = 2_000_000
+_REPEATS = 5
+_COPIED = 64 << 20  # bytes of all threads, at least
+_MOST_COPIED = 512 << 20
+
+# void multiply(int64 *[out, turns], int64 worker)  and  void copy(int64 *[to, from, vectors of a worker], int64 worker)
+_IR = """
+declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})
+
+define void @multiply(ptr %arguments, i64 %worker) {{
+entry:
+  %turns.at = getelementptr i64, ptr %arguments, i64 1
+  %turns = load i64, ptr %turns.at
+  %out = load ptr, ptr %arguments
+  %factor.at = getelementptr {vector}, ptr %out, i64 0
+  %factor = load {vector}, ptr %factor.at
+  br label %loop
+loop:
+  %turn = phi i64 [ 0, %entry ], [ %next, %loop ]
+{phis}
+{steps}
+  %next = add i64 %turn, 1
+  %more = icmp ult i64 %next, %turns
+  br i1 %more, label %loop, label %end
+end:
+{sums}
+  %place = add i64 %worker, 1
+  %out.at = getelementptr {vector}, ptr %out, i64 %place
+  store {vector} %sum{last}, ptr %out.at
+  ret void
+}}
+
+define void @copy(ptr %arguments, i64 %worker) {{
+entry:
+  %from.at = getelementptr i64, ptr %arguments, i64 1
+  %count.at = getelementptr i64, ptr %arguments, i64 2
+  %to = load ptr, ptr %arguments
+  %from = load ptr, ptr %from.at
+  %count = load i64, ptr %count.at
+  %first = mul i64 %worker, %count
+  %end = add i64 %first, %count
+  br label %loop
+loop:
+  %at = phi i64 [ %first, %entry ], [ %next, %loop ]
+  %source = getelementptr {vector}, ptr %from, i64 %at
+  %target = getelementptr {vector}, ptr %to, i64 %at
+  %value = load {vector}, ptr %source
+  store {vector} %value, ptr %target
+  %next = add i64 %at, 1
+  %more = icmp ult i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+
+
+def measured_rates(plan: Plan) -> Rates:
+    """Rates of this machine, now, with the threads, vectors and numbers that the plan's kernels use."""
+    threads, item = get_num_threads(), number_bytes(plan)
+    machine = plan.machine
+    code = compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"))
+    flops = _multiply_rate(code.addresses["multiply"], machine, item, threads)
+    moved = _copy_rate(code.addresses["copy"], machine, threads)
+    return Rates(flops, moved, f"measured with {threads} threads: multiply-adds in registers, and a large copy")
+
+
+def _multiply_rate(function: int, machine: Machine, item: int, threads: int) -> float:
+    numbers = empty((threads + 1) * machine.lanes(item), f"f{item}")
+    numbers[:] = 0.5  # type: ignore[call-overload]
+    flop = 2 * _CHAINS * machine.lanes(item) * _TURNS * threads
+    return flop / _best(function, [numbers.ctypes.data, _TURNS], threads)
+
+
+def _copy_rate(function: int, machine: Machine, threads: int) -> float:
+    size = min(max(_COPIED, 4 * machine.l3), _MOST_COPIED)
+    vectors = size // machine.vector_bytes // threads
+    source, target = (empty(size, np.uint8) for _ in range(2))
+    source[:], target[:] = 1, 2  # type: ignore[call-overload]  # pages exist, and are not all the same one of zeros
+    moved = 2 * vectors * machine.vector_bytes * threads
+    return moved / _best(function, [target.ctypes.data, source.ctypes.data, vectors], threads)
+
+
+def _best(function: int, arguments: list[int], threads: int) -> float:
+    """Seconds of the fastest of some launches."""
+    table = np.array(arguments, np.int64)
+    seconds = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        launch(function, table.ctypes.data, threads)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _ir(machine: Machine, item: int) -> str:
+    lanes, kind = machine.lanes(item), "double" if item == 8 else "float"
+    vector, suffix = f"<{lanes} x {kind}>", f"v{lanes}f{8 * item}"
+    call = f"call {vector} @llvm.fmuladd.{suffix}({vector} %chain{{0}}, {vector} %factor, {vector} %factor)"
+    chains = range(_CHAINS)
+    adds = [f"  %sum{n} = fadd {vector} %sum{n - 1}, %step{n}" for n in chains[1:]]
+    return _IR.format(
+        vector=vector,
+        suffix=suffix,
+        phis="\n".join(f"  %chain{n} = phi {vector} [ %factor, %entry ], [ %step{n}, %loop ]" for n in chains),
+        steps="\n".join(f"  %step{n} = {call.format(n)}" for n in chains),
+        sums="\n".join([f"  %sum0 = fadd {vector} %step0, %factor", *adds]),
+        last=_CHAINS - 1,
+    )

@@ -1,0 +1,194 @@
+"""Says of every pass of a Plan which stages share it, what its steps are and why it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from ..spec.stage import Stage
+from ..spec.stages import Binary, GroupNorm, Keep, LayerNorm
+from .geometry import phases
+from .passes import Chain, Conv, Finish, Pass, Pool, Reduce, RowNorm
+from .plan import PassPlan, Plan
+from .structure import RegisterTile
+
+_STATISTICS = {
+    "sum": "sum",
+    "max": "maximum",
+    "maxexp": "maximum and sum of exponentials",
+    "moments": "mean and squared distances from it",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """One pass in words."""
+
+    stages: tuple[str, ...]
+    steps: tuple[str, ...]
+    ends: str
+
+
+def describe(plan: Plan) -> tuple[Account, ...]:
+    """An account of each pass."""
+    stages = _shared_stages(plan)
+    return tuple(
+        Account(shared, tuple(_Words(plan, one).steps()), _why_it_ends(plan, number, one.steps))
+        for number, (shared, one) in enumerate(zip(stages, plan.passes, strict=True))
+    )
+
+
+def register_tile(one: PassPlan) -> RegisterTile | None:
+    """The register tile of the pass's convolution."""
+    return next(
+        (extra[0] for op, extra in zip(one.steps.ops, one.structure.ops, strict=True) if isinstance(op, Conv)), None
+    )
+
+
+def by(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+# --- which stages share a pass ----------------------------------------------------------------------------------------
+
+
+def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
+    """The stages of each pass. One that needs statistics is in two: they are made in the first, applied in the second."""
+    stages = plan.rewritten.pipeline.stages
+    finishes = _finishes(plan)
+    place, shared = 0, []
+    for one in plan.passes:
+        names: list[str] = []
+        for run, arrays in _stages_run(plan, one.steps):
+            statistic = next((name.split(".")[0] for name in arrays if name.startswith("stat")), None)
+            if statistic is not None:
+                names.append(f"{finishes[statistic].stage.name} (applied)")
+            elif (found := _find(stages, place, run)) is not None:
+                names.append(stages[found].name)
+                place = found + 1
+        finish = one.steps.finish
+        if finish is not None:
+            names.append(finish.stage.name + (" (statistics)" if finish.result.startswith("stat") else ""))
+            place = next(at for at in range(place, len(stages)) if stages[at] is finish.stage) + 1
+        applied = [name for at, name in enumerate(names) if not name.endswith("(applied)") or name not in names[:at]]
+        shared.append(tuple(applied))
+    return shared
+
+
+def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+    """The stages of the steps, as they run, with the arrays they read."""
+    for op in one.ops:
+        if isinstance(op, (Conv, Pool)):
+            yield plan.rewritten.pipeline.stages[op.stage], ()
+        elif isinstance(op, RowNorm):
+            yield op.stage, op.arrays
+        elif isinstance(op, Chain):
+            yield from ((link.stage, link.arrays) for link in op.links)
+
+
+def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
+    """The stage from `place` on that runs as `run`; None if `run` is only a part of one, as the exponential of a softmax.
+    A Keep between may need no step."""
+    for at in range(place, len(stages)):
+        tensor = (
+            isinstance(stages[at], Binary) and type(stages[at]) is type(run) and getattr(run, "other", "") == "tensor"
+        )
+        if stages[at] is run or tensor:
+            return at
+        if not isinstance(stages[at], Keep):
+            return None
+    return None
+
+
+def _finishes(plan: Plan) -> dict[str, Finish]:
+    finishes = (one.steps.finish for one in plan.passes)
+    return {finish.result: finish for finish in finishes if finish is not None}
+
+
+# --- its steps --------------------------------------------------------------------------------------------------------
+
+
+class _Words:
+    """The steps of one pass, a line for each."""
+
+    def __init__(self, plan: Plan, one: PassPlan) -> None:
+        self.plan, self.one = plan, one
+
+    def steps(self) -> Iterator[str]:
+        one = self.one.steps
+        box = by(tuple(axis.longest(0, "read") for axis in self.one.tiling.axes))
+        convolves_first = bool(one.ops) and isinstance(one.ops[0], Conv)
+        if not convolves_first:
+            yield f"load {box} voxels of {self._array(one.source)}"
+        for op in one.ops:
+            if isinstance(op, Conv):
+                yield (
+                    f"put {box} voxels of {self._array(one.source)} into a slab"
+                    if op is one.ops[0]
+                    else "put them into a slab"
+                )
+                yield self._convolve(op)
+            elif isinstance(op, Pool):
+                yield repr(self.plan.rewritten.pipeline.stages[op.stage])
+            elif isinstance(op, RowNorm):
+                yield self._stage(op.stage, op.arrays)
+            elif isinstance(op, Chain):
+                yield from (self._stage(link.stage, link.arrays) for link in op.links)
+            elif isinstance(op, Reduce):
+                yield f"{_STATISTICS[op.kind]} of each channel in the tile"
+            else:
+                yield "put the phases together into rows"
+        if one.dest is not None:
+            yield f"store in {self._array(one.dest)}"
+
+    def _convolve(self, op: Conv) -> str:
+        pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
+        axes = pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])
+        counts = [[len(phase.taps) for phase in phases(axis)] for axis in axes]
+        fewest, most = (prod(choose(taps) for taps in counts) for choose in (min, max))
+        taps = f"{most}" if fewest == most else f"{fewest} to {most}"
+        channels = trace.values[op.stage][1] // pipeline.conv.groups
+        return f"{pipeline.conv!r}: {prod(map(len, counts))} phases of {taps} taps, each over {channels} channels"
+
+    def _stage(self, stage: Stage, arrays: tuple[str, ...]) -> str:
+        return repr(stage) + (f" with {', '.join(map(self._array, arrays))}" if arrays else "")
+
+    def _array(self, name: str) -> str:
+        kind, _, rest = name.partition(":")
+        if kind == "operand":
+            return self.plan.rewritten.pipeline.slots[int(rest)].name
+        if kind == "stat":
+            statistic, _, word = name.partition(".")
+            return f"{word} of {_finishes(self.plan)[statistic].stage.name}"
+        if kind == "value":
+            return f"value {rest}" + (" (in the output array)" if name in self.plan.aliases else "")
+        return {"x": "the input", "out": "the output"}[name]
+
+
+# --- why it ends ------------------------------------------------------------------------------------------------------
+
+
+def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
+    if one.dest == "out":
+        return "the output is complete"
+    following = plan.passes[number + 1].steps
+    if one.finish is not None:
+        stage, per = one.finish.stage, "group of channels" if isinstance(one.finish.stage, GroupNorm) else "channel"
+        then = "applies them" if one.finish.result.startswith("stat") else "starts from the result"
+        tiles = prod(plan.passes[number].tiling.counts)
+        return (
+            f"{stage.name} over space needs all voxels of a {per}: "
+            f"statistics of {tiles} tiles are combined, then pass {number + 2} {then}"
+        )
+    if following.shape != one.result:
+        return f"pass {number + 2} repeats the value from {by(one.result)} to {by(following.shape)}"
+    readers = [at + 1 for at, later in enumerate(plan.passes) if _reads_again(later.steps, one.dest)]
+    if readers:
+        return f"the value is kept: pass {' and '.join(map(str, readers))} reads it again"
+    norm = next(op.stage for op in one.ops if isinstance(op, RowNorm))
+    return f"{LayerNorm.__name__}(over={norm.over!r}) needs whole rows, and pass {number + 2} reads windows of them"
+
+
+def _reads_again(one: Pass, name: str | None) -> bool:
+    return any(name in link.arrays for op in one.ops if isinstance(op, Chain) for link in op.links)
