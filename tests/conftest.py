@@ -1,7 +1,8 @@
-"""What all tests share: a seeded generator, one hypothesis profile, and no more threads than the machine has."""
+"""What all tests share: a seeded generator, one hypothesis profile, few threads, and a kernel cache of their own."""
 
 import os
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,6 +17,17 @@ except ImportError:  # tests that compare with PyTorch skip themselves
     pass
 else:
     torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are kept in a temporary directory, never in the user's cache; one that is set is used as it is."""
+    if "CONVT3D_CACHE_DIR" in os.environ:
+        yield
+        return
+    os.environ["CONVT3D_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+    yield
+    del os.environ["CONVT3D_CACHE_DIR"]
 
 
 @pytest.fixture

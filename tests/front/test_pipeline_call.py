@@ -204,7 +204,7 @@ def test_explain_says_what_runs_and_what_it_costs() -> None:
 def test_explain_counts_bytes_of_the_type(dtype: str) -> None:
     text = Pipeline(ConvTranspose3d()).explain((1, 1, 100, 100, 100), (1, 1, 1, 1, 1), dtype)
     size = {"float32": 4, "float64": 8}.get(dtype, 2)
-    assert f"input + output {2 * size:.2f} MB" in text
+    assert f"input + weights + output {2 * size:.2f} MB" in text
     assert dtype in text
 
 

@@ -22,20 +22,26 @@ PHASE_WORDS = 3  # steps, first offset, first weight
 
 
 def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
-    """The slab (Cin, D, H, pitch) from the source's box, zero where the box leaves the array."""
+    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+
+    Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
+    """
     b = k.b
     slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
     depth, height = k.param("slab depth"), k.param("slab height")
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    with b.loop(0, k.param("in channels")) as c:
-        base = b.mul(c, channel)
+    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
+        first = b.max(s, place[2])
+        count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
+        from_w = b.add(begin[2], b.sub(first, place[2]))
+        base = k.dot((s, k.param("slab copy")), (c, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
             fill_zero(k, slab, start, pitch)
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
             with b.if_(inside):
-                target = b.add(start, place[2])
+                target = b.add(start, b.sub(first, s))
 
                 def put(at: Number, value: ir.Value, lanes: Number | None, target: Number = target) -> None:
                     to_scratch(k, value, slab, b.add(target, at), lanes)  # lanes that do not count are zero
@@ -44,9 +50,9 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
                 if isinstance(source, ArrayRows):
                     low = k.spans(step, READ)
                     row = source.row(c, b.add(low[0], at_d), b.add(low[1], at_h))
-                    source.read(row, b.add(low[2], begin[2]), valid[2], put)
+                    source.read(row, b.add(low[2], from_w), count, put)
                 else:
-                    _read_buffer(k, step, source, (c, at_d, at_h, begin[2]), valid[2], put)
+                    _read_buffer(k, step, source, (c, at_d, at_h, from_w), count, put)
         fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), pitch)
 
 

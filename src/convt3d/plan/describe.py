@@ -17,7 +17,7 @@ _STATISTICS = {
     "sum": "sum",
     "max": "maximum",
     "maxexp": "maximum and sum of exponentials",
-    "moments": "mean and squared distances from it",
+    "moments": "mean and sum of squared distances",
 }
 
 
@@ -54,7 +54,7 @@ def by(sizes: tuple[int, ...]) -> str:
 
 
 def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
-    """The stages of each pass. One that needs statistics is in two: they are made in the first, applied in the second."""
+    """The stages of each pass. One that needs statistics is in two: it makes them, and applies them."""
     stages = plan.rewritten.pipeline.stages
     finishes = _finishes(plan)
     place, shared = 0, []
@@ -88,7 +88,7 @@ def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]
 
 
 def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
-    """The stage from `place` on that runs as `run`; None if `run` is only a part of one, as the exponential of a softmax.
+    """The stage from `place` on that runs as `run`; None if `run` is only a part of one, as the exp of a softmax.
     A Keep between may need no step."""
     for at in range(place, len(stages)):
         tensor = (
@@ -136,7 +136,7 @@ class _Words:
             elif isinstance(op, Chain):
                 yield from (self._stage(link.stage, link.arrays) for link in op.links)
             elif isinstance(op, Reduce):
-                yield f"{_STATISTICS[op.kind]} of each channel in the tile"
+                yield f"{_STATISTICS[op.kind]}, for each channel of the tile"
             else:
                 yield "put the phases together into rows"
         if one.dest is not None:
@@ -149,7 +149,9 @@ class _Words:
         fewest, most = (prod(choose(taps) for taps in counts) for choose in (min, max))
         taps = f"{most}" if fewest == most else f"{fewest} to {most}"
         channels = trace.values[op.stage][1] // pipeline.conv.groups
-        return f"{pipeline.conv!r}: {prod(map(len, counts))} phases of {taps} taps, each over {channels} channels"
+        return (
+            f"{pipeline.conv!r}: phases {prod(map(len, counts))}, taps of a phase {taps}, channels of a tap {channels}"
+        )
 
     def _stage(self, stage: Stage, arrays: tuple[str, ...]) -> str:
         return repr(stage) + (f" with {', '.join(map(self._array, arrays))}" if arrays else "")
@@ -179,7 +181,7 @@ def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
         tiles = prod(plan.passes[number].tiling.counts)
         return (
             f"{stage.name} over space needs all voxels of a {per}: "
-            f"statistics of {tiles} tiles are combined, then pass {number + 2} {then}"
+            f"statistics of tiles ({tiles} a sample) are combined, then pass {number + 2} {then}"
         )
     if following.shape != one.result:
         return f"pass {number + 2} repeats the value from {by(one.result)} to {by(following.shape)}"

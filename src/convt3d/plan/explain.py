@@ -7,7 +7,7 @@ from math import prod
 from .cores import get_num_threads
 from .describe import Account, by, describe, register_tile
 from .plan import PassPlan, Plan
-from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights
+from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
@@ -31,7 +31,7 @@ def rewrites(plan: Plan) -> list[tuple[str, str]]:
         taken.append(("unread_outputs", f": {by(conv[2:])} -> {by(plan.reach)} of the convolution are computed"))
     if plan.phase_pool is not None:
         pool = plan.rewritten.pipeline.stages[plan.phase_pool]
-        taken.append(("pool_over_phases", f": {pool!r} combines phases voxel by voxel"))
+        taken.append(("pool_over_phases", f": every window of {pool!r} holds each phase once"))
     return taken
 
 
@@ -62,8 +62,9 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
     ]
     if registers is not None and tiling.slab is not None:
         lanes = plan.machine.lanes(number_bytes(plan))
-        rest = f", {registers.rest} rows in the last block" if registers.rest else ""
-        rows.append(("registers", f"{registers.rows} channels x {registers.columns} vectors of {lanes}{rest}"))
+        rest = f", last block {registers.rest} rows" if registers.rest else ""
+        shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
+        rows.append(("registers", shape + rest))
         slab = tiling.slab
         rows.append(
             ("slab", f"{slab.depth}x{slab.height} rows, pitch {slab.pitch}; a channel every {slab.channel} numbers")
@@ -75,7 +76,7 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         (
             "roofline",
             f"{load.intensity:.1f} FLOP per byte: {load.binds(rates)} binds "
-            f"(arithmetic {_milliseconds(arithmetic)}, memory {_milliseconds(memory)})",
+            f"(arithmetic {_duration(arithmetic)}, memory {_duration(memory)})",
         ),
     ]
     head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
@@ -83,7 +84,7 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
 
 
 def _shared(stages: tuple[str, ...]) -> str:
-    why = ": each needs no more than the tile that the one before leaves in scratch" if len(stages) > 1 else ""
+    why = "; each reads no more than the tile before it" if len(stages) > 1 else ""
     return (", ".join(stages) or "none, a copy") + why
 
 
@@ -103,12 +104,13 @@ def _totals(plan: Plan, rates: Rates) -> list[str]:
         f"nominal {plan.work.nominal / 1e9:.3f} GFLOP",
         f"{' + '.join(named)} {_amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
         f"moved by all passes {_amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
-        f"intermediate values {_amount(plan.intermediate)} beside the output",
+        f"intermediate values {_amount(plan.intermediate)} beside the output, "
+        f"statistics of tiles {_amount(tile_statistics(plan))}",
         f"packed weights {_amount(packed_weights(plan))}",
         f"scratch {_amount(plan.scratch)} for a thread, {_amount(scratch_of_all(plan))} for all",
-        f"rates {rates.flops / 1e9:.0f} GFLOP/s, {rates.bytes / 1e9:.1f} GB/s, balance {rates.balance:.1f} FLOP per byte "
-        f"({rates.source})",
-        f"at these rates at least {_milliseconds(least)}",
+        f"rates {rates.source}: {rates.flops / 1e9:.0f} GFLOP/s and {rates.bytes / 1e9:.1f} GB/s, "
+        f"balanced at {rates.balance:.1f} FLOP per byte",
+        f"at these rates at least {_duration(least)}",
     ]
 
 
@@ -120,5 +122,6 @@ def _amount(size: int) -> str:
     return f"{size} B" if size < 10_000 else f"{size / 1e6:.2f} MB"
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+def _duration(seconds: float) -> str:
+    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s), (1e-9, "ns"))
+    return f"{seconds / scale:.3g} {unit}"

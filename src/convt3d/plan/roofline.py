@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .cores import get_num_threads
-from .passes import Chain, Conv, Pass, RowNorm
+from .passes import STATISTICS, Chain, Conv, Pass, Reduce, RowNorm
 from .plan import Plan
 
 UNITS = 2  # multiply-add units of a core
@@ -64,7 +64,7 @@ def assumed_rates(plan: Plan) -> Rates:
     lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // number_bytes(plan)
     per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
     source = (
-        f"assumed: {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for each of {threads} threads"
+        f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for each of {threads} threads"
     )
     return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
 
@@ -77,6 +77,15 @@ def number_bytes(plan: Plan) -> int:
 def packed_weights(plan: Plan) -> int:
     """Bytes of the weights as the kernel reads them: every tap is in one phase, no row is padded."""
     return prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0]) * number_bytes(plan)
+
+
+def tile_statistics(plan: Plan) -> int:
+    """Bytes of the statistics that tiles leave to be combined, in the pass that leaves most."""
+    kept = [0]
+    for one in plan.passes:
+        words = sum(STATISTICS[op.kind] for op in one.steps.ops if isinstance(op, Reduce))
+        kept.append(prod(one.tiling.counts) * prod(one.steps.result[:2]) * words)
+    return max(kept) * number_bytes(plan)
 
 
 def caller_bytes(plan: Plan) -> dict[str, int]:

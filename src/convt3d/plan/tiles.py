@@ -25,8 +25,14 @@ _BALANCED_OVER = 8
 
 @dataclass(frozen=True)
 class Slab:
-    """The convolution's input (Cin, D, H, pitch) with zeros around it, and its output (Cout, phases, D, plane)."""
+    """The convolution's input (copies, Cin, D, H, pitch) with zeros around it, and its output (Cout, phases, D, plane).
 
+    One copy has rows with zeros at their ends, and a tap along the width is an offset in the row. With a copy for each
+    shift along the width, rows are as short as the output's and no position between them is computed in vain.
+    """
+
+    copies: int
+    copy: int  # elements from one copy to the next
     depth: int
     height: int
     pitch: int  # of a row
@@ -54,13 +60,14 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
     """The cheapest tiling by `_cost` among those whose scratch is small; `item` is the size of a number in bytes."""
     depth, height, width = one.result[2:]
 
-    def make(d: int, h: int, w: int) -> Tiling:
-        return layout(pipeline, trace, one, (d, h, w), machine, item)
+    def make(d: int, h: int, w: int, copies: bool = False) -> Tiling:
+        return layout(pipeline, trace, one, (d, h, w), machine, item, copies)
 
     w = width
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a single one is too much
         w = next((n for n in _halvings(width) if make(1, 1, n).scratch <= machine.l2 // 2), 1)
-    options = [make(d, h, w) for d, h in product(_halvings(depth), _halvings(height))]
+    both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
+    options = [make(d, h, w, copies) for d, h, copies in product(_halvings(depth), _halvings(height), both)]
     return min(options, key=lambda tiling: _cost(trace, one, tiling, machine, item))
 
 
@@ -73,9 +80,15 @@ def _halvings(size: int) -> list[int]:
 
 
 def layout(
-    pipeline: Pipeline, trace: Trace, one: Pass, tile: tuple[int, int, int], machine: Machine, item: int
+    pipeline: Pipeline,
+    trace: Trace,
+    one: Pass,
+    tile: tuple[int, int, int],
+    machine: Machine,
+    item: int,
+    copies: bool = False,
 ) -> Tiling:
-    """Spans and scratch for a given tile."""
+    """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
     lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
     steps = [axis_steps(pipeline, trace, one, axis) for axis in range(3)]
     d, h, w = (AxisSpans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
@@ -99,8 +112,8 @@ def layout(
     for index, op in enumerate(one.ops):
         if isinstance(op, Conv):
             conv_axes = tuple(s[step] for s in steps)
-            slab = _slab(conv_axes, axes, step, lanes, item)
-            add("slab", channels, slab.channel)
+            slab = _slab(conv_axes, axes, step, lanes, item, channels, copies)
+            add("slab", channels * slab.copies, slab.channel)
             channels = trace.values[op.stage + 1][1]
             add("phased", channels, slab.out_channel)
             step += 1
@@ -126,7 +139,15 @@ def _channels_after(op: Chain, channels: int) -> int:
     return 1 if collapses else channels
 
 
-def _slab(conv: tuple[ConvAxis | PoolAxis, ...], axes: tuple[AxisSpans, ...], step: int, lanes: int, item: int) -> Slab:
+def _slab(
+    conv: tuple[ConvAxis | PoolAxis, ...],
+    axes: tuple[AxisSpans, ...],
+    step: int,
+    lanes: int,
+    item: int,
+    channels: int,
+    copies: bool,
+) -> Slab:
     extents, position = [], []
     for axis, spans in zip(conv, axes, strict=True):
         assert isinstance(axis, ConvAxis)
@@ -137,18 +158,23 @@ def _slab(conv: tuple[ConvAxis | PoolAxis, ...], axes: tuple[AxisSpans, ...], st
     width = conv[2]
     assert isinstance(width, ConvAxis)
     pitch = extents[2]
-    if axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
-        least, most = shift_range(width)
+    least, most = shift_range(width)
+    if copies:
+        pitch = position[2]
+    elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.size))
     plane = _round_up(position[1] * pitch, lanes)
     phase_count = prod(axis.stride for axis in conv)
     phase = position[0] * plane
+    channel = _pitch((extents[0] * extents[1] + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(
+        copies=most - least + 1 if copies else 1,
+        copy=channels * channel,
         depth=extents[0],
         height=extents[1],
         pitch=pitch,
-        channel=_pitch((extents[0] * extents[1] + 1) * pitch + lanes, lanes, item),  # a row of zeros after the last
+        channel=channel,
         plane=plane,
         phase=phase,
         out_channel=_pitch(phase_count * phase, lanes, item),

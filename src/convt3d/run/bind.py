@@ -140,7 +140,10 @@ class BoundPass:
         channel = np.arange(cin // groups) * slab.channel
         for phase in product(*(phases(axis) for axis in axes)):
             d, h, w = ([s - low for s in axis.shifts] for axis, low in zip(phase, least, strict=True))
-            taps = np.array([(a * slab.height + b) * slab.pitch + c for a, b, c in product(d, h, w)], dtype=np.int64)
+            along = 1 if slab.copies == 1 else slab.copy
+            taps = np.array(
+                [(a * slab.height + b) * slab.pitch + c * along for a, b, c in product(d, h, w)], dtype=np.int64
+            )
             steps = (taps[:, None] + channel).reshape(-1)
             table.append([len(steps), sum(len(each) for each in offsets), weight])
             offsets.append(steps)
@@ -158,6 +161,8 @@ class BoundPass:
             "slab pitch": slab.pitch,
             "slab depth": slab.depth,
             "slab height": slab.height,
+            "slab copies": slab.copies,
+            "slab copy": slab.copy,
             "offsets": self._keep(np.concatenate([*offsets, [0]]).astype(np.int64)),
             "phase table": self._keep(np.array(table, dtype=np.int64)),
         }

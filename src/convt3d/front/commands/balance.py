@@ -1,4 +1,4 @@
-"""Measures the machine in a fraction of a second: multiply-adds that stay in registers, and copies too large for caches."""
+"""Measures the machine in under a second: multiply-adds that stay in registers, and a copy too large for caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...run.team import launch
 
 _CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers
 _TURNS = 2_000_000
-_REPEATS = 5
+_REPEATS = 10
 _COPIED = 64 << 20  # bytes of all threads, at least
 _MOST_COPIED = 512 << 20
 
@@ -79,12 +79,12 @@ def measured_rates(plan: Plan) -> Rates:
     code = compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"))
     flops = _multiply_rate(code.addresses["multiply"], machine, item, threads)
     moved = _copy_rate(code.addresses["copy"], machine, threads)
-    return Rates(flops, moved, f"measured with {threads} threads: multiply-adds in registers, and a large copy")
+    return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {threads} threads")
 
 
 def _multiply_rate(function: int, machine: Machine, item: int, threads: int) -> float:
     numbers = empty((threads + 1) * machine.lanes(item), f"f{item}")
-    numbers[:] = 0.5  # type: ignore[call-overload]
+    numbers[:] = 0.5
     flop = 2 * _CHAINS * machine.lanes(item) * _TURNS * threads
     return flop / _best(function, [numbers.ctypes.data, _TURNS], threads)
 
@@ -93,7 +93,7 @@ def _copy_rate(function: int, machine: Machine, threads: int) -> float:
     size = min(max(_COPIED, 4 * machine.l3), _MOST_COPIED)
     vectors = size // machine.vector_bytes // threads
     source, target = (empty(size, np.uint8) for _ in range(2))
-    source[:], target[:] = 1, 2  # type: ignore[call-overload]  # pages exist, and are not all the same one of zeros
+    source[:], target[:] = 1, 2  # pages exist, and are not all the same one of zeros
     moved = 2 * vectors * machine.vector_bytes * threads
     return moved / _best(function, [target.ctypes.data, source.ctypes.data, vectors], threads)
 

@@ -49,7 +49,7 @@ def _dump(plan: Plan, first: int, passes: tuple[int, ...]) -> KernelDump:
     load(build.object_code, ["run"])
     loaded = time.perf_counter() - start
     seconds = {"write": written, **build.seconds, "load": loaded}
-    return KernelDump(structure.name, passes, text, texts["emit"], seconds, len(build.object_code))
+    return KernelDump(structure.name, passes, texts["parse"], texts["emit"], seconds, len(build.object_code))
 
 
 def dump_text(dumps: list[KernelDump], what: str) -> str:

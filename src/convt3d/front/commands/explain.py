@@ -11,7 +11,7 @@ from ...plan.cores import get_num_threads
 from ...plan.describe import Account, describe, register_tile
 from ...plan.explain import explain, rewrites, scratch_of_all, tiles
 from ...plan.plan import PassPlan, Plan, make_plan
-from ...plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights
+from ...plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from ...spec.dtypes import DTYPES
 from ..solutions import problems
 from .choose import named_values, settings
@@ -66,6 +66,7 @@ def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
         "bytes": caller_bytes(plan),
         "moved_bytes": sum(load.bytes for load in loads(plan)),
         "intermediate_bytes": plan.intermediate,
+        "tile_statistics_bytes": tile_statistics(plan),
         "packed_weights_bytes": packed_weights(plan),
         "scratch_bytes": plan.scratch,
         "scratch_bytes_all_threads": scratch_of_all(plan),

@@ -1,0 +1,184 @@
+"""Drawn pipelines with data in their stored type, run by the engine and compared with the float64 meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import convt3d as ct
+from convt3d.errors import Error
+from convt3d.run.execute import execute
+from convt3d.spec.dtypes import DTYPES, DType
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.reference import evaluate
+from convt3d.spec.rewrite import round_scalars
+from convt3d.spec.stage import Stage
+
+# Of the largest value of the result. Sums run in float32 (float64 for float64); results are rounded once to storage.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11, "float16": 2e-3, "bfloat16": 1.2e-2}
+AWKWARD_WIDTHS = (1, 3, 7, 8, 15, 16, 17, 31, 32, 33)  # around whole vectors of every instruction set
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    pipeline: Pipeline
+    dtype: DType
+    x: Any  # stored, any strides
+    operands: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        shapes = [array.shape for array in self.operands]
+        return f"{self.pipeline!r} on {self.dtype.name} x {self.x.shape} strides {self.x.strides}, operands {shapes}"
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        return self.pipeline.trace(self.x.shape, [array.shape for array in self.operands]).output
+
+    def run(self, out: Any = None) -> Any:
+        """The engine's result; a voxel it does not write stays NaN."""
+        if out is None:
+            out = np.empty(self.output, self.dtype.storage)
+        out[...] = self.dtype.narrow(np.array(np.nan))
+        execute(self.pipeline, self.dtype, self.x, self.operands, out)
+        return out
+
+    def expected(self, factor: float = 1.0) -> Any:
+        operands = [self.dtype.widen(array) for array in self.operands]
+        return evaluate(round_scalars(self.pipeline, self.dtype), self.dtype.widen(self.x) * factor, operands)
+
+    def check(self, out: Any = None, note: str = "") -> None:
+        got, truth = self.dtype.widen(self.run(out)), self.expected()
+        assert got.shape == truth.shape
+        with np.errstate(all="ignore"):
+            rounded = self.dtype.widen(self.dtype.narrow(truth))
+            finite = np.isfinite(rounded)
+            odd = (np.isnan(got) != np.isnan(rounded)) | (~finite & ~np.isnan(rounded) & (got != rounded))
+            scale = max(1.0, float(np.abs(rounded[finite]).max(initial=0.0)))
+            error = float(np.abs(got - rounded)[finite].max(initial=0.0)) / scale
+        assert not odd.any(), f"{note}{self!r}: NaN or infinity differ at {np.argwhere(odd)[:3].tolist()}"
+        if not error <= TOLERANCE[self.dtype.name]:
+            # Ill-conditioned, such as a norm of nearly equal values? Then the meaning itself moves with its input.
+            eps = 2.0**-22 if self.dtype.accumulate == "float32" else 2.0**-50
+            moved = np.abs(self.expected(1.0 + eps) - truth)
+            allowed = TOLERANCE[self.dtype.name] + 8 * float(np.nanmax(moved[finite], initial=0.0)) / scale
+            assert error <= allowed, f"{note}{self!r}: error {error:.3g} of scale {scale:.3g}, allowed {allowed:.3g}"
+
+
+def make(
+    pipeline: Pipeline, x: tuple[int, ...], kernel: tuple[int, ...], dtype: str = "float32", seed: int = 0
+) -> Case:
+    """A case with normal data: weights scaled to keep sums near 1, variances and divisors away from zero."""
+    rng, kind = np.random.default_rng(seed), DTYPES[dtype]
+    operands = []
+    for slot, shape in zip(pipeline.slots, pipeline.operand_shapes(x, kernel), strict=True):
+        values = rng.standard_normal(shape)
+        if slot.operand.kind == "kernel":
+            values /= np.sqrt(shape[0] * 8)
+        if slot.operand.role == "running_var" or isinstance(pipeline.stages[slot.stage], ct.Divide):
+            values = np.abs(values) + 0.5
+        operands.append(kind.narrow(values))
+    return Case(pipeline, kind, kind.narrow(rng.standard_normal(x)), tuple(operands))
+
+
+def relaid(rng: np.random.Generator, array: Any) -> Any:
+    """The same values in other memory: axes swapped, reversed, or with gaps between elements."""
+    how = rng.integers(5)
+    if how == 0:
+        return array
+    if how == 1:
+        order = rng.permutation(array.ndim)
+        return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
+    steps = tuple(int(rng.integers(1, 3)) for _ in array.shape)
+    room = np.zeros([size * step + 1 for size, step in zip(array.shape, steps, strict=True)], array.dtype)
+    view = room[tuple(slice(0, size * step, step) for size, step in zip(array.shape, steps, strict=True))]
+    if how >= 3:
+        view = view[:, :, ::-1, :, ::-1]
+    view[...] = array
+    return view
+
+
+def drawn(rng: np.random.Generator, dtype: str) -> Case:
+    """A random pipeline that can be planned, with stages on both sides of the convolution and odd sizes."""
+    while True:
+        try:
+            return _try(rng, dtype)
+        except Error:  # stages and sizes that do not fit together
+            continue
+
+
+def _try(rng: np.random.Generator, dtype: str) -> Case:
+    stride, dilation = _triple(rng, 1, 4), _triple(rng, 1, 3)
+    extra = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True))
+    groups = int(rng.choice([1, 1, 2, 3]))
+    conv = ct.ConvTranspose3d(stride, _triple(rng, 0, 3), extra, groups, dilation, bool(rng.integers(2)))
+    before = [_stage(rng) for _ in range(rng.integers(0, 3))]
+    after = [_stage(rng) for _ in range(rng.integers(0, 5))]
+    stages: list[Stage] = [*before, conv, *after]
+    for label in ("a", "b")[: rng.choice([0, 0, 0, 1, 1, 2])]:
+        at = int(rng.integers(0, len(stages) + 1))
+        stages.insert(at, ct.Keep(label))
+        use = (ct.Add, ct.Multiply, ct.Subtract)[rng.integers(3)](label)
+        stages.insert(int(rng.integers(at + 1, len(stages) + 1)), use)
+    if rng.integers(8) == 0:
+        stages.append(ct.Add("x"))
+    pipeline = Pipeline(*stages)
+    sizes = [int(size) for size in rng.integers(1, 8, 3)]
+    if rng.integers(4) == 0:
+        sizes[2] = int(rng.choice(AWKWARD_WIDTHS))
+    channels = groups * int(rng.integers(1, 4))
+    collapsed = any(isinstance(s, _REDUCTIONS) and s.over == "channels" for s in before)
+    kernel = (1 if collapsed else channels, int(rng.integers(1, 8)), *_triple(rng, 1, 5))
+    case = make(pipeline, (int(rng.integers(1, 3)), channels, *sizes), kernel, dtype, int(rng.integers(2**31)))
+    operands = tuple(
+        relaid(rng, _thinned(rng, array)) if slot.operand.kind == "tensor" else array
+        for slot, array in zip(pipeline.slots, case.operands, strict=True)
+    )
+    found = Case(pipeline, case.dtype, relaid(rng, case.x), operands)
+    if np.prod(found.output) > 400_000:
+        raise ct.ArgumentError("drawn", "output", found.output, "is too large for a quick test", "Draw again")
+    return found
+
+
+def _thinned(rng: np.random.Generator, array: Any) -> Any:
+    """A tensor may have size 1 where the value is larger: it is repeated there."""
+    return array[tuple(slice(0, 1) if rng.integers(4) == 0 else slice(None) for _ in array.shape)]
+
+
+def _triple(rng: np.random.Generator, low: int, high: int) -> tuple[int, int, int]:
+    a, b, c = (int(v) for v in rng.integers(low, high, 3))
+    return a, b, c
+
+
+_REDUCTIONS = (ct.Sum, ct.Mean, ct.Max, ct.LogSumExp)
+
+
+def _stage(rng: np.random.Generator) -> Stage:
+    coin = bool(rng.integers(2))
+    over = "channels" if coin else "spatial"
+    options = [
+        lambda: ct.MaxPool3d(_triple(rng, 1, 4), _triple(rng, 1, 4)),
+        lambda: ct.MaxPool3d((2, 3, 3), (1, 2, 3), (1, 1, 0), ceil_mode=True),
+        lambda: ct.MaxPool3d(2),
+        lambda: ct.AvgPool3d(_triple(rng, 1, 3)),
+        lambda: ct.AvgPool3d(3, 2, 1, ceil_mode=True, count_include_pad=coin),
+        lambda: ct.LayerNorm(affine=coin),
+        lambda: ct.LayerNorm("width", affine=coin),
+        lambda: ct.Softmax(over),
+        lambda: _REDUCTIONS[rng.integers(4)](over),
+        lambda: _REDUCTIONS[rng.integers(4)](over),
+        lambda: ct.BatchNorm(affine=coin),
+        lambda: ct.GroupNorm(1, affine=coin),
+        lambda: ct.InstanceNorm(affine=coin),
+        lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)](0.5),
+        lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("channel"),
+        lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("tensor"),
+        lambda: ct.Clamp(-1.0, 1.5) if coin else ct.Clamp(min=-0.5),
+        lambda: ct.GELU("tanh" if coin else "none"),
+        lambda: (ct.ReLU, ct.Sigmoid, ct.Tanh, ct.SiLU, ct.Mish, ct.HardSwish, ct.HardTanh)[rng.integers(7)](),
+        lambda: (ct.ReLU, ct.Sigmoid, ct.Tanh, ct.SiLU, ct.Mish, ct.HardSwish, ct.HardTanh)[rng.integers(7)](),
+        lambda: ct.LeakyReLU(0.1) if coin else ct.PReLU(),
+        lambda: ct.Softplus(2.0, 3.0),
+    ]
+    return options[rng.integers(len(options))]()

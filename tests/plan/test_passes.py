@@ -1,0 +1,123 @@
+"""Every stage has a meaning and a way into a pass; passes end only where all voxels of a channel are needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.draws import drawn
+from spec.stage_rows import classes
+
+import convt3d as ct
+from convt3d.emit.chain import STEPS
+from convt3d.plan.explain import explain
+from convt3d.plan.passes import LOWER, Affine, Chain, Conv, Pool, Reduce, RowNorm
+from convt3d.plan.plan import Plan, make_plan
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.reference import MEANINGS
+
+STRUCTURAL = {ct.ConvTranspose3d, ct.MaxPool3d, ct.AvgPool3d, ct.GroupNorm, ct.InstanceNorm}  # steps of their own
+X, W = (2, 3, 4, 5, 6), (3, 4, 3, 2, 3)
+
+
+def plan_of(*stages: object, x: tuple[int, ...] = X, dtype: str = "float32") -> Plan:
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(2), *stages)
+    return make_plan(pipeline, x, pipeline.operand_shapes(x, W), DTYPES[dtype])
+
+
+def test_every_stage_has_a_meaning_a_lowering_and_an_emitter() -> None:
+    """A stage added to the vocabulary and forgotten here would fail only when somebody uses it."""
+    stages = classes()
+    assert set(MEANINGS) == stages
+    assert set(LOWER) == stages
+    assert set(STEPS) - {Affine} == stages - STRUCTURAL
+    assert Affine in STEPS  # how the statistics of GroupNorm and InstanceNorm are applied
+
+
+@pytest.mark.parametrize(
+    ("stages", "passes"),
+    [
+        pytest.param((), 1, id="convolution alone"),
+        pytest.param((ct.LayerNorm(), ct.GELU(), ct.Multiply(2.0)), 1, id="channels are vertical in a tile"),
+        pytest.param((ct.MaxPool3d(2), ct.AvgPool3d(2), ct.Sum()), 1, id="pools read a larger box"),
+        pytest.param((ct.LayerNorm("width"), ct.ReLU()), 1, id="rows are whole"),
+        pytest.param((ct.Softmax("spatial"),), 2, id="softmax needs all voxels first"),
+        pytest.param((ct.InstanceNorm(), ct.ReLU(), ct.GroupNorm(2)), 3, id="each norm needs all voxels"),
+        pytest.param((ct.Mean("spatial"), ct.GELU()), 2, id="a reduction is a new, small value"),
+        pytest.param((ct.LayerNorm("width"), ct.MaxPool3d(2)), 2, id="a window reads parts of rows"),
+        pytest.param((ct.Keep("a"), ct.GELU(), ct.Multiply("a")), 1, id="kept in registers and cache"),
+        pytest.param((ct.Keep("a"), ct.LayerNorm("width"), ct.Add("a")), 2, id="kept across rows: stored"),
+        pytest.param((ct.Keep("a"), ct.Keep("b"), ct.Add("a"), ct.Multiply("b")), 1, id="two kept, both local"),
+    ],
+)
+def test_passes(stages: tuple[object, ...], passes: int) -> None:
+    """Each pass walks over the whole volume: one more costs a trip to memory."""
+    plan = plan_of(*stages)
+    assert len(plan.passes) == passes
+    assert plan.passes[-1].steps.dest == "out"
+
+
+def test_passes_hand_over_without_a_gap() -> None:
+    """Each pass starts from the input or from what an earlier pass or its statistics have left."""
+    for seed in range(150):
+        case = drawn(np.random.default_rng(seed), "float32")
+        plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
+        known = {"x"}
+        for one in plan.passes:
+            steps = one.steps
+            assert steps.source in known
+            for op in steps.ops:
+                for link in op.links if isinstance(op, Chain) else [op] if isinstance(op, RowNorm) else []:
+                    for name in link.arrays:
+                        assert name.startswith("operand") or name.split(".")[0] in known, (case, name)
+            assert sum(isinstance(op, Reduce) for op in steps.ops) == (steps.finish is not None)
+            known |= {steps.dest or "", steps.finish.result if steps.finish else ""}
+        assert sum(isinstance(op, Conv) for one in plan.passes for op in one.steps.ops) == 1
+
+
+def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
+    """An aliased value has the output's shape and type, is read by the next pass only, and voxel by voxel."""
+    found = 0
+    for seed in range(400):
+        case = drawn(np.random.default_rng(seed), ("float32", "float64", "float16")[seed % 3])
+        plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
+        for name in plan.aliases:
+            found += 1
+            assert case.dtype.name == case.dtype.accumulate
+            at = next(i for i, one in enumerate(plan.passes) if one.steps.dest == name)
+            assert plan.passes[at].steps.result == plan.trace.output
+            reader = plan.passes[at + 1].steps
+            assert reader.source == name
+            assert reader.shape == plan.trace.output
+            assert not any(isinstance(op, (Conv, Pool)) for op in reader.ops)
+            others = [one.steps for i, one in enumerate(plan.passes) if i != at + 1]
+            assert all(one.source != name for one in others)
+            links = [link for one in plan.passes for op in one.steps.ops if isinstance(op, Chain) for link in op.links]
+            assert all(name not in link.arrays for link in links)
+    assert found > 10
+
+
+@pytest.mark.parametrize(
+    ("stages", "dtype", "aliased"),
+    [
+        pytest.param((ct.Softmax("spatial"),), "float32", 1, id="softmax in place"),
+        pytest.param((ct.InstanceNorm(), ct.GroupNorm(2)), "float64", 2, id="one after the other"),
+        pytest.param((ct.Softmax("spatial"),), "float16", 0, id="values are wider than the output"),
+        pytest.param((ct.Softmax("spatial"), ct.MaxPool3d(2)), "float32", 0, id="the output is smaller"),
+        pytest.param((ct.Softmax("spatial"), ct.MaxPool3d(1)), "float32", 0, id="a pool reads other voxels"),
+        pytest.param((ct.Keep("a"), ct.Softmax("spatial"), ct.Add("a")), "float32", 1, id="kept: not, softmax: yes"),
+        pytest.param((ct.InstanceNorm(), ct.Keep("a"), ct.Max(), ct.Multiply("a")), "float32", 1, id="kept after"),
+    ],
+)
+def test_aliases(stages: tuple[object, ...], dtype: str, aliased: int) -> None:
+    """Known cases, so that the property above is not true for want of aliases."""
+    assert len(plan_of(*stages, dtype=dtype).aliases) == aliased
+
+
+def test_a_plan_is_printable() -> None:
+    """repr and explain are what a bug report holds; neither may need an array."""
+    for seed in range(20):
+        case = drawn(np.random.default_rng(seed), "float32")
+        plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
+        assert "ct3d_f32_" in plan.passes[0].structure.name
+        assert "passes=" in repr(plan)
+        assert "scratch" in explain(plan)

@@ -1,0 +1,83 @@
+"""NaN and infinity in every array, against PyTorch: kernels multiply padding zeros with weights, and Inf * 0 is NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.data import sprinkled
+
+import convt3d as ct
+
+torch = pytest.importorskip("torch")
+INF, NAN = np.inf, np.nan
+
+
+def reference(x: Any, w: Any, bias: Any = None, **parameters: Any) -> Any:
+    """PyTorch in float64: the same infinities and NaN, and finite values to compare with."""
+    tensors = [None if array is None else torch.from_numpy(array.astype(np.float64)) for array in (x, w, bias)]
+    return torch.nn.functional.conv_transpose3d(*tensors, **parameters).numpy()
+
+
+def same(got: Any, expected: Any, rtol: float = 1e-4) -> None:
+    for test in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(test(got), test(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_allclose(got[finite], expected[finite], rtol=rtol, atol=rtol * 10)
+
+
+@pytest.mark.parametrize("special", [(NAN,), (INF,), (-INF,), (NAN, INF, -INF)], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights(special: tuple[float, ...], stride: int, dtype: str, rng: Any) -> None:
+    """Only the outputs that a weight reaches may show it: not those where padding stands in for the input."""
+    x = rng.standard_normal((2, 3, 4, 5, 6)).astype(dtype)
+    w = sprinkled(rng, rng.standard_normal((3, 4, 3, 3, 3)).astype(dtype), special)
+    y = ct.conv_transpose3d(x, w, stride=stride, padding=1)
+    same(y, reference(x, w, stride=stride, padding=1))
+
+
+@pytest.mark.parametrize("special", [(NAN,), (INF,), (NAN, INF, -INF)], ids=str)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_input_and_bias(special: tuple[float, ...], stride: int, rng: Any) -> None:
+    """A bad voxel must stay within its kernel's reach, although rows of a plane share vectors; a bad bias in its channel."""
+    x = sprinkled(rng, rng.standard_normal((2, 3, 4, 5, 17)).astype(np.float32), special, share=0.01)
+    w = rng.standard_normal((3, 4, 3, 3, 3)).astype(np.float32)
+    bias = np.array([0.5, special[0], -1.0, special[-1]], np.float32)
+    got = ct.conv_transpose3d(x, w, bias, stride=stride, padding=1)
+    same(got, reference(x, w, bias, stride=stride, padding=1))
+
+
+@pytest.mark.parametrize("special", [NAN, INF, -INF], ids=str)
+def test_one_bad_sample_does_not_touch_the_others(special: float, rng: Any) -> None:
+    """Statistics belong to a sample: its batch mates give the same bits with it and without it."""
+    pipe = ct.Pipeline(ct.ConvTranspose3d(2), ct.InstanceNorm(), ct.Softmax("spatial"))
+    x, w = rng.standard_normal((3, 2, 4, 5, 6)).astype(np.float32), rng.standard_normal((2, 3, 3, 3, 3)).astype("f")
+    good = pipe(x, w)
+    x[1, 0, 2, 2, 2] = special
+    bad = pipe(x, w)
+    assert good[[0, 2]].tobytes() == bad[[0, 2]].tobytes()
+    assert np.isnan(bad[1]).any()
+
+
+def test_weights_too_large_for_float32_after_folding(rng: Any) -> None:
+    """A batch norm folded into the weights may overflow where the pipeline itself does not."""
+    x, w = rng.standard_normal((1, 2, 3, 3, 3)).astype("f"), np.full((2, 3, 2, 2, 2), 1e30, np.float32)
+    pipe = ct.Pipeline(ct.ConvTranspose3d(), ct.BatchNorm(eps=0.0))
+    mean, var = np.zeros(3, np.float32), np.full(3, 1e-30, np.float32)
+    y = torch.nn.functional.conv_transpose3d(torch.from_numpy(x), torch.from_numpy(w)).double()
+    expected = (y / torch.sqrt(torch.from_numpy(var).double())[None, :, None, None, None]).numpy()
+    with np.errstate(over="ignore"):
+        rounded = expected.astype(np.float32)
+    got = pipe(x, w, mean, var)
+    assert (np.isfinite(got) == np.isfinite(rounded)).all()
+
+
+@pytest.mark.parametrize("mode", ["none", "tanh"])
+def test_gelu_of_minus_infinity_is_nan_as_in_pytorch(mode: str) -> None:
+    """-inf * 0: PyTorch gives NaN, in both forms."""
+    x = np.array([-INF, INF, NAN, 0.0], np.float32).reshape(1, 1, 1, 1, 4)
+    w = np.ones((1, 1, 1, 1, 1), np.float32)
+    got = ct.Pipeline(ct.ConvTranspose3d(), ct.GELU(mode))(x, w)
+    np.testing.assert_array_equal(got, torch.nn.functional.gelu(torch.from_numpy(x), approximate=mode).numpy())

@@ -1,0 +1,80 @@
+"""The examples run, quickly, and print what they promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import convt3d
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+
+# file -> pieces of its output
+PRINTS = {
+    "quickstart.py": (
+        "result (2, 16, 12, 20, 24) float32",
+        "same bits with out=: True",
+        "largest difference from the meaning",
+        "refused: conv_transpose3d: output_padding = (1, 1, 1): must be smaller",
+    ),
+    "torch_tensors.py": (
+        "Tensor (2, 16, 8, 12, 12) torch.float32",
+        "channels_last_3d gives the same bits: True",
+        "torch.bfloat16:",
+    ),
+    "pipeline.py": (
+        "takes x, w, bias, multiply_other",
+        "Add(other='y')",
+        "needed ",
+        "result (1, 10, 5, 18, 22), largest difference from the meaning",
+    ),
+    "volume_upsampling.py": (
+        "-> (1, 32, 6, 12, 10)",
+        "-> (1, 16, 12, 24, 20)",
+        "-> (1, 8, 24, 48, 40)",
+        "of the scale",
+    ),
+}
+
+
+def run(path: Path, **environment: str) -> str:
+    """Its output, from an interpreter for which every warning is an error and which sees the same convt3d."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PRINTS)
+def test_example_prints(name: str) -> None:
+    if "torch" in name:
+        pytest.importorskip("torch")
+    output = run(EXAMPLES / name)
+    for piece in PRINTS[name]:
+        assert piece in output
+
+
+def test_torch_example_without_torch(tmp_path: Path) -> None:
+    """It says so and ends well."""
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')\n")
+    source = Path(convt3d.__file__).parents[1]
+    output = run(EXAMPLES / "torch_tensors.py", PYTHONPATH=os.pathsep.join([str(tmp_path), str(source)]))
+    assert output == "skipped: this example needs torch (pip install torch)\n"
+
+
+def test_every_example_is_tested_and_short() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTS)
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 60, path.name
