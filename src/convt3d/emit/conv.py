@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ..plan.geometry import FROM, PLACE, POSITION_COUNT, READ, VALID
+from ..plan.geometry import FROM, PLACE, POSITION, POSITION_COUNT, READ, VALID
 from ..plan.structure import RegisterTile
 from .kernel import AXES, Kernel
 from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
 from .values import I64, PTR, Number
 
-PHASE_WORDS = 3  # steps, first offset, first weight
+PHASE_WORDS = 6  # steps, first offset, first weight; along the depth: taps, shift of the first, distance between them
 
 
 def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
@@ -94,13 +94,16 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
             x_plane = b.at(x, b.mul(d, b.mul(k.param("slab height"), pitch)), k.number)
             y_plane = b.at(y, b.mul(d, k.param("plane")), k.number)
 
-            def block(n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane) -> None:
+            at_depth = b.add(k.span("d", step, POSITION), d)
+
+            def block(
+                n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
+            ) -> None:
                 at = b.mul(vector, k.lanes)
                 arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
-                shared = (k.pointer("offsets"), k.pointer("phase table"))
-                b.call(
-                    columns[n - 1], *arguments, *shared, k.param("phases"), k.param("pitch phased"), k.param("phase")
-                )
+                tables = (k.pointer("offsets"), k.pointer("phase table"))
+                sizes = (k.param("phases"), k.param("pitch phased"), k.param("phase"), at_depth, k.param("in depth"))
+                b.call(columns[n - 1], *arguments, *tables, *sizes)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
             with b.loop(0, whole, tile.columns) as vector:
@@ -112,29 +115,46 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
 
 
 def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
-    """All phases and output channels of one group for n vectors of positions."""
+    """All phases and output channels of one group for n vectors of positions in one plane.
+
+    Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
+    """
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
-    counts = [(name, I64) for name in ("phase_count", "channel", "phase")]
+    counts = [(name, I64) for name in ("phase_count", "channel", "phase", "at_depth", "in_depth")]
     b = k.define(f"columns_{n}", [*pointers, *counts])
     a = b.args
     full, rest = _micro(k, tile.rows, n), _micro(k, tile.rest, n) if tile.rest else None
     with b.loop(0, a["phase_count"]) as p:
-        steps, offset, weight = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
-        offsets, y = b.at(a["offsets"], offset, I64), b.at(a["y"], b.mul(p, a["phase"]), k.number)
+        words = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
+        steps, offset, weight, taps, shift, apart = words
+        # Tap i along the depth meets input plane  meets - i * apart.
+        meets = b.add(a["at_depth"], shift)
+        beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
+        first = b.min(b.sdiv(beyond, apart), taps)
+        last = b.max(b.min(b.sdiv(b.add(b.max(meets, -1), apart), apart), taps), first)
+        last = b.select(b.compare("<", meets, 0), first, last)
+        each = b.sdiv(steps, b.max(taps, 1))
+        skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
+        offsets, y = b.at(a["offsets"], b.add(offset, skipped), I64), b.at(a["y"], b.mul(p, a["phase"]), k.number)
         w = b.at(a["w"], weight, k.number)
 
-        def one(micro: ir.Function, block: Number, tables: tuple[ir.Value, ...] = (offsets, y, w, steps)) -> None:
+        def one(
+            micro: ir.Function,
+            block: Number,
+            rows: int,
+            tables: tuple[ir.Value, ...] = (offsets, y, w, steps),
+            part: tuple[ir.Value, ...] = (skipped, left),
+        ) -> None:
             offsets, y, w, steps = tables
-            rows = b.mul(block, tile.rows)
-            b.call(
-                micro, a["x"], offsets, steps, b.at(w, b.mul(rows, steps), k.number),
-                b.at(y, b.mul(rows, a["channel"]), k.number), a["channel"], b.at(a["bias"], rows, k.number),
-            )  # fmt: skip
+            before = b.mul(block, tile.rows)
+            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
+            out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
+            b.call(micro, a["x"], offsets, part[1], weights, out, a["channel"], bias)
 
         with b.loop(0, blocks) as block:
-            one(full, block)
+            one(full, block, tile.rows)
         if rest is not None:
-            one(rest, blocks)
+            one(rest, blocks, tile.rest)
     b.ret()
     return b.function
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ..spec.shapes import ConvAxis
 from ..spec.stage import Stage
-from ..spec.stages import Binary, GroupNorm, Keep, LayerNorm
-from .geometry import phases
+from ..spec.stages import Binary, GroupNorm, Keep
 from .passes import Chain, Conv, Finish, Pass, Pool, Reduce, RowNorm
 from .plan import PassPlan, Plan
 from .structure import RegisterTile
@@ -118,16 +119,10 @@ class _Words:
     def steps(self) -> Iterator[str]:
         one = self.one.steps
         box = by(tuple(axis.longest(0, "read") for axis in self.one.tiling.axes))
-        convolves_first = bool(one.ops) and isinstance(one.ops[0], Conv)
-        if not convolves_first:
-            yield f"load {box} voxels of {self._array(one.source)}"
+        yield f"load {box} voxels of {self._array(one.source)}"
         for op in one.ops:
             if isinstance(op, Conv):
-                yield (
-                    f"put {box} voxels of {self._array(one.source)} into a slab"
-                    if op is one.ops[0]
-                    else "put them into a slab"
-                )
+                yield "put them into a slab, with zeros around them"
                 yield self._convolve(op)
             elif isinstance(op, Pool):
                 yield repr(self.plan.rewritten.pipeline.stages[op.stage])
@@ -145,13 +140,12 @@ class _Words:
     def _convolve(self, op: Conv) -> str:
         pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
         axes = pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])
-        counts = [[len(phase.taps) for phase in phases(axis)] for axis in axes]
-        fewest, most = (prod(choose(taps) for taps in counts) for choose in (min, max))
+        counts = [_tap_counts(axis) for axis in axes]
+        fewest, most = prod(low for low, _ in counts), prod(high for _, high in counts)
         taps = f"{most}" if fewest == most else f"{fewest} to {most}"
         channels = trace.values[op.stage][1] // pipeline.conv.groups
-        return (
-            f"{pipeline.conv!r}: phases {prod(map(len, counts))}, taps of a phase {taps}, channels of a tap {channels}"
-        )
+        count = prod(axis.stride for axis in axes)
+        return f"{pipeline.conv!r}: phases {count}, taps of a phase {taps}, channels of a tap {channels}"
 
     def _stage(self, stage: Stage, arrays: tuple[str, ...]) -> str:
         return repr(stage) + (f" with {', '.join(map(self._array, arrays))}" if arrays else "")
@@ -166,6 +160,12 @@ class _Words:
         if kind == "value":
             return f"value {rest}" + (" (in the output array)" if name in self.plan.aliases else "")
         return {"x": "the input", "out": "the output"}[name]
+
+
+def _tap_counts(axis: ConvAxis) -> tuple[int, int]:
+    """Taps of the phase that has fewest along an axis, and of the one that has most."""
+    taps = Counter(k * axis.dilation % axis.stride for k in range(axis.kernel))
+    return min(taps.values()) if len(taps) == axis.stride else 0, max(taps.values())
 
 
 # --- why it ends ------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
     if readers:
         return f"the value is kept: pass {' and '.join(map(str, readers))} reads it again"
     norm = next(op.stage for op in one.ops if isinstance(op, RowNorm))
-    return f"{LayerNorm.__name__}(over={norm.over!r}) needs whole rows, and pass {number + 2} reads windows of them"
+    return f"{norm.name} over {norm.over} needs whole rows, and pass {number + 2} reads windows of them"
 
 
 def _reads_again(one: Pass, name: str | None) -> bool:

@@ -8,6 +8,7 @@ from .cores import get_num_threads
 from .describe import Account, by, describe, register_tile
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
+from .tiles import Slab
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
@@ -65,10 +66,7 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         rest = f", last block {registers.rest} rows" if registers.rest else ""
         shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
         rows.append(("registers", shape + rest))
-        slab = tiling.slab
-        rows.append(
-            ("slab", f"{slab.depth}x{slab.height} rows, pitch {slab.pitch}; a channel every {slab.channel} numbers")
-        )
+        rows.append(("slab", _slab(tiling.slab)))
     arithmetic, memory = load.seconds(rates)
     rows += [
         ("scratch", f"{_amount(tiling.scratch)} for a thread, whose L2 cache has {_amount(plan.machine.l2)}"),
@@ -81,6 +79,11 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
     ]
     head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
     return [head, *(f"  {name:<9} {text}" for name, text in rows)]
+
+
+def _slab(slab: Slab) -> str:
+    copies = f"; {slab.copies} copies, one for each shift along the width" if slab.copies > 1 else ""
+    return f"{slab.depth}x{slab.height} rows, pitch {slab.pitch}; a channel every {slab.channel} numbers{copies}"
 
 
 def _shared(stages: tuple[str, ...]) -> str:

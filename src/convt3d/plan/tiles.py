@@ -17,6 +17,8 @@ from .machine import Machine
 from .passes import Chain, Conv, Pass, Pool, RowNorm, Unphase
 from .structure import register_tile
 
+_CACHES = 4  # scratch of a thread may be this many times the second-level cache
+
 UNROLL = 2  # vectors of positions that a chain walks together
 
 # A tile that is spread over this many threads at most still keeps all of them busy.
@@ -68,7 +70,10 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         w = next((n for n in _halvings(width) if make(1, 1, n).scratch <= machine.l2 // 2), 1)
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     options = [make(d, h, w, copies) for d, h, copies in product(_halvings(depth), _halvings(height), both)]
-    return min(options, key=lambda tiling: _cost(trace, one, tiling, machine, item))
+    small = [tiling for tiling in options if tiling.scratch <= _CACHES * machine.l2]
+    if not small:
+        return min(options, key=lambda tiling: tiling.scratch)
+    return min(small, key=lambda tiling: _cost(trace, one, tiling, machine, item))
 
 
 def _halvings(size: int) -> list[int]:

@@ -145,7 +145,9 @@ class BoundPass:
                 [(a * slab.height + b) * slab.pitch + c * along for a, b, c in product(d, h, w)], dtype=np.int64
             )
             steps = (taps[:, None] + channel).reshape(-1)
-            table.append([len(steps), sum(len(each) for each in offsets), weight])
+            depth = phase[0].shifts
+            along_depth = [len(depth), depth[0] if depth else 0, depth[0] - depth[1] if len(depth) > 1 else 1]
+            table.append([len(steps), sum(len(each) for each in offsets), weight, *along_depth])
             offsets.append(steps)
             weight += len(steps) * per_out
         sizes = {
@@ -161,6 +163,7 @@ class BoundPass:
             "slab pitch": slab.pitch,
             "slab depth": slab.depth,
             "slab height": slab.height,
+            "in depth": axes[0].size,
             "slab copies": slab.copies,
             "slab copy": slab.copy,
             "offsets": self._keep(np.concatenate([*offsets, [0]]).astype(np.int64)),

@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 ALIGNMENT = 64
 HUGE_PAGE = 2 << 20
 HUGE_FROM = 4 << 20
+SCRATCH_HUGE_FROM = 256 << 10
 SCRATCH_KEPT = 64 << 20  # bytes kept per thread between calls
 
 
@@ -87,6 +88,9 @@ def _take(size: int) -> NDArray[np.uint8]:
     fitting = [index for index, block in enumerate(kept) if block.size >= size]
     if fitting:
         return kept.pop(min(fitting, key=lambda index: kept[index].size))
+    if size >= SCRATCH_HUGE_FROM:  # a tile's channels lie on many small pages, but on one huge page
+        size = -(-size // HUGE_PAGE) * HUGE_PAGE
+        return empty(max(size, HUGE_FROM), np.uint8)  # type: ignore[return-value]
     return empty(size, np.uint8)  # type: ignore[return-value]
 
 
