@@ -193,7 +193,7 @@ def test_explain_says_what_runs_and_what_it_costs() -> None:
         "rewrite bias_through_max_pool",
         "rewrite channel_constant_through_sum",
         "rewrite unread_outputs: 63x63x63 -> 60x60x60",
-        "nominal 268.435 GFLOP",  # the figures of OPERATORS.md
+        "nominal 268.435 GFLOP",  # the figures of the operators' table
         "needed  216.790 GFLOP",
         "scratch ",
     ):

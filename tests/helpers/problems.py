@@ -1,4 +1,4 @@
-"""The five operators of OPERATORS.md as pipelines, with their benchmark shapes; written from that page alone."""
+"""The five operators as pipelines, with their benchmark shapes; written from the definitions alone."""
 
 from __future__ import annotations
 

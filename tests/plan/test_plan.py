@@ -111,7 +111,8 @@ def test_a_call_uses_the_cache(rng: Any) -> None:
     for _ in range(5):
         pipe(x, w)
     after = _make_plan.cache_info()
-    assert (after.misses - before.misses, after.hits - before.hits) == (1, 4)
+    assert after.misses - before.misses == 1
+    assert after.hits - before.hits >= 4
 
 
 # --- shapes and work --------------------------------------------------------------------------------------------------

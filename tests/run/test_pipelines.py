@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.draws import drawn, relaid
+from helpers.tilings import drawn_tiles
 
 from convt3d.plan.machine import machine
 
@@ -28,6 +29,13 @@ def check(chunk: int, offset: int) -> None:
 def test_native(chunk: int) -> None:
     """The instruction set users get here."""
     check(chunk, 0)
+
+
+@pytest.mark.parametrize("chunk", range(5))
+def test_any_tiles(chunk: int) -> None:
+    """Small volumes are one tile; here they are cut into many of any size, as the cost model might do one day."""
+    with drawn_tiles(chunk):
+        check(chunk, 30_000)
 
 
 @pytest.mark.parametrize("chunk", range(4))

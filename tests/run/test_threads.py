@@ -45,9 +45,22 @@ def test_each_index_runs_once_and_index_0_on_the_caller(count):
 
 
 def test_workers_really_run_at_the_same_time():
-    start = time.perf_counter()
-    parallel(lambda _index: time.sleep(0.1), 4)
-    assert time.perf_counter() - start < 0.35
+    """Several tries, since a busy machine may start a worker so late that the caller has done its share."""
+
+    def overlap() -> int:
+        running: set[int] = set()
+        most: list[int] = []
+
+        def body(index: int) -> None:
+            running.add(index)
+            time.sleep(0.05)
+            most.append(len(running))
+            running.discard(index)
+
+        parallel(body, 4)
+        return max(most)
+
+    assert any(overlap() >= 3 for _ in range(20))
 
 
 def test_native_kernel_takes_items_from_an_atomic_counter():

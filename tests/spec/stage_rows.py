@@ -160,7 +160,7 @@ ROWS: tuple[Row, ...] = (
         "with a factor for each channel",
     ),
     Row(Softmax("channels", scale=-2.5), lambda x: torch.softmax(x, 1) * -2.5, "with a negative number as factor"),
-    Row(LayerNorm(), lambda x: _layer_norm(x, None, None, 1e-5), "the seeds' meaning: channels, eps 1e-5"),
+    Row(LayerNorm(), lambda x: _layer_norm(x, None, None, 1e-5), "the operators' meaning: channels, eps 1e-5"),
     Row(LayerNorm(eps=0.3, affine=True), lambda x, w, b: _layer_norm(x, w, b, 0.3), "affine, an eps that shows"),
     Row(LayerNorm("width"), lambda x: _row_norm(x, None, None, 1e-5), "KernelBench's meaning: each row"),
     Row(LayerNorm("width", 0.2, True), lambda x, w, b: _row_norm(x, w, b, 0.2), "affine vectors lie along the width"),

@@ -1,4 +1,4 @@
-"""The transposed convolution is the sum OPERATORS.md writes down, and PyTorch's, for every legal parameter."""
+"""The transposed convolution is the sum its definition writes down, and PyTorch's, for every legal parameter."""
 
 from __future__ import annotations
 

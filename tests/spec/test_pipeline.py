@@ -272,7 +272,9 @@ def test_bind_errors(positional: tuple[Any, ...], named: dict[str, Any], argumen
 FITTING = [
     pytest.param(Add("channel"), (6,), (6,), id="vector"),
     pytest.param(Add("channel"), (6, 1, 1, 1), (6,), id="vector as (C, 1, 1, 1)"),
-    pytest.param(Add("channel"), (1, 6, 1, 1, 1), (6,), id="vector as (1, C, 1, 1, 1), as the seeds write scale"),
+    pytest.param(
+        Add("channel"), (1, 6, 1, 1, 1), (6,), id="vector as (1, C, 1, 1, 1), as the problem texts write scale"
+    ),
     pytest.param(PReLU(), (1,), (1,), id="one slope"),
     pytest.param(PReLU(), (1, 6, 1, 1, 1), (6,), id="a slope for each channel"),
     pytest.param(Add("tensor"), (1, 6, 1, 3, 5), (1, 6, 1, 3, 5), id="array with axes to repeat"),

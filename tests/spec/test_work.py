@@ -53,7 +53,7 @@ NOMINAL = {
     "conv-transpose3d-avgpool-clamp-softmax-multiply": 2 * 32 * 64 * 16 * 32**2 * 32 * 27,
     "conv-transpose3d-layernorm-gelu-scaling": 2 * 32 * 64 * 16 * 32**2 * 32 * 64,
 }
-PRINTED = {  # nominal / needed GFLOP of the table in OPERATORS.md, with its number of digits
+PRINTED = {  # nominal / needed GFLOP as the operators' table prints it, with its number of digits
     "conv-transpose-3d-asym-input-sq-kernel": ("440.3", "440.3"),
     "conv-transpose3d-max-max-sum": ("268.4", "217"),
     "conv-transpose3d-sum-layernorm-avgpool-gelu": ("58.0", "55.6"),

@@ -46,6 +46,25 @@ def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, av
                 _windows(k, name, row, target, out, (first[2], low[2], count[2]), average, divisor)
 
 
+def emit_phase_pool(k: Kernel, name: str, step: int, channels: Number, average: bool) -> None:
+    """Phase-planar buffer (C, phases, D, plane) -> buffer `name`: output t is the fold of all phases at position t."""
+    b = k.b
+    count = k.spans(step, WRITE_COUNT)
+    origin, target, phases = k.buffer("phased"), k.buffer(name), k.param("phases")
+    start = constant(vector(k.number, k.lanes), 0.0 if average else -math.inf)
+    combine = b.add if average else b.max
+    divisor = b.splat(b.cast(phases, k.number), k.lanes)
+    with b.loop(0, channels) as c, b.loop(0, count[0]) as d, b.loop(0, count[1]) as h:
+        row = k.dot((c, k.param("pitch phased")), (d, k.param("plane")), (h, k.param("slab pitch")))
+        out = k.dot((c, k.param(f"pitch {name}")), (b.add(b.mul(d, count[1]), h), count[2]))
+        with b.loop(0, count[2], k.lanes) as at:
+            with b.loop_carrying(0, phases, 1, [start]) as (phase, folded):
+                place = k.dot((1, row), (phase, k.param("phase")), (at, 1))
+                folded.next = [combine(folded.values[0], b.load(origin, place, k.number, k.lanes))]
+            value = b.div(folded.result[0], divisor) if average else folded.result[0]
+            b.store(value, target, b.add(out, at))
+
+
 def _window(
     k: Kernel, name: str, axis: int, o: Number, low: Number, average: bool
 ) -> tuple[tuple[Number, Number], Number]:

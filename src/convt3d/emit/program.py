@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from ..plan.geometry import POSITION_COUNT, READ, READ_COUNT, WRITE, WRITE_COUNT
 from ..plan.machine import Machine
-from ..plan.passes import Chain, Conv, Pass, Pool, Reduce, RowNorm, Unphase
+from ..plan.passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
 from ..plan.structure import RegisterTile, Structure
 from .chain import emit_chain
 from .conv import convolve, fill_slab
 from .kernel import Kernel
 from .move import ArrayRows, load_box, store_box
 from .phases import unphase
-from .pool import emit_pool
+from .pool import emit_phase_pool, emit_pool
 from .reduce import emit_reduce, emit_row_norm
 from .values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Number
 
@@ -63,6 +63,9 @@ class _Tile:
                 self.buffer = name
             elif isinstance(op, Pool):
                 emit_pool(k, name, self.step, self.buffer, self.channels, *extra)
+                self.buffer, self.step = name, self.step + 1
+            elif isinstance(op, PhasePool):
+                emit_phase_pool(k, name, self.step, self.channels, extra)
                 self.buffer, self.step = name, self.step + 1
             elif isinstance(op, Chain):
                 self._chain(name, op)

@@ -3,7 +3,7 @@
 Vectors have `width` lanes; width 1 is the plain scalar type, never <1 x float>.  Python numbers are accepted wherever a
 value is, and integer arithmetic on two Python ints is done at once in Python, so index expressions stay small.  No
 fast-math flag is ever set: NaN, infinities and signed zeros behave as IEEE 754 says, and a multiply and an add are
-fused only where `fma` is called.
+fused only where `fma` or `multiply_add` is called.
 """
 
 from __future__ import annotations

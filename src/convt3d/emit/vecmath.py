@@ -18,7 +18,7 @@ units of the last place over the whole range unless said otherwise (asserted by 
   gelu_relative  3.5 for x >= -1, 50 for x >= -6 (6e-6 relative), below that 1e-11 absolute        as gelu
   gelu_tanh   5 for x >= -1, 50 for x >= -3, below that 3e-8 absolute                              1500 (2 |u|)
 
-PyTorch's own float32 GELU errs by up to 1e-6 absolute there.  At minus infinity all GELUs give 0, the limit.
+PyTorch's own float32 GELU errs by up to 1e-6 absolute there.  At minus infinity GELU is NaN, as in PyTorch.
 """
 
 from __future__ import annotations

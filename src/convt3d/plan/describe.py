@@ -10,7 +10,7 @@ from math import prod
 from ..spec.shapes import ConvAxis
 from ..spec.stage import Stage
 from ..spec.stages import Binary, GroupNorm, Keep
-from .passes import Chain, Conv, Finish, Pass, Pool, Reduce, RowNorm
+from .passes import Chain, Conv, Finish, Pass, PhasePool, Pool, Reduce, RowNorm
 from .plan import PassPlan, Plan
 from .structure import RegisterTile
 
@@ -80,7 +80,7 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
 def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]]:
     """The stages of the steps, as they run, with the arrays they read."""
     for op in one.ops:
-        if isinstance(op, (Conv, Pool)):
+        if isinstance(op, (Conv, Pool, PhasePool)):
             yield plan.rewritten.pipeline.stages[op.stage], ()
         elif isinstance(op, RowNorm):
             yield op.stage, op.arrays
@@ -126,6 +126,8 @@ class _Words:
                 yield self._convolve(op)
             elif isinstance(op, Pool):
                 yield repr(self.plan.rewritten.pipeline.stages[op.stage])
+            elif isinstance(op, PhasePool):
+                yield f"{self.plan.rewritten.pipeline.stages[op.stage]!r} over the phases of each position"
             elif isinstance(op, RowNorm):
                 yield self._stage(op.stage, op.arrays)
             elif isinstance(op, Chain):

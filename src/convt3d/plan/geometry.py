@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Range
-from .passes import Conv, Pass, Pool
+from .passes import Conv, Pass, PhasePool, Pool
 
 STEP_WORDS = 9  # words of one geometric step in a row of an axis table
 READ, READ_COUNT, WRITE, WRITE_COUNT, POSITION, POSITION_COUNT, PLACE, FROM, VALID = range(STEP_WORDS)
@@ -116,7 +116,7 @@ def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[
     for op in one.ops:
         if isinstance(op, Conv):
             steps.append(pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])[axis])
-        elif isinstance(op, Pool):
+        elif isinstance(op, (Pool, PhasePool)):
             pool = pipeline.stages[op.stage]
             steps.append(pool.axes(trace.values[op.stage])[axis])  # type: ignore[attr-defined]
     return tuple(steps)

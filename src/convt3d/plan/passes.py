@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..spec.pipeline import Pipeline, Trace
+from ..spec.rewrite import pool_over_phases
 from ..spec.shapes import Shape
 from ..spec.stage import Stage
 from ..spec.stages import (
@@ -91,6 +92,13 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class PhasePool:
+    """Phase-planar buffer -> pooled buffer: the windows hold each phase once, so phases are folded voxel by voxel."""
+
+    stage: int
+
+
+@dataclass(frozen=True)
 class RowNorm:
     """LayerNorm along the width, in place; tiles hold whole rows."""
 
@@ -108,7 +116,7 @@ class Reduce:
     kind: str
 
 
-Op: TypeAlias = Conv | Unphase | Chain | Pool | RowNorm | Reduce
+Op: TypeAlias = Conv | Unphase | Chain | Pool | PhasePool | RowNorm | Reduce
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,7 @@ class _Cutter:
         self.stats = 0
         self.kept: dict[str, str] = {"x": "x"}
         self.local = _local_labels(pipeline, trace)
+        self.phase_pool = pool_over_phases(pipeline)
 
     def run(self) -> tuple[Pass, ...]:
         for index, stage in enumerate(self.pipeline.stages):
@@ -161,11 +170,15 @@ class _Cutter:
 
     def _natural(self) -> None:
         """Steps from here on need (C, D, H, W)."""
+        if self._phased():
+            self.ops.append(Unphase())
+
+    def _phased(self) -> bool:
+        """Whether the value stands in the convolution's phase-planar buffer."""
         phased = False
         for op in self.ops:
-            phased = isinstance(op, Conv) or (phased and not isinstance(op, Unphase))
-        if phased:
-            self.ops.append(Unphase())
+            phased = isinstance(op, Conv) or (phased and not isinstance(op, (Unphase, PhasePool)))
+        return phased
 
     def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:
         self.passes.append(Pass(self.source, self.shape, tuple(self.ops), result, dest, finish))
@@ -196,6 +209,9 @@ class _Cutter:
 
     def pool(self, index: int) -> None:
         self._whole_rows(index)
+        if index == self.phase_pool and self._phased():
+            self.ops.append(PhasePool(index))
+            return
         self._natural()
         self.ops.append(Pool(index))
 

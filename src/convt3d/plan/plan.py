@@ -12,7 +12,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
 from .machine import Machine, machine
-from .passes import Chain, Conv, Pass, Pool, cut
+from .passes import Chain, Conv, Pass, PhasePool, Pool, cut
 from .structure import Structure, structure_of
 from .tiles import Tiling, choose
 
@@ -121,7 +121,7 @@ def _aliases(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]
             for link in op.links
             for array in link.arrays
         ]
-        local = all(not isinstance(op, (Pool, Conv)) for one in readers for op in one.ops)
+        local = all(not isinstance(op, (Pool, PhasePool, Conv)) for one in readers for op in one.ops)
         if local and name not in tensors and all(one.shape == output for one in readers):
             found.append(name)
     return tuple(found)

@@ -13,7 +13,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.stage import Stage
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .machine import Machine
-from .passes import Chain, Conv, Pass, Pool, Reduce, RowNorm, Unphase
+from .passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def structure_of(one: Pass, pipeline: Pipeline, trace: Trace, dtype: DType, mach
         elif isinstance(op, Unphase):
             stride = pipeline.conv.triples[0][2]
             extra = stride if stride <= 2 else 0
+        elif isinstance(op, PhasePool):
+            extra = isinstance(pipeline.stages[op.stage], AvgPool3d)
         elif isinstance(op, Pool):
             pool = pipeline.stages[op.stage]
             assert isinstance(pool, (MaxPool3d, AvgPool3d))
@@ -119,6 +121,7 @@ def _words(op: Any, extra: Any) -> list[str]:
         return [f"conv{extra[0].rows}x{extra[0].columns}"]
     if isinstance(op, Chain):
         return [link.stage.name.lower() for link in op.links]
-    if isinstance(op, Pool):
-        return ["avgpool" if extra[0] else "maxpool"]
+    if isinstance(op, (Pool, PhasePool)):
+        average = extra[0] if isinstance(op, Pool) else extra
+        return ["avgpool" if average else "maxpool"]
     return {RowNorm: ["rownorm"], Reduce: [getattr(op, "kind", "")]}.get(type(op), [])

@@ -14,7 +14,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis
 from .geometry import AxisSpans, axis_steps, shift_range
 from .machine import Machine
-from .passes import Chain, Conv, Pass, Pool, RowNorm, Unphase
+from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
 from .structure import register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
@@ -125,9 +125,10 @@ def layout(
         elif isinstance(op, Unphase):
             if index + 1 < len(one.ops):  # the last one goes straight to the destination
                 natural(f"op{index}", channels, step - 1, "write")
-        elif isinstance(op, Pool):
+        elif isinstance(op, (Pool, PhasePool)):
             natural(f"op{index}", channels, step, "write")
-            add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
+            if isinstance(op, Pool):
+                add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
             step += 1
         elif isinstance(op, Chain):
             for at, link in enumerate(op.links):
@@ -205,7 +206,7 @@ def _cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) 
     moved = 6 * slow * tiling.scratch / item / lanes
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
     work = 300 + moved
-    steps = [op for op in one.ops if isinstance(op, (Conv, Pool))]
+    steps = [op for op in one.ops if isinstance(op, (Conv, Pool, PhasePool))]
     for number, op in enumerate(steps):
         if isinstance(op, Conv):
             work += _convolution_cost(trace, op, number, tiling, machine, lanes)

@@ -39,7 +39,8 @@ from .stages import (
 
 Prepare: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
 
-# Beyond this a sum or quotient of two tensors may overflow float32 although the result of the pipeline would not.
+# Beyond this a sum or quotient of two tensors may overflow float32 although the result of the pipeline would not. Below
+# its inverse to the power 1.5 (2^-96) a product may round to zero, which an infinite input would turn into NaN.
 TAME = 2.0**64
 
 
@@ -207,8 +208,9 @@ def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
 
 
 def tame(arrays: Sequence[Array]) -> bool:
-    """Whether all numbers are finite and of moderate size."""
-    return all(bool(np.all(np.abs(array) <= TAME)) for array in arrays)
+    """Whether all numbers are finite and of moderate size, neither huge nor on the way to zero."""
+    sizes = [np.abs(array) for array in arrays]
+    return all(bool(np.all((size <= TAME) & ((size >= 1.0 / TAME**1.5) | (size == 0.0)))) for size in sizes)
 
 
 def pool_over_phases(pipeline: Pipeline) -> int | None:
