@@ -13,6 +13,7 @@ import pytest
 from helpers.draws import make
 
 import convt3d as ct
+from convt3d.plan.machine import machine
 from convt3d.run import kernels
 
 SAME_STRUCTURE = (ct.LayerNorm(affine=True), ct.GELU(), ct.MaxPool3d(3, 2, 1), ct.InstanceNorm())
@@ -75,7 +76,7 @@ def test_what_the_code_depends_on_is_compiled_anew(
     make(pipeline, *shapes).check()
     before = compiled()
     if change == "isa":
-        if ct.plan.machine.machine().isa != "avx512":
+        if machine().isa != "avx512":
             pytest.skip("no lower instruction set")
         monkeypatch.setenv("CONVT3D_ISA", "avx2")
     stages = (ct.ConvTranspose3d(2), ct.Tanh() if change == "stages" else ct.ReLU())

@@ -16,9 +16,10 @@ from ..plan.geometry import FROM, PLACE, POSITION, POSITION_COUNT, READ, VALID
 from ..plan.structure import RegisterTile
 from .kernel import AXES, Kernel
 from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
-from .values import I64, PTR, Number
+from .values import I64, PTR, Number, constant
 
-PHASE_WORDS = 6  # steps, first offset, first weight; along the depth: taps, shift of the first, distance between them
+PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: taps, shift of the first, their distance
+SUMMED = 512  # steps that are summed on their own before they join the rest: errors grow with the longer of both
 
 
 def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
@@ -78,6 +79,8 @@ def _read_buffer(k: Kernel, step: int, buffer: str, at: Sequence[Number], count:
 def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
     """Slab -> phase-planar buffer (Cout, phases, D, plane); a group has `blocks` full blocks of channels."""
     b = k.b
+    with b.if_(b.compare("<", k.param("phases with taps"), k.param("phases"))):
+        _fill_with_bias(k, step)
     columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
     slab, out = k.buffer("slab"), k.buffer("phased")
     depth, height, width = k.spans(step, POSITION_COUNT)
@@ -102,7 +105,13 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
                 at = b.mul(vector, k.lanes)
                 arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
                 tables = (k.pointer("offsets"), k.pointer("phase table"))
-                sizes = (k.param("phases"), k.param("pitch phased"), k.param("phase"), at_depth, k.param("in depth"))
+                sizes = (
+                    k.param("phases with taps"),
+                    k.param("pitch phased"),
+                    k.param("phase"),
+                    at_depth,
+                    k.param("in depth"),
+                )
                 b.call(columns[n - 1], *arguments, *tables, *sizes)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
@@ -126,7 +135,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     full, rest = _micro(k, tile.rows, n), _micro(k, tile.rest, n) if tile.rest else None
     with b.loop(0, a["phase_count"]) as p:
         words = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
-        steps, offset, weight, taps, shift, apart = words
+        phase, steps, offset, weight, taps, shift, apart = words
         # Tap i along the depth meets input plane  meets - i * apart.
         meets = b.add(a["at_depth"], shift)
         beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
@@ -135,7 +144,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
         last = b.select(b.compare("<", meets, 0), first, last)
         each = b.sdiv(steps, b.max(taps, 1))
         skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
-        offsets, y = b.at(a["offsets"], b.add(offset, skipped), I64), b.at(a["y"], b.mul(p, a["phase"]), k.number)
+        offsets, y = b.at(a["offsets"], b.add(offset, skipped), I64), b.at(a["y"], b.mul(phase, a["phase"]), k.number)
         w = b.at(a["w"], weight, k.number)
 
         def one(
@@ -149,7 +158,10 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             before = b.mul(block, tile.rows)
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            b.call(micro, a["x"], offsets, part[1], weights, out, a["channel"], bias)
+            with b.loop(0, b.max(part[1], 1), SUMMED) as start:
+                some = b.min(b.sub(part[1], start), SUMMED)
+                at = b.at(offsets, start, I64), some, b.at(weights, b.mul(start, rows), k.number)
+                b.call(micro, a["x"], *at, out, a["channel"], bias, start)
 
         with b.loop(0, blocks) as block:
             one(full, block, tile.rows)
@@ -159,16 +171,31 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     return b.function
 
 
+def _fill_with_bias(k: Kernel, step: int) -> None:
+    """What phases without taps are: the bias, everywhere."""
+    b = k.b
+    planes, plane = k.span("d", step, POSITION_COUNT), k.param("plane")
+    with b.loop(0, k.param("out channels")) as c:
+        value = b.splat(b.load(k.pointer("bias"), c, k.number), k.lanes)
+        with b.loop(0, k.param("phases")) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
+            place = k.dot((c, k.param("pitch phased")), (phase, k.param("phase")), (at, 1))
+            b.store(value, k.buffer("phased"), place)
+
+
 def _micro(k: Kernel, rows: int, columns: int) -> ir.Function:
-    """y[m][n] = bias[m] + sum over steps s of w[s][m] * x[offsets[s] + n]: the loop in which all the time is spent."""
+    """y[m][n] = (bias[m], or y[m][n] if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]:
+    the loop in which all the time is spent."""
     name = f"micro_{rows}x{columns}"
     if name in k.module.globals:
         return k.module.globals[name]
-    arguments = [("x", PTR), ("offsets", PTR), ("steps", I64), ("w", PTR), ("y", PTR), ("channel", I64), ("bias", PTR)]
-    b = k.define(name, arguments, noalias=("x", "offsets", "w", "y", "bias"))
+    pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
+    order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
+    b = k.define(name, [*order, ("before", I64)], noalias=("x", "offsets", "w", "y", "bias"))
     a, lanes = b.args, k.lanes
-    start = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows) for _ in range(columns)]
-    with b.loop_carrying(0, a["steps"], 1, start) as (s, sums):
+    fresh = b.compare("==", a["before"], 0)
+    zero = constant(k.number, 0.0)
+    begin = [b.splat(b.select(fresh, b.load(a["bias"], m, k.number), zero), lanes) for m in range(rows)]
+    with b.loop_carrying(0, a["steps"], 1, [value for value in begin for _ in range(columns)]) as (s, sums):
         at = b.load(a["offsets"], s, I64)
         x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
         first = b.mul(s, rows)
@@ -176,8 +203,13 @@ def _micro(k: Kernel, rows: int, columns: int) -> ir.Function:
         for m in range(rows):
             w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
             sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
-    for m in range(rows):
-        for n in range(columns):
-            b.store(sums.result[m * columns + n], a["y"], b.add(b.mul(a["channel"], m), n * lanes))
+    places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
+    with b.if_else(fresh) as (alone, joined):
+        with alone:
+            for value, place in zip(sums.result, places, strict=True):
+                b.store(value, a["y"], place)
+        with joined:
+            for value, place in zip(sums.result, places, strict=True):
+                b.store(b.add(b.load(a["y"], place, k.number, lanes), value), a["y"], place)
     b.ret()
     return b.function

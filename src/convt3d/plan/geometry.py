@@ -8,8 +8,9 @@ stride, padding, dilation or pool. A convolution's outputs are o = stride * t + 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Range
 from .passes import Conv, Pass, PhasePool, Pool
@@ -22,6 +23,7 @@ READ, READ_COUNT, WRITE, WRITE_COUNT, POSITION, POSITION_COUNT, PLACE, FROM, VAL
 class PhaseAxis:
     """Taps of one residue j along one axis, and how far their inputs lie from the position."""
 
+    phase: int  # j
     taps: tuple[int, ...]
     shifts: tuple[int, ...]
 
@@ -38,9 +40,9 @@ def _taps(axis: ConvAxis) -> dict[int, list[tuple[int, int]]]:
 
 
 def phases(axis: ConvAxis) -> tuple[PhaseAxis, ...]:
-    """All phases in order; one without taps gives the bias alone."""
-    pairs = [_taps(axis).get(j, []) for j in range(axis.stride)]
-    return tuple(PhaseAxis(tuple(k for k, _ in own), tuple(shift for _, shift in own)) for own in pairs)
+    """The phases that have taps, in order; the others, of which a long stride has many, give the bias alone."""
+    found = sorted(_taps(axis).items())
+    return tuple(PhaseAxis(j, tuple(k for k, _ in own), tuple(shift for _, shift in own)) for j, own in found)
 
 
 @lru_cache(maxsize=4096)
@@ -84,7 +86,7 @@ class AxisSpans:
             wanted = read
         return tuple(reversed(row)) or (Span(wanted, wanted),)
 
-    @cached_property
+    @lazy
     def _longest(self) -> list[dict[str, int]]:
         """Upper bounds for every step, walked back from the tile; no tile reads, writes or computes more."""
         length, first, advance = min(self.tile, self.size), 0, self.tile

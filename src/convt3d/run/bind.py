@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any
@@ -15,6 +14,7 @@ from ..plan.geometry import STEP_WORDS, AxisSpans, phases, shift_range
 from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import RegisterTile, scalars
+from ..spec.lazy import lazy
 from ..spec.shapes import ConvAxis, PoolAxis
 from ..spec.stages import AvgPool3d
 from .kernels import NativeKernel, kernel
@@ -31,11 +31,11 @@ class BoundPass:
     one: PassPlan
     kept: list[Any] = field(default_factory=list)  # arrays the table points to
 
-    @cached_property
+    @lazy
     def native(self) -> NativeKernel:
         return kernel(self.one.structure, self.plan.machine)
 
-    @cached_property
+    @lazy
     def items(self) -> int:
         return prod(self.one.tiling.counts) * self.plan.trace.values[0][0]
 
@@ -43,17 +43,17 @@ class BoundPass:
     def number(self) -> str:
         return self.plan.dtype.accumulate
 
-    @cached_property
+    @lazy
     def places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.native.names)}
 
-    @cached_property
+    @lazy
     def template(self) -> Words:
         """The table with all that is known without arrays."""
         known = self._sizes()
         return np.array([known.get(name, 0) for name in self.native.names], dtype=np.int64)
 
-    @cached_property
+    @lazy
     def voxels(self) -> npt.NDArray[np.float64]:
         """Voxels of each tile, in the order of items."""
         axes = []
@@ -62,13 +62,13 @@ class BoundPass:
             axes.append([high - low for low, high in ranges])
         return np.array([prod(sizes) for sizes in product(*axes)], dtype=np.float64)
 
-    @cached_property
+    @lazy
     def partial_words(self) -> int:
         """Statistics for each channel of a tile; 0 when the pass makes none."""
         kinds = [op.kind for op in self.one.steps.ops if isinstance(op, Reduce)]
         return STATISTICS[kinds[0]] if kinds else 0
 
-    @cached_property
+    @lazy
     def weights(self) -> WeightLayout | None:
         conv = next((op for op in self.one.steps.ops if isinstance(op, Conv)), None)
         if conv is None:
@@ -136,19 +136,22 @@ class BoundPass:
         least = [shift_range(axis)[0] for axis in axes]
         offsets: list[Words] = []
         table: list[list[int]] = []
-        weight = 0
+        offset = weight = 0
         channel = np.arange(cin // groups) * slab.channel
+        along = 1 if slab.copies == 1 else slab.copy
+        strides = [axis.stride for axis in axes]
         for phase in product(*(phases(axis) for axis in axes)):
             d, h, w = ([s - low for s in axis.shifts] for axis, low in zip(phase, least, strict=True))
-            along = 1 if slab.copies == 1 else slab.copy
             taps = np.array(
                 [(a * slab.height + b) * slab.pitch + c * along for a, b, c in product(d, h, w)], dtype=np.int64
             )
             steps = (taps[:, None] + channel).reshape(-1)
+            number = (phase[0].phase * strides[1] + phase[1].phase) * strides[2] + phase[2].phase
             depth = phase[0].shifts
-            along_depth = [len(depth), depth[0] if depth else 0, depth[0] - depth[1] if len(depth) > 1 else 1]
-            table.append([len(steps), sum(len(each) for each in offsets), weight, *along_depth])
+            apart = depth[0] - depth[1] if len(depth) > 1 else 1
+            table.append([number, len(steps), offset, weight, len(depth), depth[0], apart])
             offsets.append(steps)
+            offset += len(steps)
             weight += len(steps) * per_out
         sizes = {
             "in channels": cin,
@@ -157,7 +160,8 @@ class BoundPass:
             "out group": per_out,
             "groups": groups,
             "weights group": weight,
-            "phases": len(table),
+            "phases": prod(strides),
+            "phases with taps": len(table),
             "phase": slab.phase,
             "plane": slab.plane,
             "slab pitch": slab.pitch,

@@ -48,14 +48,17 @@ class Packed(NamedTuple):
 
 def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
-    key = (layout, weights.shape, weights.dtype.str)
+    # Layers of equal shape differ in some of these numbers, so each has an entry of its own.
+    sample = weights.reshape(-1)[:: max(1, weights.size // 64)].tobytes()
+    key = (layout, weights.shape, weights.dtype.str, sample)
     entry = _kept.entries.get(key)
     if entry is not None and _same_bits(entry[0], weights):
         return entry[1]
-    rows = pack(weights, layout)
+    own = weights.copy()  # first: another thread may write to the caller's array while it is packed
+    rows = pack(own, layout)
     made = Packed(rows, bool(np.isfinite(rows).all()))
     with _kept.lock:
-        _kept.entries[key] = (weights.copy(), made)
+        _kept.entries[key] = (own, made)
         _kept.entries.move_to_end(key)
         while (
             len(_kept.entries) > 1 and sum(a.nbytes + b.weights.nbytes for a, b in _kept.entries.values()) > _KEPT_BYTES

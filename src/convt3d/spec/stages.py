@@ -1,4 +1,4 @@
-"""The vocabulary: every stage a pipeline may hold, with PyTorch's names, order and defaults of parameters.
+"""The vocabulary: every stage a pipeline may hold, with PyTorch's names and meaning of parameters.
 
 To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`, a row in `tests/spec/stage_rows.py`
 (docs/adding_a_stage.md). Values are always (B, C, D, H, W); a reduction keeps its axis with size 1.

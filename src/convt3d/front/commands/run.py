@@ -65,6 +65,7 @@ def _text(screen: Screen, document: dict[str, Any], outcome: Outcome) -> str:
         ["values", compact(document["values"])],
         ["type", plan.dtype.name],
         ["result", " x ".join(map(str, plan.trace.output))],
+        ["kernels", f"ready in {duration(outcome.kernel_seconds)}"],
         ["time", f"{duration(outcome.best)}" + (f" (best of {len(outcome.seconds)})" if outcome.seconds[1:] else "")],
         ["needed", f"{plan.work.needed / 1e9:.4g} GFLOP, {outcome.needed_rate:.4g} GFLOP/s"],
         ["nominal", f"{plan.work.nominal / 1e9:.4g} GFLOP, {outcome.nominal_rate:.4g} GFLOP/s"],
