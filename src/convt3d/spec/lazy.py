@@ -1,7 +1,7 @@
 """An attribute that is computed when it is first asked for, and kept. No lock is held meanwhile.
 
 `functools.cached_property` holds one before Python 3.12, for all objects of a class: a fork while a thread compiles
-under it would leave the child with a lock that nobody releases. Two threads may compute the same value here; they agree.
+under it would leave the child with a lock that nobody releases. Two threads may compute a value here: they agree.
 """
 
 from __future__ import annotations
