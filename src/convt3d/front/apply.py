@@ -12,7 +12,7 @@ from ..run.execute import execute
 from ..run.memory import empty
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
-from .arrays import Storage, Taken, overlap, overlap_within, take
+from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take
 
 
 def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], out: Any = None) -> Any:
@@ -45,7 +45,10 @@ def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], ou
             raise AllocationError(
                 operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"
             ) from None
-        return source.wrap(target) if result is None else result
+        if result is None:
+            return source.wrap(target)
+        mark_written(result)
+        return result
 
 
 def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[Taken]) -> None:

@@ -136,6 +136,13 @@ def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
     return Taken(taken.storage, taken.dtype, wrap)
 
 
+def mark_written(array: Any) -> None:
+    """Tells autograd that a torch tensor has changed, so that a gradient that needs its old values is refused."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
+        torch.autograd.graph.increment_version(array)
+
+
 def overlap_within(array: Storage) -> bool:
     """Whether two elements of the array may share memory (a broadcast or sliding-window view)."""
     if array.size == 0:  # numpy gives empty arrays strides of zero

@@ -20,6 +20,8 @@ from ..spec.stages import AvgPool3d
 from .kernels import NativeKernel, kernel
 from .weights import WeightLayout
 
+_SHARED_FROM = 1_000_000  # operations
+
 Words = npt.NDArray[np.int64]
 
 
@@ -38,6 +40,12 @@ class BoundPass:
     @lazy
     def items(self) -> int:
         return prod(self.one.tiling.counts) * self.plan.trace.values[0][0]
+
+    @lazy
+    def worth_sharing(self) -> bool:
+        """Whether the pass takes longer than it takes to wake another thread, some ten microseconds."""
+        plan = self.plan
+        return plan.work.needed + 32 * sum(map(prod, (plan.trace.values[0], plan.trace.output))) > _SHARED_FROM
 
     @property
     def number(self) -> str:

@@ -111,11 +111,12 @@ class _Run:
             elif isinstance(op, RowNorm):
                 self._put_vectors(f"vector op{index}.0", op.arrays, put, alive)
         channels = steps.result[1]
-        partials = np.empty((steps.shape[0], len(bound.voxels), channels, bound.partial_words), self.number)
-        put("partials", partials.ctypes.data)
+        if bound.partial_words:
+            partials = np.empty((steps.shape[0], len(bound.voxels), channels, bound.partial_words), self.number)
+            put("partials", partials.ctypes.data)
         counter = np.zeros(8, dtype=np.int64)  # a cache line of its own
         put("counter", counter.ctypes.data)
-        threads = min(get_num_threads(), bound.items)
+        threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
         with scratch(bound.one.tiling.scratch * threads) as memory:
             put("scratch", memory.ctypes.data)
             launch(bound.native.address, table.ctypes.data, threads)

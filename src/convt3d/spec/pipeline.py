@@ -105,6 +105,8 @@ class Pipeline:
 
     def bind(self, operator: str, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Operands in slot order from what a call was given by position and by name."""
+        if not named and len(positional) == len(self.slots) and not any(value is None for value in positional):
+            return tuple(positional)
         names = self.operand_names
         signature = f"takes x, {', '.join(names)}"
         remedy = "Pass each of them once, by position or by name"
