@@ -59,7 +59,9 @@ def seeds(full: bool, rng: np.random.Generator) -> list[Case]:
             arrays[name].reshape(-1) if arrays[name].shape[0] == 1 else arrays[name] for name in problem.operand_names
         )
         pipeline = convt3d.Pipeline(*problem.pipeline(values).stages)
-        cases.append(Case(slug.removeprefix("conv-transpose3d-"), pipeline, arrays["input"], operands, {}))
+        short = slug.removeprefix("conv-transpose3d-").removeprefix("conv-transpose-3d-")
+        peers = {} if full else torch_operators(slug, values, arrays)
+        cases.append(Case(short, pipeline, arrays["input"], operands, peers))
     return cases
 
 
@@ -87,19 +89,58 @@ def layers(rng: np.random.Generator) -> list[Case]:
 
 
 def torch_peers(x: Any, w: Any, parameters: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    stride, padding, extra, groups = parameters
+
+    def conv(torch: Any, x: Any, w: Any) -> Any:
+        return torch.nn.functional.conv_transpose3d(x, w, None, stride, padding, extra, groups)
+
+    return in_both_layouts(conv, (x, w))
+
+
+def torch_operators(slug: str, values: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """One of the five operators as a PyTorch user writes it."""
+
+    def triple(name: str, default: int) -> tuple[int, ...]:
+        return tuple(values.get(f"{name}_{axis}", default) for axis in "dhw")
+
+    geometry = triple("stride", 1), triple("padding", 0), triple("output_padding", 0), values.get("groups", 1)
+
+    def operator(torch: Any, x: Any, w: Any, other: Any = None) -> Any:
+        f = torch.nn.functional
+        if "avgpool-clamp" in slug:
+            x = f.avg_pool3d(x, values["pool_kernel"])
+        bias = other if "max-max" in slug else None
+        y = f.conv_transpose3d(x, w, bias, *geometry, triple("dilation", 1))
+        if "max-max" in slug:
+            return f.max_pool3d(f.max_pool3d(y, 2), 3).sum(1, keepdim=True)
+        if "avgpool-clamp" in slug:
+            y = y.clamp(values["clamp_min"], values["clamp_max"])
+            return y.flatten(2).softmax(2).view(y.shape) * other
+        if "layernorm" in slug:
+            y = y + values["sum_weight"] if "sum_weight" in values else y
+            y = f.layer_norm(y.movedim(1, -1), (y.shape[1],)).movedim(-1, 1)
+            y = f.avg_pool3d(y, 2) if "avgpool" in slug else y
+            return f.gelu(y) * values.get("scaling_factor", 1.0)
+        return y
+
+    return in_both_layouts(operator, tuple(arrays.values()))
+
+
+def in_both_layouts(function: Callable[..., Any], arrays: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """The function on torch tensors, contiguous and channels_last_3d; nothing where torch is missing."""
     try:
         import torch
     except ImportError:
         return {}
     torch.set_num_threads(get_num_threads())
-    stride, padding, extra, groups = parameters
     peers = {}
     for name, layout in (("torch", torch.contiguous_format), ("torch channels_last", torch.channels_last_3d)):
-        tensors = [torch.from_numpy(array).contiguous(memory_format=layout) for array in (x, w)]
+        given = [torch.from_numpy(array) for array in arrays]
+        tensors = [tensor.contiguous(memory_format=layout) if tensor.ndim == 5 else tensor for tensor in given]
 
         def run(tensors: list[Any] = tensors) -> Any:
             with torch.inference_mode():
-                return torch.nn.functional.conv_transpose3d(*tensors, None, stride, padding, extra, groups)
+                return function(torch, *tensors)
 
         peers[name] = run
     return peers

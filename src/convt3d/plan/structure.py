@@ -39,7 +39,7 @@ def register_tile(channels: int, registers: int) -> RegisterTile:
         count = -(-channels // most)
         rows = -(-channels // count)
         tile = RegisterTile(rows, channels % rows, columns)
-        cost = sum(max(n * columns, n + 2 * columns) + 3 for n in tile.blocks(channels)) / columns
+        cost = sum(max(n * columns, n + 3 * columns) + 3 for n in tile.blocks(channels)) / columns
         if best is None or cost < best[0]:
             best = cost, tile
     assert best is not None

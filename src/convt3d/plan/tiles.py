@@ -240,7 +240,7 @@ def _convolution_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine
 
     def cost(columns: int) -> float:
         blocks = tile.blocks(per_out)
-        steps = sum(max(rows * columns, rows + 2 * columns) + 2 for rows in blocks) if columns else 0
+        steps = sum(max(rows * columns, rows + 3 * columns) + 3 for rows in blocks) if columns else 0
         phases = tiling.slab.out_channel // tiling.slab.phase if tiling.slab else 1
         return steps * taps + phases * sum(30 + 2 * rows * columns for rows in blocks)
 
