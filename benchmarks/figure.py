@@ -26,7 +26,7 @@ def draw(cases: list[dict[str, Any]]) -> str:
         lines.append(f'<rect class="peer" x="{LEFT}" y="{y + 13}" width="{peer:.1f}" height="5"/>')
         lines.append(f'<text x="{LEFT + own + 6:.1f}" y="{y + 12}">{value:.2f}x</text>')
     size = f'width="{LEFT + WIDTH + 70}" height="{44 + ROW * len(ratios)}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{STYLE}{"".join(lines)}</svg>\\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{STYLE}{"".join(lines)}</svg>\n'
 
 
 def ratio(case: dict[str, Any]) -> float:

@@ -6,6 +6,7 @@ Volume, batch, stride, padding and dilation are not among them: they reach the k
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from ..spec.dtypes import DType
@@ -29,6 +30,7 @@ class RegisterTile:
         return [self.rows] * full + ([self.rest] if self.rest else [])
 
 
+@lru_cache(maxsize=1024)
 def register_tile(channels: int, registers: int) -> RegisterTile:
     """The tile that spends least on loads and loop overhead for `channels` outputs in a group."""
     best: tuple[float, RegisterTile] | None = None
