@@ -12,10 +12,9 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
-from .kernel import Kernel
+from .kernel import AXES, Kernel
 from .values import I64, Number, constant, vector
 
-AXES = "dhw"
 Combine: TypeAlias = Callable[..., ir.Value]
 
 

@@ -85,7 +85,7 @@ class _Tile:
     def _chain(self, name: str, op: Chain) -> None:
         k = self.k
         for at, link in enumerate(op.links):
-            if getattr(link.stage, "other", None) == "tensor":
+            if link.takes_tensor:
                 tensor = self.array(f"tensor {name}.{at}", link.arrays[0])
                 low = self._low()
                 load_box(k, tensor, low, self._sizes(), f"{name}.{at}", self.channels)

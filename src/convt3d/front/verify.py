@@ -23,6 +23,7 @@ from ..spec.rewrite import round_scalars
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
 from ..spec.stages import AvgPool3d, Binary, ConvTranspose3d, Keep, MaxPool3d
+from ..spec.work import label_shape
 
 Storage: TypeAlias = npt.NDArray[Any]
 
@@ -210,7 +211,7 @@ def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
     for index in reversed(range(len(pipeline.stages))):
         stage, shape, box = pipeline.stages[index], trace.values[index], boxes[-1]
         if isinstance(stage, Binary) and stage.label:
-            other = _repeated(box, _label_shape(pipeline, trace, stage.label))
+            other = _repeated(box, label_shape(pipeline, trace, stage.label))
             kept[stage.label] = _hull(kept.get(stage.label, other), other)
             box = _repeated(box, shape)
         elif isinstance(stage, Keep):
@@ -225,10 +226,6 @@ def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
 def _label_stage(pipeline: Pipeline, label: str) -> int:
     """Index of the value that carries the label."""
     return next((i for i, stage in enumerate(pipeline.stages) if isinstance(stage, Keep) and stage.label == label), 0)
-
-
-def _label_shape(pipeline: Pipeline, trace: Trace, label: str) -> Shape:
-    return trace.values[_label_stage(pipeline, label)]
 
 
 def _repeated(box: Box, shape: Shape) -> Box:

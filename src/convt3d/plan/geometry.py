@@ -13,6 +13,7 @@ from functools import lru_cache
 from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Range
+from ..spec.stages import AvgPool3d, MaxPool3d
 from .passes import Conv, Pass, PhasePool, Pool
 
 STEP_WORDS = 9  # words of one geometric step in a row of an axis table
@@ -120,7 +121,8 @@ def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[
             steps.append(pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])[axis])
         elif isinstance(op, (Pool, PhasePool)):
             pool = pipeline.stages[op.stage]
-            steps.append(pool.axes(trace.values[op.stage])[axis])  # type: ignore[attr-defined]
+            assert isinstance(pool, (MaxPool3d, AvgPool3d))
+            steps.append(pool.axes(trace.values[op.stage])[axis])
     return tuple(steps)
 
 

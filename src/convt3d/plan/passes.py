@@ -59,6 +59,11 @@ class Link:
     stage: Stage
     arrays: tuple[str, ...] = ()
 
+    @property
+    def takes_tensor(self) -> bool:
+        """Whether it reads an array of the value's shape, which stands in a buffer of its own."""
+        return isinstance(self.stage, Binary) and self.stage.other == "tensor"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Affine(Stage):

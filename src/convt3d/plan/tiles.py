@@ -12,6 +12,7 @@ from math import prod
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
 from .geometry import AxisSpans, axis_steps, shift_range
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
@@ -132,16 +133,16 @@ def layout(
             step += 1
         elif isinstance(op, Chain):
             for at, link in enumerate(op.links):
-                if getattr(link.stage, "other", None) == "tensor":
+                if link.takes_tensor:
                     natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")))
-                elif type(link.stage).__name__ == "Keep":
+                elif isinstance(link.stage, Keep):
                     add(f"op{index}.{at}", channels, lanes)
             channels = _channels_after(op, channels)
     return Tiling(tile, axes, tuple(buffers), slab, total * item)
 
 
 def _channels_after(op: Chain, channels: int) -> int:
-    collapses = any(type(link.stage).__name__ in ("Sum", "Mean", "Max", "LogSumExp") for link in op.links)
+    collapses = any(isinstance(link.stage, (Sum, Mean, Max, LogSumExp)) for link in op.links)
     return 1 if collapses else channels
 
 

@@ -15,8 +15,8 @@ from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import RegisterTile, scalars
 from ..spec.lazy import lazy
-from ..spec.shapes import ConvAxis, PoolAxis
-from ..spec.stages import AvgPool3d
+from ..spec.shapes import ConvAxis
+from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
 from .weights import WeightLayout
 
@@ -58,8 +58,16 @@ class BoundPass:
     @lazy
     def template(self) -> Words:
         """The table with all that is known without arrays."""
-        known = self._sizes()
-        return np.array([known.get(name, 0) for name in self.native.names], dtype=np.int64)
+        return np.array([self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
+
+    @lazy
+    def open_names(self) -> set[str]:
+        """The parameters that a call has to fill in."""
+        return set(self.native.names) - self._known.keys()
+
+    @lazy
+    def _known(self) -> dict[str, int]:
+        return self._sizes()
 
     @lazy
     def voxels(self) -> npt.NDArray[np.float64]:
@@ -187,11 +195,11 @@ class BoundPass:
         """For each output along each axis: first input, end, and the count an average divides by."""
         pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
         pool = pipeline.stages[op.stage]
-        axes: tuple[PoolAxis, ...] = pool.axes(trace.values[op.stage])  # type: ignore[attr-defined]
+        assert isinstance(pool, (MaxPool3d, AvgPool3d))
         include = isinstance(pool, AvgPool3d) and pool.count_include_pad
         return [
             np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
-            for axis in axes
+            for axis in pool.axes(trace.values[op.stage])
         ]
 
 

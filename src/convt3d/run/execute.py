@@ -83,11 +83,13 @@ class _Run:
         steps = bound.one.steps
         table = bound.template.copy()
         alive: list[Any] = []
+        filled: set[str] = set()
 
         def put(name: str, value: int) -> None:
             place = bound.places.get(name)
             if place is not None:
                 table[place] = value
+                filled.add(name)
 
         def put_array(name: str, array: Array) -> None:
             """Axes of size 1 are repeated where the value is larger."""
@@ -104,7 +106,7 @@ class _Run:
                 self._put_weights(put, alive)
             elif isinstance(op, Chain):
                 for at, link in enumerate(op.links):
-                    if getattr(link.stage, "other", None) == "tensor":
+                    if link.takes_tensor:
                         put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]))
                     else:
                         self._put_vectors(f"vector op{index}.{at}", link.arrays, put, alive)
@@ -119,6 +121,10 @@ class _Run:
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
         with scratch(bound.one.tiling.scratch * threads) as memory:
             put("scratch", memory.ctypes.data)
+            if filled != bound.open_names:  # a kernel must never see a pointer that nobody set
+                raise RuntimeError(
+                    f"convt3d internal error: parameters {filled ^ bound.open_names}; please report this"
+                )
             launch(bound.native.address, table.ctypes.data, threads)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]

@@ -35,8 +35,7 @@ def needed_regions(pipeline: Pipeline, trace: Trace) -> tuple[Region, ...]:
     for index in reversed(range(len(pipeline.stages))):
         stage, shape = pipeline.stages[index], trace.values[index]
         if isinstance(stage, Binary) and stage.label:
-            label_shape = _label_shape(pipeline, trace, stage.label)
-            wanted = _broadcast(region, label_shape)
+            wanted = _broadcast(region, label_shape(pipeline, trace, stage.label))
             kept[stage.label] = _union(kept[stage.label], wanted) if stage.label in kept else wanted
             region = _broadcast(region, shape)
         elif isinstance(stage, Keep):
@@ -75,7 +74,8 @@ def _whole_region(shape: Shape) -> Region:
     return (c,), (d,), (h,), (w,)
 
 
-def _label_shape(pipeline: Pipeline, trace: Trace, label: str) -> Shape:
+def label_shape(pipeline: Pipeline, trace: Trace, label: str) -> Shape:
+    """The shape of the value that a Keep has given this name, or of the input."""
     for stage, shape in zip(pipeline.stages, trace.values, strict=False):
         if isinstance(stage, Keep) and stage.label == label:
             return shape
