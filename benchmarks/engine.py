@@ -29,7 +29,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 import numpy as np
 
 import convt3d
-from convt3d.front.terminal import Progress, Screen
+from convt3d.cli.terminal import Progress, Screen
 from convt3d.front.verify import sampled_check
 from convt3d.plan.cores import get_num_threads
 from convt3d.plan.plan import make_plan

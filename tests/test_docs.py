@@ -20,7 +20,7 @@ from convt3d.spec.shapes import ConvAxis
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "convt3d"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-LAYERS = ("errors", "spec", "plan", "emit", "run", "front")
+LAYERS = ("errors", "spec", "plan", "emit", "run", "front", "cli")
 FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 SUFFIXES = (".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".json", ".csv", "")
 
@@ -89,8 +89,8 @@ def test_the_import_reader_reads() -> None:
     """It finds relative imports of every depth, or the rule above would hold for nothing."""
     assert "errors.ShapeError" in set(imported(PACKAGE / "spec" / "stage.py"))
     assert "spec.shapes.Box" in set(imported(PACKAGE / "spec" / "stage.py"))
-    assert "spec.dtypes.DTYPES" in set(imported(PACKAGE / "front" / "commands" / "run.py"))
-    assert "front.solutions.problems" in set(imported(PACKAGE / "front" / "commands" / "run.py"))
+    assert "spec.dtypes.DTYPES" in set(imported(PACKAGE / "cli" / "run.py"))
+    assert "front.solutions.problems" in set(imported(PACKAGE / "cli" / "run.py"))
     assert "emit.program.emit" in set(imported(PACKAGE / "run" / "kernels.py"))
 
 

@@ -1,1 +1,1 @@
-"""What callers see: functions and pipelines on their arrays, the problems' `solution`s, and the command line."""
+"""What callers see: functions and pipelines on their arrays, and the problems' `solution`s."""

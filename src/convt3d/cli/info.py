@@ -8,10 +8,10 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from ...plan.machine import machine
-from ...run.cache import default_directory
-from ..terminal import Screen, amount
+from ..plan.machine import machine
+from ..run.cache import default_directory
 from .report import OK, emit, emit_json
+from .terminal import Screen, amount
 
 PACKAGES = ("convt3d", "numpy", "llvmlite", "torch")
 

@@ -9,8 +9,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import pytest
 
-from convt3d.front import cli
-from convt3d.front.commands.dump import dump_kernels
+from convt3d.cli import main as cli
+from convt3d.cli.dump import dump_kernels
 from convt3d.front.pipeline import Pipeline
 from convt3d.front.solutions import problems
 from convt3d.plan.plan import make_plan

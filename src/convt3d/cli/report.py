@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from ..terminal import to_json
+from .terminal import to_json
 
 OK, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from convt3d.front import terminal
-from convt3d.front.terminal import Progress, Screen, amount, duration, to_json
+from convt3d.cli import terminal
+from convt3d.cli.terminal import Progress, Screen, amount, duration, to_json
 
 
 class Terminal(io.StringIO):

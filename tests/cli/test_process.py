@@ -30,7 +30,7 @@ def _command(*argv: str) -> list[str]:
 
 
 def test_info_does_not_import_torch() -> None:
-    script = "import sys; from convt3d.front.cli import main; main(['info']); sys.exit('torch' in sys.modules)"
+    script = "import sys; from convt3d.cli.main import main; main(['info']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], env=_environment(), stdout=subprocess.DEVNULL).returncode == 0
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import convt3d
-from convt3d.front import cli, demo
-from convt3d.front.commands import files, measure
-from convt3d.front.commands.choose import compact
+from convt3d.cli import demo, files, measure
+from convt3d.cli import main as cli
+from convt3d.cli.choose import compact
 from convt3d.front.solutions import problems
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...spec.problems import Problem
-from ..solutions import problems
-from ..terminal import Screen
+from ..front.solutions import problems
+from ..spec.problems import Problem
 from .choose import compact
 from .report import OK, emit, emit_json
+from .terminal import Screen
 
 
 def list_problems(args: argparse.Namespace) -> int:

@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import Any
 
+from ..front.solutions import problems
 from ..plan.machine import machine
 from ..spec.dtypes import float32
 from ..spec.problems import Problem
-from .commands.measure import Outcome, measure, physical_memory, prepare, random_arrays, wanted_memory
-from .commands.report import CHECK_FAILED, OK, emit, emit_json
-from .solutions import problems
+from .measure import Outcome, measure, physical_memory, prepare, random_arrays, wanted_memory
+from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen, amount, duration
 
 SECONDS = 8.0  # for the larger run of one operator

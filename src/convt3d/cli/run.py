@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...spec.dtypes import DTYPES
-from ..solutions import problems
-from ..terminal import Progress, Screen, amount, duration
+from ..front.solutions import problems
+from ..spec.dtypes import DTYPES
 from .choose import compact, named_values, settings
 from .files import check_writable, derived_values, read_arrays, stored, write_array
 from .measure import Outcome, measure, prepare, random_arrays
 from .report import CHECK_FAILED, OK, emit, emit_json
+from .terminal import Progress, Screen, amount, duration
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ...plan.cores import get_num_threads
-from ...plan.describe import Account, describe, register_tile
-from ...plan.explain import explain, rewrites, scratch_of_all, tiles
-from ...plan.plan import PassPlan, Plan, make_plan
-from ...plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
-from ...spec.dtypes import DTYPES
-from ..solutions import problems
+from ..front.solutions import problems
+from ..plan.cores import get_num_threads
+from ..plan.describe import Account, describe, register_tile
+from ..plan.explain import explain, rewrites, scratch_of_all, tiles
+from ..plan.plan import PassPlan, Plan, make_plan
+from ..plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
+from ..spec.dtypes import DTYPES
 from .choose import named_values, settings
 from .report import OK, emit, emit_json
 

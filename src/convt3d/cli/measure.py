@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import AllocationError, described, named
-from ...plan.plan import Plan, make_plan
-from ...run.execute import bound_passes, execute
-from ...spec.dtypes import DType
-from ...spec.problems import Problem
-from ..verify import Check, Storage, sampled_check
+from ..errors import AllocationError, described, named
+from ..front.verify import Check, Storage, sampled_check
+from ..plan.plan import Plan, make_plan
+from ..run.execute import bound_passes, execute
+from ..spec.dtypes import DType
+from ..spec.problems import Problem
 
 
 @dataclass(frozen=True, eq=False)

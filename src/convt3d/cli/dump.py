@@ -6,10 +6,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-from ...emit.program import emit
-from ...plan.plan import Plan
-from ...run.build import Target, compile_ir, load
-from ..terminal import Screen
+from ..emit.program import emit
+from ..plan.plan import Plan
+from ..run.build import Target, compile_ir, load
+from .terminal import Screen
 
 
 @dataclass(frozen=True)

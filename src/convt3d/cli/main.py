@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 from ..errors import Error
 from ..spec.dtypes import DTYPES
-from .commands import catalogue, report
-from .commands.explain import DUMPS, explain_plan
-from .commands.info import info, version
-from .commands.run import run
+from . import catalogue, report
 from .demo import demo
+from .explain import DUMPS, explain_plan
+from .info import info, version
+from .run import run
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArgumentError, DTypeError, ShapeError, described
-from ...spec.dtypes import DTYPES, DType
-from ...spec.problems import TENSOR_AXES, Problem
-from ..verify import Storage
+from ..errors import ArgumentError, DTypeError, ShapeError, described
+from ..front.verify import Storage
+from ..spec.dtypes import DTYPES, DType
+from ..spec.problems import TENSOR_AXES, Problem
 from .choose import nearest
 
 

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...errors import ArgumentError, ArgumentTypeError
-from ...spec.problem_file import Values
-from ...spec.problems import Problem
+from ..errors import ArgumentError, ArgumentTypeError
+from ..spec.problem_file import Values
+from ..spec.problems import Problem
 
 
 def named_values(problem: Problem, size: str) -> Values:

@@ -6,13 +6,13 @@ import time
 
 import numpy as np
 
-from ...plan.cores import get_num_threads
-from ...plan.machine import Machine
-from ...plan.plan import Plan
-from ...plan.roofline import Rates, number_bytes
-from ...run.compiled import compiled
-from ...run.memory import empty
-from ...run.team import launch
+from ..plan.cores import get_num_threads
+from ..plan.machine import Machine
+from ..plan.plan import Plan
+from ..plan.roofline import Rates, number_bytes
+from ..run.compiled import compiled
+from ..run.memory import empty
+from ..run.team import launch
 
 _CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers
 _TURNS = 2_000_000
