@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import BuildError
 from ..plan.machine import Machine, machine
 from .elf import undefined_symbols
+from .link import in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
@@ -49,8 +50,8 @@ class Target:
 class Code:
     """Native functions in memory. The memory lives as long as this object or any function taken from it."""
 
-    def __init__(self, engine: Any, addresses: dict[str, int]) -> None:
-        self._engine = engine
+    def __init__(self, owner: Any, addresses: dict[str, int]) -> None:
+        self._owner = owner
         self.addresses = addresses
 
     def function(self, name: str, *argument_types: Any) -> Callable[..., None]:
@@ -156,19 +157,24 @@ def _emit(build: Build) -> None:
 
 
 def _load(build: Build) -> None:
+    image = link(build.object_code, build.names)
+    build.code = Code(image, image.addresses) if image else _load_by_llvm(build)
+
+
+def _load_by_llvm(build: Build) -> Code:
     import llvmlite.binding as llvm
 
     _initialise(cross=False)
     # The loader ends the whole process on a symbol it cannot find, so it only sees objects that are complete.
-    if missing := [name for name in undefined_symbols(build.object_code) if not llvm.address_of_symbol(name)]:
-        raise RuntimeError(f"the code calls {', '.join(missing)}, which this process does not have")
+    for name, address in in_process(undefined_symbols(build.object_code)).items():
+        llvm.add_symbol(name, address)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(build.target))
     engine.add_object_file(llvm.ObjectFileRef.from_data(build.object_code))
     engine.finalize_object()
     addresses = {name: engine.get_function_address(name) for name in build.names}
     if absent := [name for name, address in addresses.items() if not address]:
         raise RuntimeError(f"the object file does not define {', '.join(absent)}")
-    build.code = Code(engine, addresses)
+    return Code(engine, addresses)
 
 
 COMPILE_STEPS = (("parse", _parse), ("verify", _verify), ("optimise", _optimise), ("emit", _emit))
