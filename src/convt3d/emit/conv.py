@@ -8,79 +8,22 @@ is dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from llvmlite import ir
 
-from ..plan.geometry import FROM, PLACE, POSITION, POSITION_COUNT, READ, VALID
+from ..plan.geometry import POSITION, POSITION_COUNT
 from ..plan.structure import RegisterTile
-from .kernel import AXES, Kernel
-from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
+from .ir import Builder
+from .kernel import Kernel
 from .values import I64, PTR, Number, constant
 
 PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: taps, shift of the first, their distance
 SUMMED = 512  # steps that are summed on their own before they join the rest: errors grow with the longer of both
 
 
-def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
-
-    Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
-    """
-    b = k.b
-    slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
-    depth, height = k.param("slab depth"), k.param("slab height")
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
-        first = b.max(s, place[2])
-        count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
-        from_w = b.add(begin[2], b.sub(first, place[2]))
-        base = k.dot((s, k.param("slab copy")), (c, channel))
-        with b.loop(0, depth) as d, b.loop(0, height) as h:
-            start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            fill_zero(k, slab, start, pitch)
-            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
-            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
-            with b.if_(inside):
-                target = b.add(start, b.sub(first, s))
-
-                def put(at: Number, value: ir.Value, lanes: Number | None, target: Number = target) -> None:
-                    to_scratch(k, value, slab, b.add(target, at), lanes)  # lanes that do not count are zero
-
-                at_d, at_h = b.add(begin[0], in_d), b.add(begin[1], in_h)
-                if isinstance(source, ArrayRows):
-                    low = k.spans(step, READ)
-                    row = source.row(c, b.add(low[0], at_d), b.add(low[1], at_h))
-                    source.read(row, b.add(low[2], from_w), count, put)
-                else:
-                    _read_buffer(k, step, source, (c, at_d, at_h, from_w), count, put)
-        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), pitch)
-
-
-def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
-    """0 <= index < count"""
-    return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
-
-
-def _read_buffer(k: Kernel, step: int, buffer: str, at: Sequence[Number], count: Number, put: Sink) -> None:
-    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
-    b = k.b
-    c, d, h, w = at
-    height, width = (k.span(axis, step, READ + 1) for axis in AXES[1:])
-    start = k.dot((c, k.param(f"pitch {buffer}")), (b.add(b.mul(d, height), h), width), (w, 1))
-    origin = k.buffer(buffer)
-
-    def copy(offset: Number, lanes: Number | None) -> None:
-        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
-
-    in_vectors(k, count, copy)
-
-
 def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
     """Slab -> phase-planar buffer (Cout, phases, D, plane); a group has `blocks` full blocks of channels."""
     b = k.b
-    with b.if_(b.compare("<", k.param("phases with taps"), k.param("phases"))):
-        _fill_with_bias(k, step)
+    fill_with_bias(k, step)
     columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
     slab, out = k.buffer("slab"), k.buffer("phased")
     depth, height, width = k.spans(step, POSITION_COUNT)
@@ -132,7 +75,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     counts = [(name, I64) for name in ("phase_count", "channel", "phase", "at_depth", "in_depth")]
     b = k.define(f"columns_{n}", [*pointers, *counts])
     a = b.args
-    full, rest = _micro(k, tile.rows, n), _micro(k, tile.rest, n) if tile.rest else None
+    full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
     with b.loop(0, a["phase_count"]) as p:
         words = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
         phase, steps, offset, weight, taps, shift, apart = words
@@ -158,10 +101,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             before = b.mul(block, tile.rows)
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            with b.loop(0, b.max(part[1], 1), SUMMED) as start:
-                some = b.min(b.sub(part[1], start), SUMMED)
-                at = b.at(offsets, start, I64), some, b.at(weights, b.mul(start, rows), k.number)
-                b.call(micro, a["x"], *at, out, a["channel"], bias, start)
+            sum_in_pieces(k, b, micro, rows, a["x"], offsets, part[1], weights, out, a["channel"], bias)
 
         with b.loop(0, blocks) as block:
             one(full, block, tile.rows)
@@ -171,18 +111,39 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     return b.function
 
 
-def _fill_with_bias(k: Kernel, step: int) -> None:
+def fill_with_bias(k: Kernel, step: int) -> None:
     """What phases without taps are: the bias, everywhere."""
     b = k.b
     planes, plane = k.span("d", step, POSITION_COUNT), k.param("plane")
-    with b.loop(0, k.param("out channels")) as c:
+    some = b.compare("<", k.param("phases with taps"), k.param("phases"))
+    with b.if_(some), b.loop(0, k.param("out channels")) as c:
         value = b.splat(b.load(k.pointer("bias"), c, k.number), k.lanes)
         with b.loop(0, k.param("phases")) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
             place = k.dot((c, k.param("pitch phased")), (phase, k.param("phase")), (at, 1))
             b.store(value, k.buffer("phased"), place)
 
 
-def _micro(k: Kernel, rows: int, columns: int) -> ir.Function:
+def sum_in_pieces(
+    k: Kernel,
+    b: Builder,
+    micro: ir.Function,
+    rows: int,
+    x: ir.Value,
+    offsets: ir.Value,
+    steps: Number,
+    weights: ir.Value,
+    y: ir.Value,
+    channel: Number,
+    bias: ir.Value,
+) -> None:
+    """Calls the micro-kernel for SUMMED steps at a time."""
+    with b.loop(0, b.max(steps, 1), SUMMED) as start:
+        some = b.min(b.sub(steps, start), SUMMED)
+        at = b.at(offsets, start, I64), some, b.at(weights, b.mul(start, rows), k.number)
+        b.call(micro, x, *at, y, channel, bias, start)
+
+
+def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
     """y[m][n] = (bias[m], or y[m][n] if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]:
     the loop in which all the time is spent."""
     name = f"micro_{rows}x{columns}"

@@ -1,24 +1,47 @@
 """Puts the phases of a tile together: phase-planar (C, phases, positions) -> rows along the width, in natural order.
 
-Output o = stride * t + j along each axis lies in phase j at position t.
+Output o = n * q + j along each axis, where n is the number of phases, lies in phase j at position q.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llvmlite import ir
 
-from ..plan.geometry import POSITION, WRITE, WRITE_COUNT
+from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from .kernel import Kernel
 from .move import ArrayRows, Sink, in_vectors, to_scratch
 from .values import Number
 
 
-def unphase(k: Kernel, step: int, stride_w: int, channels: Number, target: ArrayRows | str) -> None:
-    """Rows of the tile into a buffer (C, D, H, W), or straight into an array. `stride_w` 0 stands for any above 2."""
+@dataclass(frozen=True)
+class Planar:
+    """A buffer (C, phases, D, plane): the convolution's result, or that of a pool over the phases of its stride."""
+
+    buffer: str
+    step: int  # of the convolution, whose positions it has
+    each: str  # parameters "... d", "... h", "... w" are the phases along the axes
+    count: str  # parameter: all phases
+
+    def along(self, k: Kernel) -> list[ir.Value]:
+        return [k.param(f"{self.each} {axis}") for axis in "dhw"]
+
+    def extent(self, k: Kernel) -> tuple[Number, Number]:
+        """Planes of a phase, and what counts in each of them."""
+        b = k.b
+        depth, height, width = k.spans(self.step, POSITION_COUNT)
+        return depth, b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
+
+
+def unphase(
+    k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str
+) -> None:
+    """Rows of the tile into a buffer (C, D, H, W), or straight into an array. `phases_w` 0: too many for shuffles."""
     b = k.b
-    phased, pitch = k.buffer("phased"), k.param("pitch phased")
-    low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(step, POSITION)
-    strides = [k.param(f"stride {axis}") for axis in "dhw"]
+    phased, pitch = k.buffer(planar.buffer), k.param(f"pitch {planar.buffer}")
+    low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(planar.step, POSITION)
+    strides = planar.along(k)
     with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
         t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
         with b.loop(0, count[1]) as h:
@@ -38,7 +61,7 @@ def unphase(k: Kernel, step: int, stride_w: int, channels: Number, target: Array
                 def put(at: Number, value: ir.Value, lanes: Number | None, row: Number = row) -> None:
                     target.write(row, b.add(low[2], at), value, lanes)
 
-            _row(k, stride_w, phased, start, low[2], first[2], count[2], put)
+            _row(k, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
 
 
 def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:
@@ -48,32 +71,42 @@ def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number,
 
 
 def _row(
-    k: Kernel, stride_w: int, phased: ir.Value, start: Number, low: Number, first: Number, count: Number, put: Sink
+    k: Kernel,
+    phases_w: int,
+    stride: Number,
+    phased: ir.Value,
+    start: Number,
+    low: Number,
+    first: Number,
+    count: Number,
+    put: Sink,
 ) -> None:
     b = k.b
-    if stride_w == 1:
+    if phases_w == 1:
         in_vectors(k, count, lambda at, n: put(at, b.load(phased, b.add(start, at), k.number, k.lanes), n))
         return
-    stride, phase = k.param("stride w"), k.param("phase")
-    if stride_w == 2:
-        # The row begins in phase 0 or 1; the vectors that follow each other are the same, one position on.
-        odd = b.compare("==", b.sub(low, b.mul(first, 2)), 1)
-        even_row, odd_row = start, b.add(start, phase)
-        one = b.select(odd, odd_row, even_row)
-        two = b.select(odd, b.add(even_row, 1), odd_row)
-        with b.loop(0, count, 2 * k.lanes) as at:
-            t = b.sdiv(at, 2)
-            pair = [b.load(phased, b.add(begin, t), k.number, k.lanes) for begin in (one, two)]
-            left = b.sub(count, at)
-            for half, value in enumerate(b.interleave(pair)):
-                left_here = b.sub(left, half * k.lanes)
-                with b.if_else(b.compare(">=", left_here, k.lanes)) as (whole, part):
-                    with whole:
-                        put(b.add(at, half * k.lanes), value, None)
-                    with part, b.if_(b.compare(">", left_here, 0)):
-                        put(b.add(at, half * k.lanes), value, left_here)
+    phase = k.param("phase")
+    if not phases_w:
+        with b.loop(0, count) as at:
+            t, j = _split(k, b.add(low, at), stride, first)
+            value = b.load(phased, k.dot((1, start), (j, phase), (t, 1)), k.number)
+            put(at, b.splat(value, k.lanes), 1)
         return
-    with b.loop(0, count) as at:
-        t, j = _split(k, b.add(low, at), stride, first)
-        value = b.load(phased, k.dot((1, start), (j, phase), (t, 1)), k.number)
-        put(at, b.splat(value, k.lanes), 1)
+    # The row begins in some phase; the vectors that follow are those of the next phases, one position on after the last.
+    begin = b.sub(low, b.mul(first, phases_w))
+    rows = []
+    for turn in range(phases_w):
+        j = b.add(begin, turn)
+        over = b.compare(">=", j, phases_w)
+        rows.append(b.add(start, b.select(over, b.add(b.mul(b.sub(j, phases_w), phase), 1), b.mul(j, phase))))
+    with b.loop(0, count, phases_w * k.lanes) as at:
+        t = b.sdiv(at, phases_w)
+        together = [b.load(phased, b.add(row, t), k.number, k.lanes) for row in rows]
+        left = b.sub(count, at)
+        for part, value in enumerate(b.interleave(together)):
+            left_here = b.sub(left, part * k.lanes)
+            with b.if_else(b.compare(">=", left_here, k.lanes)) as (whole, some):
+                with whole:
+                    put(b.add(at, part * k.lanes), value, None)
+                with some, b.if_(b.compare(">", left_here, 0)):
+                    put(b.add(at, part * k.lanes), value, left_here)

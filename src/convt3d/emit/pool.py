@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from .kernel import AXES, Kernel
+from .phases import Planar
 from .values import I64, Number, constant, vector
 
 Combine: TypeAlias = Callable[..., ir.Value]
@@ -45,23 +46,37 @@ def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, av
                 _windows(k, name, row, target, out, (first[2], low[2], count[2]), average, divisor)
 
 
-def emit_phase_pool(k: Kernel, name: str, step: int, channels: Number, average: bool) -> None:
-    """Phase-planar buffer (C, phases, D, plane) -> buffer `name`: output t is the fold of all phases at position t."""
+def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, average: bool) -> Planar:
+    """Phase-planar buffer -> phase-planar buffer `name`: output t is the fold of the stride's phases at input t."""
     b = k.b
-    count = k.spans(step, WRITE_COUNT)
-    origin, target, phases = k.buffer("phased"), k.buffer(name), k.param("phases")
+    origin, target = k.buffer(planar.buffer), k.buffer(name)
+    phase, plane = k.param("phase"), k.param("plane")
+    strides, paces = ([k.param(f"{word} {axis}") for axis in AXES] for word in ("stride", "pace"))
+    periods = planar.along(k)
     start = constant(vector(k.number, k.lanes), 0.0 if average else -math.inf)
     combine = b.add if average else b.max
-    divisor = b.splat(b.cast(phases, k.number), k.lanes)
-    with b.loop(0, channels) as c, b.loop(0, count[0]) as d, b.loop(0, count[1]) as h:
-        row = k.dot((c, k.param("pitch phased")), (d, k.param("plane")), (h, k.param("slab pitch")))
-        out = k.dot((c, k.param(f"pitch {name}")), (b.add(b.mul(d, count[1]), h), count[2]))
-        with b.loop(0, count[2], k.lanes) as at:
-            with b.loop_carrying(0, phases, 1, [start]) as (phase, folded):
-                place = k.dot((1, row), (phase, k.param("phase")), (at, 1))
-                folded.next = [combine(folded.values[0], b.load(origin, place, k.number, k.lanes))]
-            value = b.div(folded.result[0], divisor) if average else folded.result[0]
-            b.store(value, target, b.add(out, at))
+    divisor = b.splat(b.cast(b.mul(b.mul(strides[0], strides[1]), strides[2]), k.number), k.lanes)
+    depth, length = planar.extent(k)
+    with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
+        first = [b.mul(at, stride) for at, stride in zip((p, q, r), strides, strict=True)]
+        number = b.add(b.mul(b.add(b.mul(p, paces[1]), q), paces[2]), r)
+        row = b.mul(c, k.param(f"pitch {planar.buffer}"))
+        out = k.dot((c, k.param(f"pitch {name}")), (number, phase))
+        with b.loop(0, depth) as d, b.loop(0, length, k.lanes) as at:
+            place = b.add(b.mul(d, plane), at)
+            with b.loop_carrying(0, strides[0], 1, [start]) as (i, outer):
+                along_d = b.mul(b.add(first[0], i), periods[1])
+                with b.loop_carrying(0, strides[1], 1, outer.values) as (j, middle):
+                    along_h = b.mul(b.add(along_d, b.add(first[1], j)), periods[2])
+                    with b.loop_carrying(0, strides[2], 1, middle.values) as (l, inner):
+                        at_phase = b.mul(b.add(along_h, b.add(first[2], l)), phase)
+                        value = b.load(origin, b.add(b.add(row, at_phase), place), k.number, k.lanes)
+                        inner.next = [combine(inner.values[0], value)]
+                    middle.next = inner.result
+                outer.next = middle.result
+            total = outer.result[0]
+            b.store(b.div(total, divisor) if average else total, target, b.add(out, place))
+    return Planar(name, planar.step, "pace", "paces")
 
 
 def _window(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from ..plan.geometry import POSITION_COUNT, READ, READ_COUNT, WRITE, WRITE_COUNT
+from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from ..plan.machine import Machine
 from ..plan.passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
-from ..plan.structure import RegisterTile, Structure
+from ..plan.structure import ConvCode, Structure
 from .chain import emit_chain
-from .conv import convolve, fill_slab
+from .conv import convolve
 from .kernel import Kernel
+from .minimal import convolve_minimally, only_tame, unless_wild
 from .move import ArrayRows, load_box, store_box
-from .phases import unphase
+from .phases import Planar, unphase
 from .pool import emit_phase_pool, emit_pool
 from .reduce import emit_reduce, emit_row_norm
+from .slab import fill_paced_slab, fill_slab
 from .values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Number
 
 STORAGE = {storage.name: storage for storage in (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)}
@@ -39,6 +41,7 @@ class _Tile:
         self.k, self.structure = k, structure
         self.buffer = "source"
         self.step = 0  # geometric steps done
+        self.planar: Planar | None = None  # the layout, where it is phase-planar
         self.channels: Number = k.param("channels")
 
     def array(self, name: str, which: str) -> ArrayRows:
@@ -47,6 +50,10 @@ class _Tile:
         return ArrayRows(self.k, name, number if which.startswith("value") else self.k.storage)
 
     def emit(self, one: Pass) -> None:
+        with ExitStack() as conditions:
+            self._steps(one, conditions)
+
+    def _steps(self, one: Pass, conditions: ExitStack) -> None:
         k = self.k
         source = self.array("source", one.source)
         if not (one.ops and isinstance(one.ops[0], Conv)):
@@ -55,17 +62,19 @@ class _Tile:
         for index, (op, extra) in enumerate(zip(one.ops, self.structure.ops, strict=True)):
             name, last = f"op{index}", index + 1 == len(one.ops)
             if isinstance(op, Conv):
-                self._conv(source if index == 0 else self.buffer, *extra)
+                self._conv(source if index == 0 else self.buffer, extra, conditions)
             elif isinstance(op, Unphase):
+                assert self.planar is not None
                 stored = last
                 target = self.array("dest", one.dest or "") if last else name
-                unphase(k, self.step - 1, extra, self.channels, target)
-                self.buffer = name
+                unphase(k, self.planar, self.step - 1, extra, self.channels, target)
+                self.buffer, self.planar = name, None
             elif isinstance(op, Pool):
                 emit_pool(k, name, self.step, self.buffer, self.channels, *extra)
                 self.buffer, self.step = name, self.step + 1
             elif isinstance(op, PhasePool):
-                emit_phase_pool(k, name, self.step, self.channels, extra)
+                assert self.planar is not None
+                self.planar = emit_phase_pool(k, name, self.planar, self.channels, extra)
                 self.buffer, self.step = name, self.step + 1
             elif isinstance(op, Chain):
                 self._chain(name, op)
@@ -76,11 +85,19 @@ class _Tile:
         if one.dest is not None and not stored:
             store_box(k, self.buffer, self.array("dest", one.dest), self._low(), self._sizes(), self.channels)
 
-    def _conv(self, source: ArrayRows | str, tile: RegisterTile, blocks: int) -> None:
-        fill_slab(self.k, self.step, source)
-        convolve(self.k, self.step, tile, blocks)
+    def _conv(self, source: ArrayRows | str, code: ConvCode, conditions: ExitStack) -> None:
+        k = self.k
+        if code.kinds:
+            conditions.enter_context(unless_wild(k))
+            tame = fill_paced_slab(k, self.step, source, code.pace)
+            conditions.enter_context(only_tame(k, tame))
+            convolve_minimally(k, self.step, code)
+        else:
+            fill_slab(k, self.step, source)
+            convolve(k, self.step, code.tile, code.blocks)
+        self.planar = Planar("phased", self.step, "period", "phases")
         self.buffer, self.step = "phased", self.step + 1
-        self.channels = self.k.param("out channels")
+        self.channels = k.param("out channels")
 
     def _chain(self, name: str, op: Chain) -> None:
         k = self.k
@@ -106,10 +123,9 @@ class _Tile:
     def _runs(self) -> Iterator[tuple[Number, Number]]:
         """The contiguous positions of the value: one run, or one for each phase and depth of a phase-planar buffer."""
         k, b = self.k, self.k.b
-        if self.buffer != "phased":
+        if self.planar is None:
             yield 0, self._length()
             return
-        depth, height, width = k.spans(self.step - 1, POSITION_COUNT)
-        length = b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
-        with b.loop(0, k.param("phases")) as phase, b.loop(0, depth) as d:
+        depth, length = self.planar.extent(k)
+        with b.loop(0, k.param(self.planar.count)) as phase, b.loop(0, depth) as d:
             yield k.dot((phase, k.param("phase")), (d, k.param("plane"))), length

@@ -43,7 +43,7 @@ def describe(plan: Plan) -> tuple[Account, ...]:
 def register_tile(one: PassPlan) -> RegisterTile | None:
     """The register tile of the pass's convolution."""
     return next(
-        (extra[0] for op, extra in zip(one.steps.ops, one.structure.ops, strict=True) if isinstance(op, Conv)), None
+        (extra.tile for op, extra in zip(one.steps.ops, one.structure.ops, strict=True) if isinstance(op, Conv)), None
     )
 
 

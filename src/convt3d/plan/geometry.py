@@ -1,8 +1,9 @@
 """Where a tile of the destination comes from: for every step of a pass the ranges it reads and writes along one axis.
 
 All of it is worked out here, in Python integers, and handed to the kernel as tables; the kernel itself knows no
-stride, padding, dilation or pool. A convolution's outputs are o = stride * t + j: `t` is the position, `j` the residue
-(its phase); tap k meets input t + (j + padding - k * dilation) / stride, where that is a whole number.
+stride, padding, dilation or pool. A convolution's outputs are o = stride * pace * q + j: `q` is the position, `j` the
+residue (its phase); tap k meets input pace * q + (j + padding - k * dilation) / stride, where that is a whole number.
+The direct algorithm has pace 1; minimal multiplication makes several outputs of a phase together and has a larger one.
 """
 
 from __future__ import annotations
@@ -29,28 +30,48 @@ class PhaseAxis:
     shifts: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Walk:
+    """A convolution's axis and the inputs from one position to the next."""
+
+    axis: ConvAxis
+    pace: int = 1
+    more: int = 0  # inputs beyond the last one that a tap meets, which a scheme filled up with zero taps reads
+
+    @property
+    def period(self) -> int:
+        """Outputs from one position to the next: the number of phases."""
+        return self.axis.stride * self.pace
+
+    @property
+    def positions(self) -> int:
+        """Of the whole output."""
+        return (self.axis.out - 1) // self.period + 1
+
+
 @lru_cache(maxsize=4096)
-def _taps(axis: ConvAxis) -> dict[int, list[tuple[int, int]]]:
+def _taps(walk: Walk) -> dict[int, list[tuple[int, int]]]:
     """For each phase that has taps: (tap, shift)."""
+    axis = walk.axis
     found: dict[int, list[tuple[int, int]]] = {}
     for k in range(axis.kernel):
         distance = axis.padding - k * axis.dilation
-        phase = -distance % axis.stride
-        found.setdefault(phase, []).append((k, (phase + distance) // axis.stride))
+        for phase in range(-distance % axis.stride, walk.period, axis.stride):
+            found.setdefault(phase, []).append((k, (phase + distance) // axis.stride))
     return found
 
 
-def phases(axis: ConvAxis) -> tuple[PhaseAxis, ...]:
+def phases(walk: Walk) -> tuple[PhaseAxis, ...]:
     """The phases that have taps, in order; the others, of which a long stride has many, give the bias alone."""
-    found = sorted(_taps(axis).items())
+    found = sorted(_taps(walk).items())
     return tuple(PhaseAxis(j, tuple(k for k, _ in own), tuple(shift for _, shift in own)) for j, own in found)
 
 
 @lru_cache(maxsize=4096)
-def shift_range(axis: ConvAxis) -> tuple[int, int]:
+def shift_range(walk: Walk) -> tuple[int, int]:
     """Smallest and largest shift of any phase."""
-    shifts = [shift for own in _taps(axis).values() for _, shift in own]
-    return min(shifts), max(shifts)
+    shifts = [shift for own in _taps(walk).values() for _, shift in own]
+    return min(shifts), max(shifts) + walk.more
 
 
 @dataclass(frozen=True)
@@ -66,7 +87,7 @@ class Span:
 class AxisSpans:
     """The tiles of a pass along one axis, worked out one by one when asked for."""
 
-    steps: tuple[ConvAxis | PoolAxis, ...]
+    steps: tuple[Walk | PoolAxis, ...]
     size: int  # of the destination
     tile: int
 
@@ -79,10 +100,11 @@ class AxisSpans:
         wanted = (number * self.tile, min((number + 1) * self.tile, self.size))
         row: list[Span] = []
         for step in reversed(self.steps):
-            read, positions = step.inputs_of(*wanted), (0, 0)
-            if isinstance(step, ConvAxis):
-                positions = (wanted[0] // step.stride, (wanted[1] - 1) // step.stride + 1)
+            if isinstance(step, Walk):
+                positions = (wanted[0] // step.period, (wanted[1] - 1) // step.period + 1)
                 read = _convolution_reads(step, positions)
+            else:
+                read, positions = step.inputs_of(*wanted), (0, 0)
             row.append(Span(read, wanted, positions))
             wanted = read
         return tuple(reversed(row)) or (Span(wanted, wanted),)
@@ -94,13 +116,12 @@ class AxisSpans:
         bounds = []
         for step in reversed(self.steps):
             bound = {"write": length, "positions": 0}
-            if isinstance(step, ConvAxis):
-                # A tile that begins at another remainder by the stride may touch one position more.
-                remainder = step.stride - 1 if advance % step.stride else first % step.stride
-                most = (remainder + length - 1) // step.stride + 1
-                bound["positions"] = min(most, (step.out - 1) // step.stride + 1)
-                least_shift, most_shift = shift_range(step)
-                length = min(bound["positions"] + most_shift - least_shift, step.size)
+            if isinstance(step, Walk):
+                # A tile that begins at another remainder by the period may touch one position more.
+                remainder = step.period - 1 if advance % step.period else first % step.period
+                most = (remainder + length - 1) // step.period + 1
+                bound["positions"] = min(most, step.positions)
+                length = min(reach(step, bound["positions"]), step.axis.size)
             else:
                 length = min((length - 1) * step.stride + step.kernel, step.size)
                 first = first * step.stride - step.padding
@@ -113,12 +134,18 @@ class AxisSpans:
         return self._longest[step][what]
 
 
-def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[ConvAxis | PoolAxis, ...]:
-    """The geometric steps of a pass along axis 0, 1, 2 = depth, height, width."""
-    steps: list[ConvAxis | PoolAxis] = []
+def conv_axes(pipeline: Pipeline, trace: Trace) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
+    """Of the pipeline's convolution: depth, height, width."""
+    index = pipeline.conv_index
+    return pipeline.conv.axes(trace.values[index], trace.operands[index][0])
+
+
+def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int, walk: Walk) -> tuple[Walk | PoolAxis, ...]:
+    """The geometric steps of a pass along axis 0, 1, 2 = depth, height, width; `walk` is the convolution's."""
+    steps: list[Walk | PoolAxis] = []
     for op in one.ops:
         if isinstance(op, Conv):
-            steps.append(pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])[axis])
+            steps.append(walk)
         elif isinstance(op, (Pool, PhasePool)):
             pool = pipeline.stages[op.stage]
             assert isinstance(pool, (MaxPool3d, AvgPool3d))
@@ -126,8 +153,14 @@ def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int) -> tuple[
     return tuple(steps)
 
 
-def _convolution_reads(axis: ConvAxis, positions: Range) -> Range:
+def reach(walk: Walk, positions: int) -> int:
+    """Inputs from the first to the last that so many positions meet."""
+    least, most = shift_range(walk)
+    return walk.pace * (positions - 1) + most - least + 1
+
+
+def _convolution_reads(walk: Walk, positions: Range) -> Range:
     """Inputs any phase of these positions may meet; at least one, so that no range is empty."""
-    least, most = shift_range(axis)
-    low = min(max(positions[0] + least, 0), axis.size - 1)
-    return low, min(max(positions[1] + most, low + 1), axis.size)
+    size, first = walk.axis.size, walk.pace * positions[0] + shift_range(walk)[0]
+    low = min(max(first, 0), size - 1)
+    return low, min(max(first + reach(walk, positions[1] - positions[0]), low + 1), size)

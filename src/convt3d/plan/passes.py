@@ -98,7 +98,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class PhasePool:
-    """Phase-planar buffer -> pooled buffer: the windows hold each phase once, so phases are folded voxel by voxel."""
+    """Phase-planar buffer -> pooled one: the windows hold each phase of the stride once, so phases are folded voxel by
+    voxel. The result is phase-planar still, with one phase for each input of a position."""
 
     stage: int
 
@@ -182,7 +183,7 @@ class _Cutter:
         """Whether the value stands in the convolution's phase-planar buffer."""
         phased = False
         for op in self.ops:
-            phased = isinstance(op, Conv) or (phased and not isinstance(op, (Unphase, PhasePool)))
+            phased = isinstance(op, Conv) or (phased and not isinstance(op, Unphase))
         return phased
 
     def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:

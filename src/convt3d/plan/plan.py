@@ -11,10 +11,12 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
+from .choice import Options, choose_method
 from .machine import Machine, machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, cut
+from .schemes import Method
 from .structure import Structure, structure_of
-from .tiles import Tiling, choose
+from .tiles import Tiling
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,14 @@ class Plan:
     reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that later stages read
     phase_pool: int | None  # stage that pools over the convolution's phases
     work: work.Work
-    algorithm: str
+    method: Method
     machine: Machine
     passes: tuple[PassPlan, ...]
     aliases: tuple[str, ...]  # intermediate values that live in the output array
+
+    @property
+    def algorithm(self) -> str:
+        return "direct" if self.method.direct else "minimal"
 
     @property
     def scratch(self) -> int:
@@ -59,13 +65,14 @@ def make_plan(
     x: tuple[int, ...],
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
+    options: Options = Options(),
     tame: bool = True,
 ) -> Plan:
     """The plan for input shape `x` (5-D) and operand shapes in slot order; raises ShapeError where they do not fit.
 
     `tame=False` plans without the rewrites that need finite operands of moderate size.
     """
-    return _make_plan(pipeline, x, operands, dtype, tame, machine())
+    return _make_plan(pipeline, x, operands, dtype, options, tame, machine())
 
 
 @lru_cache(maxsize=1024)
@@ -74,6 +81,7 @@ def _make_plan(
     x: tuple[int, ...],
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
+    options: Options,
     tame: bool,
     host: Machine,
 ) -> Plan:
@@ -83,8 +91,8 @@ def _make_plan(
     item = 8 if dtype.accumulate == "float64" else 4
     passes = []
     for one in cut(rewritten.pipeline, simplified):
-        structure = structure_of(one, rewritten.pipeline, simplified, dtype, host)
-        tiling = choose(rewritten.pipeline, simplified, one, host, item)
+        tiling = choose_method(rewritten.pipeline, simplified, one, host, item, options)
+        structure = structure_of(one, rewritten.pipeline, simplified, dtype, host, tiling.method)
         passes.append(PassPlan(one, structure, tiling))
     return Plan(
         asked=pipeline,
@@ -95,7 +103,7 @@ def _make_plan(
         reach=work.reach(rewritten.pipeline, simplified),
         phase_pool=pool_over_phases(rewritten.pipeline),
         work=work.count(rewritten.pipeline, simplified),
-        algorithm="direct",
+        method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
         machine=host,
         passes=tuple(passes),
         aliases=_aliases([one.steps for one in passes], trace.output, dtype),

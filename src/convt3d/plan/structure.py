@@ -15,6 +15,12 @@ from ..spec.stage import Stage
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
+from .schemes import Method, Scheme
+
+SHUFFLED = 8
+
+# Inputs and weights below these bounds: no sum of a transform overflows where direct summation would not.
+WILD = {"float32": 2.0**50, "float64": 2.0**480}
 
 
 @dataclass(frozen=True)
@@ -72,19 +78,32 @@ class Structure:
         return f"ct3d_{short}_{'_'.join(words) or 'copy'}__{self.isa}"
 
 
-def structure_of(one: Pass, pipeline: Pipeline, trace: Trace, dtype: DType, machine: Machine) -> Structure:
+@dataclass(frozen=True)
+class ConvCode:
+    """What the code of a convolution depends on."""
+
+    tile: RegisterTile
+    blocks: int  # full blocks of output channels in a group
+    kinds: tuple[tuple[Scheme, Scheme, Scheme], ...]  # of minimal multiplication; none: direct
+    pace: int  # of the width, where a vector of every pace-th number is made by shuffles; 0: above that
+
+
+def structure_of(
+    one: Pass, pipeline: Pipeline, trace: Trace, dtype: DType, machine: Machine, method: Method
+) -> Structure:
     extras: list[Any] = []
+    width, pooled = method.walks[2], False
     for op in one.ops:
         extra: Any = ()
         if isinstance(op, Conv):
             per_group = trace.operands[op.stage][0][1]
             tile = register_tile(per_group, machine.vector_registers)
-            extra = tile, per_group // tile.rows
+            kinds = () if method.direct else method.kinds
+            extra = ConvCode(tile, per_group // tile.rows, kinds, _shuffled(width.pace))
         elif isinstance(op, Unphase):
-            stride = pipeline.conv.triples[0][2]
-            extra = stride if stride <= 2 else 0
+            extra = _shuffled(width.pace if pooled else width.period)
         elif isinstance(op, PhasePool):
-            extra = isinstance(pipeline.stages[op.stage], AvgPool3d)
+            extra, pooled = isinstance(pipeline.stages[op.stage], AvgPool3d), True
         elif isinstance(op, Pool):
             pool = pipeline.stages[op.stage]
             assert isinstance(pool, (MaxPool3d, AvgPool3d))
@@ -93,6 +112,11 @@ def structure_of(one: Pass, pipeline: Pipeline, trace: Trace, dtype: DType, mach
             extra = isinstance(pool, AvgPool3d), pairs
         extras.append(extra)
     return Structure(one, tuple(extras), dtype.name, machine.isa)
+
+
+def _shuffled(step: int) -> int:
+    """Rows are taken apart and put together with vectors up to this step, 0 stands for any above."""
+    return step if step <= SHUFFLED else 0
 
 
 def scalars(stage: Stage) -> list[tuple[str, float]]:
@@ -120,7 +144,8 @@ def _describe_stage(stage: Any) -> str:
 
 def _words(op: Any, extra: Any) -> list[str]:
     if isinstance(op, Conv):
-        return [f"conv{extra[0].rows}x{extra[0].columns}"]
+        schemes = sorted({str(scheme) for kind in extra.kinds for scheme in kind})
+        return [f"conv{extra.tile.rows}x{extra.tile.columns}", *(name for name in schemes if name != "plain")]
     if isinstance(op, Chain):
         return [link.stage.name.lower() for link in op.links]
     if isinstance(op, (Pool, PhasePool)):

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.shapes import PoolAxis
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
-from .geometry import AxisSpans, axis_steps, shift_range
+from .geometry import AxisSpans, Walk, axis_steps, reach, shift_range
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
+from .schemes import Matrix, Method
 from .structure import register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
@@ -31,18 +32,35 @@ class Slab:
     """The convolution's input (copies, Cin, D, H, pitch) with zeros around it, and its output (Cout, phases, D, plane).
 
     One copy has rows with zeros at their ends, and a tap along the width is an offset in the row. With a copy for each
-    shift along the width, rows are as short as the output's and no position between them is computed in vain.
+    shift along the width, rows are as short as the output's and no position between them is computed in vain. Where a
+    position is more than one input wide, a copy holds every pace-th input, and rows are sorted by their number modulo
+    the pace of the height: what neighbouring positions read lies side by side.
     """
 
     copies: int
     copy: int  # elements from one copy to the next
     depth: int
-    height: int
+    height: int  # rows of a plane, `height / pace` for each remainder
     pitch: int  # of a row
     channel: int  # elements from one input channel to the next
     plane: int  # output elements from one depth to the next
     phase: int
     out_channel: int
+    row: int  # inputs of a whole row
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How minimal multiplication walks a tile: `vectors` of positions at once, and `rows` of the output channels.
+
+    Transformed inputs are (points, steps, positions), products (points, rows, positions).
+    """
+
+    vectors: int
+    positions: int  # in these vectors
+    blocks: int  # of output channels that are multiplied before their products are transformed back
+    input_point: int  # elements from one point to the next
+    product_point: int
 
 
 @dataclass(frozen=True)
@@ -50,8 +68,11 @@ class Tiling:
     tile: tuple[int, int, int]
     axes: tuple[AxisSpans, AxisSpans, AxisSpans]
     buffers: tuple[tuple[str, int, int], ...]  # name, offset in scratch and channel pitch, in elements
+    method: Method
     slab: Slab | None
+    blocking: Blocking | None  # of minimal multiplication
     scratch: int  # bytes for one thread
+    passing: int  # of them, those that a tile goes through once
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -59,30 +80,47 @@ class Tiling:
         return d, h, w
 
 
-def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int) -> Tiling:
-    """The cheapest tiling by `_cost` among those whose scratch is small; `item` is the size of a number in bytes."""
-    depth, height, width = one.result[2:]
+def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, method: Method) -> Tiling:
+    """The cheapest tiling by `cost` among those whose scratch is small; `item` is the size of a number in bytes."""
+    sizes = one.result[2:]
+    periods = [_period(axis_steps(pipeline, trace, one, axis, method.walks[axis])) for axis in range(3)]
 
     def make(d: int, h: int, w: int, copies: bool = False) -> Tiling:
-        return layout(pipeline, trace, one, (d, h, w), machine, item, copies)
+        return layout(pipeline, trace, one, (d, h, w), machine, item, method, copies)
 
-    w = width
-    if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a single one is too much
-        w = next((n for n in _halvings(width) if make(1, 1, n).scratch <= machine.l2 // 2), 1)
-    both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
-    options = [make(d, h, w, copies) for d, h, copies in product(_halvings(depth), _halvings(height), both)]
-    small = [tiling for tiling in options if tiling.scratch <= _CACHES * machine.l2]
+    w = sizes[2]
+    if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
+        least, room = (1, 1), machine.l2 // 2
+        if not method.direct:
+            least, room = (min(sizes[0], periods[0]), min(sizes[1], periods[1])), 2 * machine.l2
+        parts = _parts(w, periods[2])
+        w = next((n for n in parts if make(*least, n).passing <= room), parts[-1])
+    both = (False, True) if any(isinstance(op, Conv) for op in one.ops) and method.direct else (False,)
+    depths, heights = (_parts(size, period) for size, period in zip(sizes, periods[:2], strict=False))
+    options = [make(d, h, w, copies) for d, h, copies in product(depths, heights, both)]
+    small = [tiling for tiling in options if tiling.passing <= _CACHES * machine.l2]
     if not small:
         return min(options, key=lambda tiling: tiling.scratch)
-    return min(small, key=lambda tiling: _cost(trace, one, tiling, machine, item))
+    return min(small, key=lambda tiling: cost(trace, one, tiling, machine, item))
 
 
-def _halvings(size: int) -> list[int]:
-    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts."""
+def _period(steps: tuple[Walk | PoolAxis, ...]) -> int:
+    """Tiles of the destination that are a multiple of this begin where a position of the convolution begins."""
+    period = 1
+    for step in steps:
+        if isinstance(step, Walk):
+            period = step.period
+        else:
+            period //= gcd(period, step.stride)
+    return period
+
+
+def _parts(size: int, period: int) -> list[int]:
+    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts, whole periods each."""
     parts = {1}
     for power in range(size.bit_length()):
         parts |= {2**power, 3 * 2**power}
-    return sorted({-(-size // part) for part in parts if part <= size}, reverse=True)
+    return sorted({min(size, _round_up(-(-size // part), period)) for part in parts if part <= size}, reverse=True)
 
 
 def layout(
@@ -92,44 +130,55 @@ def layout(
     tile: tuple[int, int, int],
     machine: Machine,
     item: int,
+    method: Method,
     copies: bool = False,
 ) -> Tiling:
     """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
     lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
-    steps = [axis_steps(pipeline, trace, one, axis) for axis in range(3)]
+    steps = [axis_steps(pipeline, trace, one, axis, method.walks[axis]) for axis in range(3)]
     d, h, w = (AxisSpans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
     axes = (d, h, w)
     buffers: list[tuple[str, int, int]] = []
-    total = 0
+    total = chunk = 0
 
-    def add(name: str, channels: int, pitch: int) -> None:
+    def add(name: str, channels: int, pitch: int) -> int:
         nonlocal total
         buffers.append((name, total, pitch))
-        total += _round_up(channels * pitch + 4 * lanes, 64)
+        size = _round_up(channels * pitch + 4 * lanes, 64)
+        total += size
+        return size
 
     def natural(name: str, channels: int, step: int, what: str) -> None:
         extent = prod(axis.longest(step, what) for axis in axes)
         add(name, channels, _pitch(extent, lanes, item))
 
-    step, slab = 0, None
+    step, slab, blocking = 0, None, None
     channels = one.shape[1]
     if not (one.ops and isinstance(one.ops[0], Conv)):
         natural("source", channels, 0, "read")
     for index, op in enumerate(one.ops):
         if isinstance(op, Conv):
-            conv_axes = tuple(s[step] for s in steps)
-            slab = _slab(conv_axes, axes, step, lanes, item, channels, copies)
+            slab = _slab(method.walks, axes, step, lanes, item, channels, copies or not method.direct)
             add("slab", channels * slab.copies, slab.channel)
+            if not method.direct:
+                blocking = _blocking(trace, op, method, slab, machine, item)
+                add("row", 1, _round_up(slab.row, lanes) + (method.walks[2].pace + 1) * lanes)
+                add("wild", 1, lanes)
+                chunk += add("inputs", method.most_points, blocking.input_point)
+                chunk += add("products", method.most_points, blocking.product_point)
             channels = trace.values[op.stage + 1][1]
             add("phased", channels, slab.out_channel)
             step += 1
         elif isinstance(op, Unphase):
             if index + 1 < len(one.ops):  # the last one goes straight to the destination
                 natural(f"op{index}", channels, step - 1, "write")
-        elif isinstance(op, (Pool, PhasePool)):
+        elif isinstance(op, PhasePool):
+            assert slab is not None
+            add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))
+            step += 1
+        elif isinstance(op, Pool):
             natural(f"op{index}", channels, step, "write")
-            if isinstance(op, Pool):
-                add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
+            add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
             step += 1
         elif isinstance(op, Chain):
             for at, link in enumerate(op.links):
@@ -138,7 +187,7 @@ def layout(
                 elif isinstance(link.stage, Keep):
                     add(f"op{index}.{at}", channels, lanes)
             channels = _channels_after(op, channels)
-    return Tiling(tile, axes, tuple(buffers), slab, total * item)
+    return Tiling(tile, axes, tuple(buffers), method, slab, blocking, total * item, (total - chunk) * item)
 
 
 def _channels_after(op: Chain, channels: int) -> int:
@@ -147,7 +196,7 @@ def _channels_after(op: Chain, channels: int) -> int:
 
 
 def _slab(
-    conv: tuple[ConvAxis | PoolAxis, ...],
+    walks: tuple[Walk, Walk, Walk],
     axes: tuple[AxisSpans, ...],
     step: int,
     lanes: int,
@@ -155,37 +204,62 @@ def _slab(
     channels: int,
     copies: bool,
 ) -> Slab:
-    extents, position = [], []
-    for axis, spans in zip(conv, axes, strict=True):
-        assert isinstance(axis, ConvAxis)
-        least, most = shift_range(axis)
-        longest = spans.longest(step, "positions")
-        position.append(longest)
-        extents.append(longest + most - least)
-    width = conv[2]
-    assert isinstance(width, ConvAxis)
-    pitch = extents[2]
+    position = [spans.longest(step, "positions") for spans in axes]
+    depth, height, row = (reach(walk, count) for walk, count in zip(walks, position, strict=True))
+    height = _round_up(height, walks[1].pace)
+    width = walks[2]
+    pitch = row
     least, most = shift_range(width)
     if copies:
         pitch = position[2]
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
-        pitch -= max(0, min(-(low + least), high + most - width.size))
+        pitch -= max(0, min(-(low + least), high + most - width.axis.size))
     plane = _round_up(position[1] * pitch, lanes)
-    phase_count = prod(axis.stride for axis in conv)
+    phase_count = prod(walk.period for walk in walks)
     phase = position[0] * plane
-    channel = _pitch((extents[0] * extents[1] + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
+    channel = _pitch((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(
         copies=most - least + 1 if copies else 1,
         copy=channels * channel,
-        depth=extents[0],
-        height=extents[1],
+        depth=depth,
+        height=height,
         pitch=pitch,
         channel=channel,
         plane=plane,
         phase=phase,
         out_channel=_pitch(phase_count * phase, lanes, item),
+        row=row,
     )
+
+
+_CHUNK = 0.7  # of the second-level cache: transformed inputs and products that are worked on together
+
+
+def _blocking(trace: Trace, op: Conv, method: Method, slab: Slab, machine: Machine, item: int) -> Blocking:
+    """As many vectors as the cache takes; then as many blocks of output channels."""
+    kernel = trace.operands[op.stage][0]
+    per_out, groups = kernel[1], trace.values[op.stage + 1][1] // kernel[1]
+    steps = method.most_steps * kernel[0] // groups
+    lanes = machine.lanes(item)
+    tile = register_tile(per_out, machine.vector_registers)
+    room, points = int(_CHUNK * machine.l2) // item, method.most_points
+    count = len(tile.blocks(per_out))
+    most = -(-slab.phase // lanes)
+
+    def sizes(turns: int, blocks: int) -> Blocking:
+        vectors = min(turns * tile.columns, most)
+        rows = min(blocks * tile.rows, per_out)
+        return Blocking(vectors, vectors * lanes, blocks, _odd(steps * vectors) * lanes, _odd(rows * vectors) * lanes)
+
+    options = [sizes(turns, blocks) for turns in (8, 6, 4, 3, 2, 1) for blocks in (count, -(-count // 2), 2, 1)]
+    fits = [one for one in options if points * (one.input_point + one.product_point) <= room]
+    return fits[0] if fits else options[-1]
+
+
+def _odd(lines: int) -> int:
+    """Points an odd number of cache lines apart do not compete for the same sets."""
+    return lines | 1
 
 
 def _round_up(number: int, step: int) -> int:
@@ -200,20 +274,27 @@ def _pitch(extent: int, lanes: int, item: int) -> int:
     return pitch
 
 
-def _cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
+def cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
     """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     lanes = machine.lanes(item)
-    slow = 1 if tiling.scratch <= machine.l2 else 2 if tiling.scratch <= 2 * machine.l2 else 6
-    moved = 6 * slow * tiling.scratch / item / lanes
+    slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 6
+    moved = 6 * slow * tiling.passing / item / lanes
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
-    work = 300 + moved
-    steps = [op for op in one.ops if isinstance(op, (Conv, Pool, PhasePool))]
-    for number, op in enumerate(steps):
-        if isinstance(op, Conv):
-            work += _convolution_cost(trace, op, number, tiling, machine, lanes)
+    work = 300 + moved + convolution_cost(trace, one, tiling, machine, item)
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
     balance = -(-tiles // _BALANCED_OVER) * _BALANCED_OVER / tiles
     return work * tiles * (1 + (balance - 1) / 2)
+
+
+def convolution_cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
+    """Cycles of a tile's convolution, transforms included."""
+    steps = [op for op in one.ops if isinstance(op, (Conv, Pool, PhasePool))]
+    by_method = _direct_cost if tiling.method.direct else _minimal_cost
+    return sum(
+        by_method(trace, op, number, tiling, machine, machine.lanes(item))
+        for number, op in enumerate(steps)
+        if isinstance(op, Conv)
+    )
 
 
 _RUN = 400  # cycles lost where memory is not contiguous: a miss that no prefetcher saw coming
@@ -228,7 +309,12 @@ def _runs(tiling: Tiling, channels: int, what: str, step: int) -> int:
     return channels * (1 if whole[1] else extents[0])
 
 
-def _convolution_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
+def _steps_cost(rows: int, columns: int) -> int:
+    """Cycles of one step of a register tile."""
+    return max(rows * columns, rows + 3 * columns) + 3 if columns else 0
+
+
+def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
     """Vectors are taken `columns` at a time; what is left over uses the registers less well."""
     assert tiling.slab is not None
     kernel, channels = trace.operands[op.stage][0], trace.values[op.stage][1]
@@ -238,12 +324,48 @@ def _convolution_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine
     depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
     vectors = -(-((height - 1) * tiling.slab.pitch + width) // lanes)
     taps = prod(kernel[2:]) * channels // groups
+    phases = tiling.slab.out_channel // tiling.slab.phase
 
-    def cost(columns: int) -> float:
+    def columns_cost(columns: int) -> float:
         blocks = tile.blocks(per_out)
-        steps = sum(max(rows * columns, rows + 3 * columns) + 3 for rows in blocks) if columns else 0
-        phases = tiling.slab.out_channel // tiling.slab.phase if tiling.slab else 1
+        steps = sum(_steps_cost(rows, columns) for rows in blocks)
         return steps * taps + phases * sum(30 + 2 * rows * columns for rows in blocks)
 
     full, left = divmod(vectors, tile.columns)
-    return groups * depth * (full * cost(tile.columns) + (cost(left) if left else 0))
+    return groups * depth * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+
+
+def _minimal_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
+    """Products, and the transforms around them, for the positions of a tile."""
+    assert tiling.slab is not None
+    assert tiling.blocking is not None
+    kernel, channels = trace.operands[op.stage][0], trace.values[op.stage][1]
+    per_out = kernel[1]
+    groups = trace.values[op.stage + 1][1] // per_out
+    tile = register_tile(per_out, machine.vector_registers)
+    depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
+    vectors = depth * -(-height * width // lanes)
+    blocks = tile.blocks(per_out)
+    full, left = divmod(vectors, tile.columns)
+    in_group = channels // groups
+    total = 0.0
+    for d, h, w in tiling.method.groups():
+        schemes = d.scheme, h.scheme, w.scheme
+        points = prod(one.points for one in schemes)
+        steps = d.pieces * h.pieces * w.pieces * in_group
+        for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
+            cycles = sum(_steps_cost(rows, columns) * steps + 30 + 2 * rows * columns for rows in blocks)
+            total += times * points * cycles
+        total += vectors * steps * transform_cost([one.inputs_matrix for one in schemes])
+        total += vectors * per_out * transform_cost([one.outputs_matrix for one in schemes])
+    return groups * total
+
+
+def transform_cost(matrices: list[Matrix]) -> float:
+    """Cycles to transform one vector of positions: loads and additions overlap, stores take two."""
+    d, h, w = matrices
+    loads = sum(sum(map(bool, row)) for row in d) * len(h[0]) * len(w[0])
+    adds = loads - len(d) * len(h[0]) * len(w[0])
+    adds += len(d) * len(w[0]) * sum(sum(map(bool, row)) - 1 for row in h)
+    adds += len(d) * len(h) * sum(sum(map(bool, row)) - 1 for row in w)
+    return 1.2 * max(loads, adds) + 2 * len(d) * len(h) * len(w)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.geometry import STEP_WORDS, AxisSpans, phases, shift_range
+from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach, shift_range
 from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
-from ..plan.structure import RegisterTile, scalars
+from ..plan.structure import ConvCode, scalars
 from ..spec.lazy import lazy
-from ..spec.shapes import ConvAxis
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
+from .tables import direct_tables, minimal_tables
 from .weights import WeightLayout
 
 _SHARED_FROM = 1_000_000  # operations
@@ -86,22 +86,15 @@ class BoundPass:
 
     @lazy
     def weights(self) -> WeightLayout | None:
-        conv = next((op for op in self.one.steps.ops if isinstance(op, Conv)), None)
-        if conv is None:
+        code = self.code
+        if code is None:
             return None
-        d, h, w = (phases(axis) for axis in self._conv_axes())
-        return WeightLayout(self.plan.rewritten.pipeline.conv.groups, (d, h, w), self._register_tile(), self.number)
+        return WeightLayout(self.plan.rewritten.pipeline.conv.groups, self.plan.method, code.tile, self.number)
 
-    def _register_tile(self) -> RegisterTile:
-        at = next(i for i, op in enumerate(self.one.steps.ops) if isinstance(op, Conv))
-        tile = self.one.structure.ops[at][0]
-        assert isinstance(tile, RegisterTile)
-        return tile
-
-    def _conv_axes(self) -> list[ConvAxis]:
-        pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
-        index = pipeline.conv_index
-        return list(pipeline.conv.axes(trace.values[index], trace.operands[index][0]))
+    @lazy
+    def code(self) -> ConvCode | None:
+        """Of the pass's convolution."""
+        return next((extra for extra in self.one.structure.ops if isinstance(extra, ConvCode)), None)
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""
@@ -147,49 +140,28 @@ class BoundPass:
         pipeline, trace, slab = self.plan.rewritten.pipeline, self.plan.simplified, self.one.tiling.slab
         assert slab is not None
         cin, per_out = trace.operands[pipeline.conv_index][0][:2]
-        groups = pipeline.conv.groups
-        axes = self._conv_axes()
-        least = [shift_range(axis)[0] for axis in axes]
-        offsets: list[Words] = []
-        table: list[list[int]] = []
-        offset = weight = 0
-        channel = np.arange(cin // groups) * slab.channel
-        along = 1 if slab.copies == 1 else slab.copy
-        strides = [axis.stride for axis in axes]
-        for phase in product(*(phases(axis) for axis in axes)):
-            d, h, w = ([s - low for s in axis.shifts] for axis, low in zip(phase, least, strict=True))
-            taps = np.array(
-                [(a * slab.height + b) * slab.pitch + c * along for a, b, c in product(d, h, w)], dtype=np.int64
-            )
-            steps = (taps[:, None] + channel).reshape(-1)
-            number = (phase[0].phase * strides[1] + phase[1].phase) * strides[2] + phase[2].phase
-            depth = phase[0].shifts
-            apart = depth[0] - depth[1] if len(depth) > 1 else 1
-            table.append([number, len(steps), offset, weight, len(depth), depth[0], apart])
-            offsets.append(steps)
-            offset += len(steps)
-            weight += len(steps) * per_out
+        groups, method = pipeline.conv.groups, self.plan.method
         sizes = {
             "in channels": cin,
             "out channels": per_out * groups,
             "in group": cin // groups,
             "out group": per_out,
             "groups": groups,
-            "weights group": weight,
-            "phases": prod(strides),
-            "phases with taps": len(table),
+            "phases": prod(walk.period for walk in method.walks),
+            "paces": prod(walk.pace for walk in method.walks),
             "phase": slab.phase,
             "plane": slab.plane,
             "slab pitch": slab.pitch,
             "slab depth": slab.depth,
             "slab height": slab.height,
-            "in depth": axes[0].size,
             "slab copies": slab.copies,
             "slab copy": slab.copy,
-            "offsets": self._keep(np.concatenate([*offsets, [0]]).astype(np.int64)),
-            "phase table": self._keep(np.array(table, dtype=np.int64)),
         }
-        return sizes | {f"stride {name}": axis.stride for name, axis in zip("dhw", axes, strict=True)}
+        for name, walk in zip("dhw", method.walks, strict=True):
+            sizes |= {f"stride {name}": walk.axis.stride, f"period {name}": walk.period, f"pace {name}": walk.pace}
+        tables = direct_tables if method.direct else minimal_tables
+        found = tables(method, self.one.tiling, cin // groups, per_out)
+        return sizes | {n: v if isinstance(v, int) else self._keep(v) for n, v in found.items()}
 
     def _windows(self, op: Pool) -> list[Words]:
         """For each output along each axis: first input, end, and the count an average divides by."""
@@ -210,16 +182,16 @@ def _axis_table(axis: AxisSpans) -> Words:
         for at, span in enumerate(axis.spans(number)):
             words = [span.read[0], span.read[1] - span.read[0], span.write[0], span.write[1] - span.write[0]]
             step = axis.steps[at] if axis.steps else None
-            rows.append(words + (_slab_words(step, span) if isinstance(step, ConvAxis) else [0] * 5))
+            rows.append(words + (_slab_words(step, span) if isinstance(step, Walk) else [0] * 5))
     return np.array(rows, dtype=np.int64)
 
 
-def _slab_words(axis: ConvAxis, span: Any) -> list[int]:
+def _slab_words(walk: Walk, span: Span) -> list[int]:
     """Positions, and where in the slab the valid inputs are put: place, from (in what was read), count."""
-    origin = span.positions[0] + shift_range(axis)[0]
-    end = span.positions[1] + shift_range(axis)[1]
-    first, last = max(origin, 0), min(end, axis.size)
+    low, high = span.positions
+    origin = walk.pace * low + shift_range(walk)[0]
+    first, last = max(origin, 0), min(origin + reach(walk, high - low), walk.axis.size)
     valid = max(0, last - first)
     place = first - origin if valid else 0
     start = first - span.read[0] if valid else 0
-    return [span.positions[0], span.positions[1] - span.positions[0], place, start, valid]
+    return [low, high - low, place, start, valid]

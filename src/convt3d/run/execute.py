@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..plan.choice import DIRECT, Options
 from ..plan.cores import get_num_threads
 from ..plan.passes import Chain, Conv, RowNorm
 from ..plan.plan import Plan, make_plan
@@ -23,12 +24,19 @@ from .weights import Packed, packed
 Array = npt.NDArray[Any]
 
 
-def execute(pipeline: Pipeline, dtype: DType, x: Array, operands: tuple[Array, ...], out: Array) -> None:
+def execute(
+    pipeline: Pipeline,
+    dtype: DType,
+    x: Array,
+    operands: tuple[Array, ...],
+    out: Array,
+    options: Options = Options(),
+) -> None:
     """Writes the pipeline's result into `out`. Arrays hold storage values; x is (B, C, D, H, W), vectors are 1-D."""
     if x.shape[0] == 0:
         return
     shapes = tuple(operand.shape for operand in operands)
-    plan = make_plan(pipeline, x.shape, shapes, dtype)
+    plan = make_plan(pipeline, x.shape, shapes, dtype, options)
     ready, stored_as = operands, dtype
     if plan.rewritten.needs_tame:
         wide = tuple(
@@ -37,14 +45,24 @@ def execute(pipeline: Pipeline, dtype: DType, x: Array, operands: tuple[Array, .
         )
         prepared = plan.rewritten.operands(wide)
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-            plan = make_plan(pipeline, x.shape, shapes, dtype, tame=False)
+            plan = make_plan(pipeline, x.shape, shapes, dtype, options, tame=False)
         else:
             ready, stored_as = prepared, float64
     run = _Run(plan, x, ready, stored_as, out)
-    if run.weights.finite:
-        run.run()
-    else:
+    if not run.weights.finite:
         _by_meaning(plan, x, ready, stored_as, out)
+    elif plan.method.direct:
+        run.run()
+    elif not run.weights.tame:
+        execute(pipeline, dtype, x, operands, out, DIRECT)
+    else:
+        run.run()
+        for sample in map(int, np.flatnonzero(run.wild)):
+            own = tuple(
+                _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+                for slot, operand in zip(pipeline.slots, operands, strict=True)
+            )
+            execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), DIRECT)
 
 
 def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
@@ -60,7 +78,7 @@ def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DT
 
 
 def _sample_of(array: Array, sample: int) -> Array:
-    """(1, C, D, H, W) of a (B, C, D, H, W) array; an array of batch 1 serves every sample."""
+    """(1, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
     return array if array.shape[0] == 1 else array[sample : sample + 1]
 
 
@@ -74,6 +92,7 @@ class _Run:
         self.number = np.dtype(plan.dtype.accumulate)
         self.passes = bound_passes(plan)
         self.weights = self._pack_weights()
+        self.wild = np.zeros(x.shape[0], dtype=np.int64)  # samples that minimal multiplication leaves to direct
 
     def run(self) -> None:
         for bound in self.passes:
@@ -116,6 +135,7 @@ class _Run:
         if bound.partial_words:
             partials = np.empty((steps.shape[0], len(bound.voxels), channels, bound.partial_words), self.number)
             put("partials", partials.ctypes.data)
+        put("wild samples", self.wild.ctypes.data)
         counter = np.zeros(8, dtype=np.int64)  # a cache line of its own
         put("counter", counter.ctypes.data)
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
@@ -128,6 +148,8 @@ class _Run:
             launch(bound.native.address, table.ctypes.data, threads)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]
+            if self.wild.any():  # tiles that were left out
+                partials[self.wild > 0] = 0
             results = finish(steps.finish.stage, partials.astype(np.float64), bound.voxels, given)
             self._take_statistics(steps.finish.result, results)
 

@@ -1,4 +1,5 @@
-"""The convolution's weights as the kernel reads them: for each group and phase, blocks of [step][row].
+"""The convolution's weights as the kernel reads them: for each group and phase, blocks of [step][row]; for minimal
+multiplication transformed, and so for each group, outputs made together and point.
 
 Packed weights are kept for the next call. An entry holds a copy of the weights it was made from and is used only if all
 their bits are the same, so weights changed in place can never give an old answer.
@@ -9,15 +10,18 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.geometry import PhaseAxis
-from ..plan.structure import RegisterTile
+from ..plan.geometry import phases
+from ..plan.schemes import Method, Together
+from ..plan.structure import WILD, RegisterTile
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +31,7 @@ _KEPT_BYTES = 256 << 20
 @dataclass(frozen=True)
 class WeightLayout:
     groups: int
-    phases: tuple[tuple[PhaseAxis, ...], tuple[PhaseAxis, ...], tuple[PhaseAxis, ...]]
+    method: Method
     tile: RegisterTile
     number: str  # "float32" or "float64"
 
@@ -44,6 +48,7 @@ _kept = _Kept()
 class Packed(NamedTuple):
     weights: Array  # one row for each group
     finite: bool
+    tame: bool  # below WILD: minimal multiplication cannot overflow
 
 
 def packed(weights: Array, layout: WeightLayout) -> Packed:
@@ -55,8 +60,8 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
     if entry is not None and _same_bits(entry[0], weights):
         return entry[1]
     own = weights.copy()  # first: another thread may write to the caller's array while it is packed
-    rows = pack(own, layout)
-    made = Packed(rows, bool(np.isfinite(rows).all()))
+    largest = float(np.abs(own).max(initial=0.0))
+    made = Packed(pack(own, layout), np.isfinite(largest), largest < WILD[layout.number])
     with _kept.lock:
         _kept.entries[key] = (own, made)
         _kept.entries.move_to_end(key)
@@ -68,18 +73,55 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
 
 
 def pack(weights: Array, layout: WeightLayout) -> Array:
-    cin, per_out = weights.shape[:2]
+    cin = weights.shape[0]
     grouped = weights.reshape(layout.groups, cin // layout.groups, *weights.shape[1:])
-    parts = []
-    for phase in product(*layout.phases):
+    parts = list((_phase_parts if layout.method.direct else _transformed_parts)(grouped, layout))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=layout.number)
+
+
+def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
+    """grouped (G, Cin/g, Cout/g, Kd, Kh, Kw) -> for each phase (G, steps and rows); a step is a tap, then a channel."""
+    for phase in product(*(phases(walk) for walk in layout.method.walks)):
         d, h, w = (list(axis.taps) for axis in phase)
-        taps = grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]  # (G, Cin/g, Cout/g, nd, nh, nw)
-        steps = taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, -1, per_out)  # step = tap, then channel
-        start = 0
-        for rows in layout.tile.blocks(per_out):
-            parts.append(steps[:, :, start : start + rows].reshape(layout.groups, -1))
-            start += rows
-    return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=layout.number)
+        taps = grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]
+        yield from _blocks(taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, -1, grouped.shape[2]), layout)
+
+
+def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
+    """For each group of outputs made together and each point: (G, steps and rows); a step is a piece, then a channel.
+    Transformed in float64 and rounded once."""
+    wide = grouped.astype(np.float64)
+    for together in layout.method.groups():
+        values = wide
+        for one in together:  # the axis in front of the rest becomes (pieces, points), at the end
+            values = np.moveaxis(values, 3, -1)
+            matrix = _piece_matrix(one, values.shape[-1])
+            values = np.tensordot(values, matrix, axes=(-1, 2))
+        # (G, Cin/g, Cout/g, pieces d, points d, pieces h, points h, pieces w, points w)
+        ordered = values.transpose(0, 4, 6, 8, 3, 5, 7, 1, 2)
+        points = ordered.reshape(layout.groups, prod(one.scheme.points for one in together), -1, grouped.shape[2])
+        for point in range(points.shape[1]):
+            yield from _blocks(points[:, point], layout)
+
+
+def _piece_matrix(one: Together, kernel: int) -> npt.NDArray[np.float64]:
+    """(pieces, points, kernel): what each point of each piece is of the kernel's taps."""
+    matrix = np.zeros((one.pieces, one.scheme.points, kernel))
+    weights = np.array(one.scheme.weights_matrix, dtype=np.float64)
+    for piece, at in product(range(one.pieces), range(one.scheme.taps)):
+        tap = one.tap(piece, at)
+        if tap is not None:
+            matrix[piece, :, tap] = weights[:, at]
+    return matrix
+
+
+def _blocks(steps: Array, layout: WeightLayout) -> Iterator[Array]:
+    """(G, steps, Cout/g) in blocks of rows of the register tile."""
+    start = 0
+    for rows in layout.tile.blocks(steps.shape[2]):
+        yield steps[:, :, start : start + rows].reshape(layout.groups, -1)
+        start += rows
 
 
 def _same_bits(a: Array, b: Array) -> bool:

@@ -1,0 +1,142 @@
+"""The slab: the inputs a tile of the convolution needs, with zeros where they leave the array.
+
+Rows follow each other without a break, so that positions can be walked across their ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ..plan.geometry import FROM, PLACE, READ, VALID
+from ..plan.structure import WILD
+from .kernel import AXES, Kernel
+from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
+from .values import I32, I64, Number, constant, vector
+
+
+def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
+    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+
+    Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
+    """
+    b = k.b
+    slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
+    depth, height = k.param("slab depth"), k.param("slab height")
+    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
+        first = b.max(s, place[2])
+        count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
+        from_w = b.add(begin[2], b.sub(first, place[2]))
+        base = k.dot((s, k.param("slab copy")), (c, channel))
+        with b.loop(0, depth) as d, b.loop(0, height) as h:
+            start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
+            fill_zero(k, slab, start, pitch)
+            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
+            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
+            with b.if_(inside):
+                target = b.add(start, b.sub(first, s))
+
+                def put(at: Number, value: ir.Value, lanes: Number | None, target: Number = target) -> None:
+                    to_scratch(k, value, slab, b.add(target, at), lanes)  # lanes that do not count are zero
+
+                at = c, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
+                _read(k, step, source, at, count, put)
+        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), pitch)
+
+
+def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) -> ir.Value:
+    """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than WILD.
+
+    Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
+    `pace` is that of the width, or 0 where it is too large to make vectors of every pace-th number by shuffles.
+    """
+    b = k.b
+    slab, whole, pitch = k.buffer("slab"), k.buffer("row"), k.param("slab pitch")
+    height, turns = k.param("slab height"), k.param("pace h")
+    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    every = _every(k, whole, pace)
+    per_turn, length = b.sdiv(height, turns), b.mul(pitch, k.param("pace w"))
+    words = I64 if k.wide else I32
+    b.store(constant(vector(words, k.lanes), 0), k.buffer("wild"), 0)
+    with b.loop(0, k.param("in channels")) as c, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
+        in_d = b.sub(d, place[0])
+        with b.loop(0, per_turn) as at_turn:
+            in_h = b.sub(b.add(b.mul(at_turn, turns), turn), place[1])
+            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
+            fill_zero(k, whole, 0, b.add(length, k.param("slab copies")))
+            with b.if_(inside):
+
+                def put(at: Number, value: ir.Value, lanes: Number | None) -> None:
+                    to_scratch(k, value, whole, b.add(place[2], at), lanes)
+
+                at = c, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                _read(k, step, source, at, valid[2], put)
+                _note_wild(k, whole, b.add(place[2], valid[2]))
+            row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
+            start = k.dot((c, k.param("pitch slab")), (row, pitch))
+            with b.loop(0, k.param("slab copies")) as s:
+                target = b.add(start, b.mul(s, k.param("slab copy")))
+                with b.loop(0, pitch, k.lanes) as q:
+                    b.store(every(b.add(s, b.mul(q, k.param("pace w")))), slab, b.add(target, q))
+    largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
+    bound = struct.pack("<d", WILD["float64"]) if k.wide else struct.pack("<f", WILD["float32"])
+    return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
+
+
+def _every(k: Kernel, row: ir.Value, pace: int) -> Callable[[Number], ir.Value]:
+    """From a place in the row on: a vector of every pace-th number."""
+    b = k.b
+    if not pace:
+        step = k.param("pace w")
+        return lambda at: b.load(row, at, k.number, k.lanes, stride=step)
+
+    def shuffled(at: Number) -> ir.Value:
+        parts = [b.load(row, b.add(at, part * k.lanes), k.number, k.lanes) for part in range(pace)]
+        return b.deinterleave(parts)[0]
+
+    return shuffled
+
+
+def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
+    """Remembers the largest magnitude seen, as an integer: NaN and infinity are above all numbers."""
+    b = k.b
+    words, sign = (I64, 63) if k.wide else (I32, 31)
+    seen = k.buffer("wild")
+    with b.loop_carrying(0, count, k.lanes, [b.load(seen, 0, words, k.lanes)]) as (at, largest):
+        pattern = b.bitcast(b.load(row, at, k.number, k.lanes), words)
+        magnitude = b.bits("and_", pattern, constant(pattern.type, (1 << sign) - 1))
+        largest.next = [b.max(largest.values[0], magnitude)]
+    b.store(largest.result[0], seen, 0)
+
+
+def _read(k: Kernel, step: int, source: ArrayRows | str, at: Sequence[Number], count: Number, put: Sink) -> None:
+    """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner."""
+    b = k.b
+    if isinstance(source, str):
+        _read_buffer(k, step, source, at, count, put)
+        return
+    c, d, h, w = at
+    low = k.spans(step, READ)
+    source.read(source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w), count, put)
+
+
+def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
+    """0 <= index < count"""
+    return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
+
+
+def _read_buffer(k: Kernel, step: int, buffer: str, at: Sequence[Number], count: Number, put: Sink) -> None:
+    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
+    b = k.b
+    c, d, h, w = at
+    height, width = (k.span(axis, step, READ + 1) for axis in AXES[1:])
+    start = k.dot((c, k.param(f"pitch {buffer}")), (b.add(b.mul(d, height), h), width), (w, 1))
+    origin = k.buffer(buffer)
+
+    def copy(offset: Number, lanes: Number | None) -> None:
+        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
+
+    in_vectors(k, count, copy)

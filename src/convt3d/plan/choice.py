@@ -1,0 +1,74 @@
+"""Which algorithm computes the convolution, axis by axis: direct summation, or minimal multiplication where it costs
+less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from ..spec.checks import one_of
+from ..spec.pipeline import Pipeline, Trace
+from .geometry import conv_axes
+from .machine import Machine
+from .passes import Conv, Pass
+from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
+from .tiles import Tiling, choose, convolution_cost, cost, layout
+
+ALGORITHMS = ("auto", "direct", "minimal")
+PRECISIONS = ("full", "fast")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may ask for.
+
+    algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "minimal" multiplies
+    as little as possible, whatever it costs. precision: "full" rounds no worse than direct summation, "fast" allows
+    schemes of more points, whose errors are some ten times larger (docs/math.md has the figures).
+    """
+
+    algorithm: str = "auto"
+    precision: str = "full"
+
+    def __post_init__(self) -> None:
+        one_of("options", "algorithm", self.algorithm, ALGORITHMS)
+        one_of("options", "precision", self.precision, PRECISIONS)
+
+    @property
+    def points(self) -> int:
+        return EXACT_POINTS if self.precision == "full" else MOST_POINTS
+
+
+DIRECT = Options("direct")
+
+
+def choose_method(
+    pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options
+) -> Tiling:
+    """The tiling of the pass with the method that costs least."""
+    axes = conv_axes(pipeline, trace)
+    d, h, w = (AxisMethod(axis, 1, options.points) for axis in axes)
+    direct = choose(pipeline, trace, one, machine, item, Method((d, h, w)))
+    if options.algorithm == "direct" or not any(isinstance(op, Conv) for op in one.ops):
+        return direct
+    found = _best_minimal(pipeline, trace, one, machine, item, options)
+    if found is None:
+        return direct
+    minimal = choose(pipeline, trace, one, machine, item, found)
+    faster = cost(trace, one, minimal, machine, item) < cost(trace, one, direct, machine, item)
+    return minimal if options.algorithm == "minimal" or faster else direct
+
+
+def _best_minimal(
+    pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options
+) -> Method | None:
+    """By the cost of the convolution alone, on the whole volume."""
+    whole = one.result[2], one.result[3], one.result[4]
+
+    def rough(method: Method) -> float:
+        tiling = layout(pipeline, trace, one, whole, machine, item, method)
+        return convolution_cost(trace, one, tiling, machine, item)
+
+    d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
+    methods = [method for method in (Method(axes) for axes in product(d, h, w)) if not method.direct]
+    return min(methods, key=rough, default=None)
