@@ -3,7 +3,8 @@
 A chunk of position vectors at a time. For each group of outputs that are made together, inputs (points, steps,
 positions) are gathered from the slab; a step is a piece of the taps and an input channel. Every point is a small matrix
 product, done by the direct algorithm's micro-kernel. Products (points, rows, positions) are combined into the phases.
-Both transforms are separable: along depth as values are loaded, then along height and width in registers.
+Both transforms are separable: along the depth by tables, as values are loaded, then along height and width in
+registers.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import product
-from math import prod
 
 from llvmlite import ir
 
-from ..plan.schemes import Matrix, Scheme
+from ..plan.schemes import TOGETHER, Matrix, Scheme
 from ..plan.structure import ConvCode, RegisterTile
 from .conv import fill_with_bias, micro_kernel, sum_in_pieces
 from .ir import Builder
@@ -24,11 +23,9 @@ from .kernel import Kernel
 from .phases import Planar
 from .values import I64, PTR, Number
 
-TOGETHER_WORDS = 6  # kind, pieces, steps, first words of gather and scatter, first weight
-
-Kind = tuple[Scheme, Scheme, Scheme]
-Load = Callable[[int, int, int], ir.Value]
-Store = Callable[[int, int, int, ir.Value], None]
+Load = Callable[[int, int], ir.Value]
+Store = Callable[[int, int, ir.Value], None]
+Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
 
 
 def convolve_minimally(k: Kernel, step: int, code: ConvCode) -> None:
@@ -36,34 +33,65 @@ def convolve_minimally(k: Kernel, step: int, code: ConvCode) -> None:
     b = k.b
     fill_with_bias(k, step)
     multiply = _multiply(k, code.tile, code.blocks)
-    works = [(_gather(k, kind), multiply, _scatter(k, kind)) for kind in code.kinds]
+    transforms = [(_gather(k, *kind), _scatter(k, *kind)) for kind in code.kinds]
     depth, length = Planar("phased", step, "period", "phases").extent(k)
     in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     total, chunk = b.mul(depth, in_plane), k.param("chunk")
     with b.loop(0, total, chunk) as first, b.loop(0, k.param("groups")) as g:
-        count = b.min(b.sub(total, first), chunk)
-        x = b.at(k.buffer("slab"), k.dot((b.mul(g, k.param("in group")), k.param("pitch slab"))), k.number)
+        where = first, b.min(b.sub(total, first), chunk), in_plane
         out = b.mul(g, k.param("out group"))
+        x = b.at(k.buffer("slab"), k.dot((b.mul(g, k.param("in group")), k.param("pitch slab"))), k.number)
         y = b.at(k.buffer("phased"), b.mul(out, k.param("pitch phased")), k.number)
         bias = b.at(k.pointer("bias"), out, k.number)
         weights = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
         with b.loop(0, k.param("groups together")) as number:
-            words = [
-                b.load(k.pointer("together"), b.add(b.mul(number, TOGETHER_WORDS), word), I64)
-                for word in range(TOGETHER_WORDS)
-            ]
-            kind, pieces, steps, gather_at, scatter_at, weight = words
-            w = b.at(weights, weight, k.number)
-            where = (first, count, in_plane)
-            for index, (name, (gather, multiply, scatter)) in enumerate(zip(code.kinds, works, strict=True)):
-                with b.if_(b.compare("==", kind, index)):
-                    points = prod(scheme.points for scheme in name)
-                    offsets = b.at(k.pointer("gather"), gather_at, I64)
-                    sizes = (k.param("pitch slab"), k.param("in group"), k.param("depth step"))
-                    chunk_sizes = (k.param("chunk positions"), k.param("input point"))
-                    b.call(gather, x, k.buffer("inputs"), offsets, pieces, *sizes, *chunk_sizes, *where)
-                    places = b.at(k.pointer("scatter"), scatter_at, I64)
-                    _blocks_at_once(k, code, points, steps, count, w, (multiply, scatter), (y, bias, places), where)
+            table = b.at(k.pointer("together"), b.mul(number, len(TOGETHER)), I64)
+            group = {word: b.load(table, at, I64) for at, word in enumerate(TOGETHER)}
+            for index, (gather, scatter) in enumerate(transforms):
+                with b.if_(b.compare("==", group["kind"], index)):
+                    _transform_inputs(k, gather, x, group, where)
+                    w = b.at(weights, group["weight"], k.number)
+                    _multiply_and_transform(k, code, (multiply, scatter), group, w, (y, bias), where)
+
+
+def _transform_inputs(
+    k: Kernel, gather: ir.Function, x: ir.Value, group: dict[str, ir.Value], where: tuple[Number, ...]
+) -> None:
+    b = k.b
+    tables = b.at(k.pointer("gather"), group["gather"], I64), b.at(k.pointer("factors"), group["factors in"], k.number)
+    sizes = k.param("pitch slab"), k.param("in group"), k.param("depth step")
+    chunk = k.param("chunk positions"), k.param("input point")
+    b.call(gather, x, k.buffer("inputs"), *tables, group["pieces"], group["depth in"], *sizes, *chunk, *where)
+
+
+def _multiply_and_transform(
+    k: Kernel,
+    code: ConvCode,
+    functions: tuple[ir.Function, ir.Function],
+    group: dict[str, ir.Value],
+    w: ir.Value,
+    target: tuple[ir.Value, ir.Value],
+    where: tuple[Number, ...],
+) -> None:
+    """Some blocks of output channels at once: their products for all points, then back into the phases."""
+    b = k.b
+    (multiply, scatter), (y, bias) = functions, target
+    blocks = code.blocks + bool(code.tile.rest)
+    position, at_once, pitch = k.param("chunk positions"), k.param("chunk blocks"), k.param("pitch phased")
+    tables = (
+        b.at(k.pointer("scatter"), group["scatter"], I64),
+        b.at(k.pointer("factors"), group["factors out"], k.number),
+    )
+    with b.loop(0, blocks, at_once) as block:
+        end = b.min(b.add(block, at_once), blocks)
+        row = b.mul(block, code.tile.rows)
+        rows = b.sub(b.min(b.mul(end, code.tile.rows), k.param("out group")), row)
+        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"), k.pointer("zeros"))
+        sizes = (group["steps"], k.param("out group"), position, k.param("input point"), k.param("product point"))
+        b.call(multiply, *data, group["points"], block, end, where[1], *sizes)
+        there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
+        extent = (group["depth out"], rows, pitch, k.param("plane"), position, k.param("product point"))
+        b.call(scatter, k.buffer("products"), *there, *extent, *where)
 
 
 @contextmanager
@@ -88,35 +116,6 @@ def unless_wild(k: Kernel) -> Iterator[None]:
         yield
 
 
-def _blocks_at_once(
-    k: Kernel,
-    code: ConvCode,
-    points: int,
-    steps: Number,
-    count: Number,
-    w: ir.Value,
-    functions: tuple[ir.Function, ir.Function],
-    target: tuple[ir.Value, ir.Value, ir.Value],
-    where: tuple[Number, ...],
-) -> None:
-    """Some blocks of output channels: their products for all points, then back into the phases."""
-    b = k.b
-    (multiply, scatter), (y, bias, places) = functions, target
-    blocks = code.blocks + bool(code.tile.rest)
-    position, at_once = k.param("chunk positions"), k.param("chunk blocks")
-    with b.loop(0, blocks, at_once) as block:
-        end = b.min(b.add(block, at_once), blocks)
-        row = b.mul(block, code.tile.rows)
-        rows = b.sub(b.min(b.mul(end, code.tile.rows), k.param("out group")), row)
-        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"), k.pointer("zeros"))
-        sizes = (steps, k.param("out group"), position, k.param("input point"), k.param("product point"))
-        b.call(multiply, *data, points, block, end, count, *sizes)
-        pitch = k.param("pitch phased")
-        out = b.at(y, b.mul(row, pitch), k.number)
-        there = (b.at(bias, row, k.number), places, rows, pitch, k.param("plane"), position, k.param("product point"))
-        b.call(scatter, k.buffer("products"), out, *there, *where)
-
-
 def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows."""
     pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products", "zeros")]
@@ -124,7 +123,10 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
     a = b.args
     micros = {
-        (rows, n): micro_kernel(k, rows, n) for rows in (tile.rows, tile.rest) if rows for n in range(1, tile.columns + 1)
+        (rows, n): micro_kernel(k, rows, n)
+        for rows in (tile.rows, tile.rest)
+        if rows
+        for n in range(1, tile.columns + 1)
     }
     with b.loop(0, a["points"]) as point:
         x = b.at(a["inputs"], b.mul(point, a["input_point"]), k.number)
@@ -169,72 +171,111 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     return b.function
 
 
-def _gather(k: Kernel, kind: Kind) -> ir.Function:
-    """inputs[point][step][position] = transform of the slab's vectors that a group of outputs reads."""
-    pointers = [(name, PTR) for name in ("x", "inputs", "places")]
-    counts = ("pieces", "channel", "channels", "depth", "position", "point", "first", "count", "in_plane")
-    b = k.define(f"gather_{_name(kind)}", [*pointers, *((name, I64) for name in counts)], noalias=("x", "inputs"))
+def _gather(k: Kernel, terms: int, _: int, height: Scheme, width: Scheme) -> ir.Function:
+    """inputs[point][step][position] = transform of the slab's vectors that a group of outputs reads.
+
+    `places` holds for each piece the offsets along height and width, then those of the terms of each point along the
+    depth, whose factors are in a table of their own.
+    """
+    pointers = [(name, PTR) for name in ("x", "inputs", "places", "factors")]
+    counts = ("pieces", "depth_points", "channel", "channels", "depth", "position", "point", "first", "count")
+    arguments = [*pointers, *((name, I64) for name in (*counts, "in_plane"))]
+    b = k.define(f"gather_{terms}_{height}_{width}", arguments, noalias=("x", "inputs"))
     a = b.args
-    sizes = [scheme.points for scheme in kind]
-    matrices = [scheme.inputs_matrix for scheme in kind]
+    words = b.add(b.mul(a["depth_points"], terms), height.points + width.points)
+    plane_points = height.points * width.points
     with b.loop(0, a["pieces"]) as piece:
-        places = b.at(a["places"], b.mul(piece, sum(sizes)), I64)
-        d, h, w = _words(b, places, sizes)
+        places = b.at(a["places"], b.mul(piece, words), I64)
+        h, w = _words(b, places, (height.points, width.points))
+        along_depth = b.at(places, height.points + width.points, I64)
         with b.loop(0, a["channels"]) as c:
             step = b.add(b.mul(piece, a["channels"]), c)
             row = b.at(a["x"], b.mul(c, a["channel"]), k.number)
             target = b.at(a["inputs"], b.mul(step, a["position"]), k.number)
             with b.loop(0, a["count"]) as vector:
-                number = b.add(a["first"], vector)
-                plane = b.sdiv(number, a["in_plane"])
-                at = b.mul(b.sub(number, b.mul(plane, a["in_plane"])), k.lanes)
+                plane, at = _place(k, b, vector)
                 base = b.at(row, b.add(b.mul(plane, a["depth"]), at), k.number)
                 into = b.at(target, b.mul(vector, k.lanes), k.number)
+                with b.loop(0, a["depth_points"]) as i:
+                    sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
+                    out = b.at(into, b.mul(a["point"], b.mul(i, plane_points)), k.number)
 
-                def load(i: int, j: int, l: int, base: ir.Value = base) -> ir.Value:
-                    return b.load(base, b.add(b.add(d[i], h[j]), w[l]), k.number, k.lanes)
+                    def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
+                        return _depth_sum(b, [(b.at(s, h[j], k.number), f) for s, f in sources], w[n], k)
 
-                def store(i: int, j: int, l: int, value: ir.Value, into: ir.Value = into) -> None:
-                    b.store(value, into, b.mul(a["point"], (i * sizes[1] + j) * sizes[2] + l))
+                    def store(j: int, n: int, value: ir.Value, out: ir.Value = out) -> None:
+                        b.store(value, out, b.mul(a["point"], j * width.points + n))
 
-                separable(b, matrices, load, store)
+                    _transform_plane(b, height.inputs_matrix, width.inputs_matrix, load, store)
     b.ret()
     return b.function
 
 
-def _scatter(k: Kernel, kind: Kind) -> ir.Function:
-    """phases[row][output] = transform of the products, plus bias."""
-    pointers = [(name, PTR) for name in ("products", "y", "bias", "places")]
-    counts = ("rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
-    b = k.define(f"scatter_{_name(kind)}", [*pointers, *((name, I64) for name in counts)], noalias=("products", "y"))
+def _scatter(k: Kernel, _: int, terms: int, height: Scheme, width: Scheme) -> ir.Function:
+    """phases[row][output] = transform of the products, plus bias.
+
+    `places` holds the phases' offsets along height and width, then for each output along the depth its offset and the
+    offsets of its terms among the products.
+    """
+    pointers = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")]
+    counts = ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
+    arguments = [*pointers, *((name, I64) for name in counts)]
+    b = k.define(f"scatter_{terms}_{height}_{width}", arguments, noalias=("products", "y"))
     a = b.args
-    points = [scheme.points for scheme in kind]
-    matrices = [scheme.outputs_matrix for scheme in kind]
-    d, h, w = _words(b, a["places"], [scheme.outputs for scheme in kind])
+    h, w = _words(b, a["places"], (height.outputs, width.outputs))
+    outputs = b.at(a["places"], height.outputs + width.outputs, I64)
+    along_depth = b.at(outputs, a["depth_outputs"], I64)
     with b.loop(0, a["rows"]) as row:
         source = b.at(a["products"], b.mul(row, a["position"]), k.number)
         target = b.at(a["y"], b.mul(row, a["pitch"]), k.number)
         bias = b.splat(b.load(a["bias"], row, k.number), k.lanes)
         with b.loop(0, a["count"]) as vector:
-            number = b.add(a["first"], vector)
-            plane = b.sdiv(number, a["in_plane"])
-            at = b.mul(b.sub(number, b.mul(plane, a["in_plane"])), k.lanes)
+            plane, at = _place(k, b, vector)
             base = b.at(source, b.mul(vector, k.lanes), k.number)
             into = b.at(target, b.add(b.mul(plane, a["plane"]), at), k.number)
+            with b.loop(0, a["depth_outputs"]) as i:
+                sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
+                out = b.at(into, b.load(outputs, i, I64), k.number)
 
-            def load(i: int, j: int, l: int, base: ir.Value = base) -> ir.Value:
-                return b.load(base, b.mul(a["point"], (i * points[1] + j) * points[2] + l), k.number, k.lanes)
+                def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
+                    offset = b.mul(a["point"], j * width.points + n)
+                    return _depth_sum(b, sources, offset, k)
 
-            def store(i: int, j: int, l: int, value: ir.Value, into: ir.Value = into, bias: ir.Value = bias) -> None:
-                b.store(b.add(value, bias), into, b.add(b.add(d[i], h[j]), w[l]))
+                def store(j: int, n: int, value: ir.Value, out: ir.Value = out, bias: ir.Value = bias) -> None:
+                    b.store(b.add(value, bias), b.at(out, h[j], k.number), w[n])
 
-            separable(b, matrices, load, store)
+                _transform_plane(b, height.outputs_matrix, width.outputs_matrix, load, store)
     b.ret()
     return b.function
 
 
-def _name(kind: Kind) -> str:
-    return "_".join(f"{scheme.outputs}{scheme.taps}" for scheme in kind)
+def _place(k: Kernel, b: Builder, vector: Number) -> tuple[Number, Number]:
+    """Plane and offset in it of a vector of the chunk."""
+    number, in_plane = b.add(b.args["first"], vector), b.args["in_plane"]
+    plane = b.sdiv(number, in_plane)
+    return plane, b.mul(b.sub(number, b.mul(plane, in_plane)), k.lanes)
+
+
+def _along_depth(
+    k: Kernel, b: Builder, i: Number, terms: int, base: ir.Value, offsets: ir.Value, factors: ir.Value
+) -> Sources:
+    """Where the terms of point i begin, and their factors; a single term has factor 1."""
+    found: Sources = []
+    for term in range(terms):
+        at = b.add(b.mul(i, terms), term)
+        factor = b.splat(b.load(factors, at, k.number), k.lanes) if terms > 1 else None
+        found.append((b.at(base, b.load(offsets, at, I64), k.number), factor))
+    return found
+
+
+def _depth_sum(b: Builder, sources: Sources, offset: Number, k: Kernel) -> ir.Value:
+    total = None
+    for pointer, factor in sources:
+        value = b.load(pointer, offset, k.number, k.lanes)
+        if factor is None:
+            return value
+        total = b.mul(factor, value) if total is None else b.multiply_add(factor, value, total)
+    return total
 
 
 def _words(b: Builder, table: ir.Value, sizes: Sequence[int]) -> list[list[ir.Value]]:
@@ -246,24 +287,18 @@ def _words(b: Builder, table: ir.Value, sizes: Sequence[int]) -> list[list[ir.Va
 # --- small linear maps ------------------------------------------------------------------------------------------------
 
 
-def separable(b: Builder, matrices: Sequence[Matrix], load: Load, store: Store) -> None:
-    """out[i][j][l] = sum over a, b, c of D[i][a] H[j][b] W[l][c] in[a][b][c]."""
-    depth, height, width = matrices
-    inner = list(product(range(len(height[0])), range(len(width[0]))))
-    for i, row in enumerate(depth):
-        plane = {}
-        for j, l in inner:
-            values = {a: load(a, j, l) for a, factor in enumerate(row) if factor}
-            plane[j, l] = _Sums(b, depth, values).of(row)
-        rows = {}
-        for l in range(len(width[0])):
-            sums = _Sums(b, height, {j: plane[j, l] for j in range(len(height[0]))})
-            for j, factors in enumerate(height):
-                rows[j, l] = sums.of(factors)
-        for j in range(len(height)):
-            sums = _Sums(b, width, {l: rows[j, l] for l in range(len(width[0]))})
-            for l, factors in enumerate(width):
-                store(i, j, l, sums.of(factors))
+def _transform_plane(b: Builder, height: Matrix, width: Matrix, load: Load, store: Store) -> None:
+    """out[j][n] = sum over a, c of H[j][a] W[n][c] in[a][c], in registers."""
+    rows_in, columns_in = range(len(height[0])), range(len(width[0]))
+    rows = {}
+    for n in columns_in:
+        sums = _Sums(b, height, {j: load(j, n) for j in rows_in})
+        for j, factors in enumerate(height):
+            rows[j, n] = sums.of(factors)
+    for j in range(len(height)):
+        sums = _Sums(b, width, {n: rows[j, n] for n in columns_in})
+        for n, factors in enumerate(width):
+            store(j, n, sums.of(factors))
 
 
 class _Sums:

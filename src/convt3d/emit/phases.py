@@ -34,9 +34,7 @@ class Planar:
         return depth, b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
 
 
-def unphase(
-    k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str
-) -> None:
+def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str) -> None:
     """Rows of the tile into a buffer (C, D, H, W), or straight into an array. `phases_w` 0: too many for shuffles."""
     b = k.b
     phased, pitch = k.buffer(planar.buffer), k.param(f"pitch {planar.buffer}")
@@ -92,7 +90,7 @@ def _row(
             value = b.load(phased, k.dot((1, start), (j, phase), (t, 1)), k.number)
             put(at, b.splat(value, k.lanes), 1)
         return
-    # The row begins in some phase; the vectors that follow are those of the next phases, one position on after the last.
+    # The row begins in some phase; after the last phase follows the first, one position on.
     begin = b.sub(low, b.mul(first, phases_w))
     rows = []
     for turn in range(phases_w):

@@ -68,8 +68,8 @@ def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, aver
                 along_d = b.mul(b.add(first[0], i), periods[1])
                 with b.loop_carrying(0, strides[1], 1, outer.values) as (j, middle):
                     along_h = b.mul(b.add(along_d, b.add(first[1], j)), periods[2])
-                    with b.loop_carrying(0, strides[2], 1, middle.values) as (l, inner):
-                        at_phase = b.mul(b.add(along_h, b.add(first[2], l)), phase)
+                    with b.loop_carrying(0, strides[2], 1, middle.values) as (n, inner):
+                        at_phase = b.mul(b.add(along_h, b.add(first[2], n)), phase)
                         value = b.load(origin, b.add(b.add(row, at_phase), place), k.number, k.lanes)
                         inner.next = [combine(inner.values[0], value)]
                     middle.next = inner.result

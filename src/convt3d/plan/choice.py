@@ -39,30 +39,30 @@ class Options:
         return EXACT_POINTS if self.precision == "full" else MOST_POINTS
 
 
-DIRECT = Options("direct")
+AUTO, DIRECT = Options(), Options("direct")
 
 
-def choose_method(
-    pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options
-) -> Tiling:
+def choose_method(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options) -> Tiling:
     """The tiling of the pass with the method that costs least."""
     axes = conv_axes(pipeline, trace)
     d, h, w = (AxisMethod(axis, 1, options.points) for axis in axes)
     direct = choose(pipeline, trace, one, machine, item, Method((d, h, w)))
     if options.algorithm == "direct" or not any(isinstance(op, Conv) for op in one.ops):
         return direct
-    found = _best_minimal(pipeline, trace, one, machine, item, options)
-    if found is None:
-        return direct
-    minimal = choose(pipeline, trace, one, machine, item, found)
-    faster = cost(trace, one, minimal, machine, item) < cost(trace, one, direct, machine, item)
-    return minimal if options.algorithm == "minimal" or faster else direct
+    candidates = _minimal_methods(pipeline, trace, one, machine, item, options)
+    tilings = [choose(pipeline, trace, one, machine, item, method) for method in candidates]
+    if options.algorithm == "auto" or not tilings:
+        tilings.append(direct)
+    return min(tilings, key=lambda tiling: cost(trace, one, tiling, machine, item))
 
 
-def _best_minimal(
+_TRIED = 3
+
+
+def _minimal_methods(
     pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options
-) -> Method | None:
-    """By the cost of the convolution alone, on the whole volume."""
+) -> list[Method]:
+    """The best by the cost of the convolution alone, on the whole volume."""
     whole = one.result[2], one.result[3], one.result[4]
 
     def rough(method: Method) -> float:
@@ -71,4 +71,4 @@ def _best_minimal(
 
     d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
     methods = [method for method in (Method(axes) for axes in product(d, h, w)) if not method.direct]
-    return min(methods, key=rough, default=None)
+    return sorted(methods, key=rough)[:_TRIED]

@@ -134,6 +134,12 @@ class AxisSpans:
         return self._longest[step][what]
 
 
+@lru_cache(maxsize=4096)
+def axis_spans(steps: tuple[Walk | PoolAxis, ...], size: int, tile: int) -> AxisSpans:
+    """Shared: many tilings have the same tiles along an axis."""
+    return AxisSpans(steps, size, tile)
+
+
 def conv_axes(pipeline: Pipeline, trace: Trace) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
     """Of the pipeline's convolution: depth, height, width."""
     index = pipeline.conv_index

@@ -11,7 +11,7 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
-from .choice import Options, choose_method
+from .choice import AUTO, Options, choose_method
 from .machine import Machine, machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, cut
 from .schemes import Method
@@ -65,7 +65,7 @@ def make_plan(
     x: tuple[int, ...],
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
-    options: Options = Options(),
+    options: Options = AUTO,
     tame: bool = True,
 ) -> Plan:
     """The plan for input shape `x` (5-D) and operand shapes in slot order; raises ShapeError where they do not fit.

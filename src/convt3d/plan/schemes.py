@@ -14,10 +14,12 @@ from functools import lru_cache
 from itertools import count, product
 from math import gcd, lcm, prod
 
+from ..spec.lazy import lazy
 from ..spec.shapes import ConvAxis
 from .geometry import Walk, shift_range
 
 Matrix = tuple[tuple[Fraction, ...], ...]
+Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in and out; schemes of height and width
 
 EXACT_POINTS = 4  # schemes of at most this many products round no worse than direct summation
 MOST_POINTS = 6
@@ -131,6 +133,14 @@ class Together:
         return self.taps[number] if number < len(self.taps) else None
 
 
+# What is known of a group of outputs made together: the kind of its transforms, its sizes, and where in the tables of
+# places, factors and weights it begins.
+TOGETHER = (
+    *("kind", "pieces", "steps", "points", "depth in", "depth out"),
+    *("gather", "scatter", "factors in", "factors out", "weight"),
+)
+
+
 @dataclass(frozen=True)
 class AxisMethod:
     """How one axis is computed: m positions of every phase together."""
@@ -207,6 +217,16 @@ def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     return [plain, *(one for one in saving if one.products < one.outputs * one.apart * plain.products)]
 
 
+def terms(matrix: Matrix) -> int:
+    """Most factors in a row that are not zero."""
+    return max(sum(map(bool, row)) for row in matrix)
+
+
+def kind_of(group: tuple[Together, Together, Together]) -> Kind:
+    d, h, w = (one.scheme for one in group)
+    return terms(d.inputs_matrix), terms(d.outputs_matrix), h, w
+
+
 @dataclass(frozen=True)
 class Method:
     """The methods of the three axes; plain on all three is the direct algorithm."""
@@ -217,14 +237,25 @@ class Method:
     def direct(self) -> bool:
         return all(axis.plain for axis in self.axes)
 
-    @property
+    @lazy
     def walks(self) -> tuple[Walk, Walk, Walk]:
         d, h, w = (axis.walk for axis in self.axes)
         return d, h, w
 
-    @property
+    @lazy
+    def groups(self) -> tuple[tuple[Together, Together, Together], ...]:
+        """Of the volume: one for each combination of the axes' groups."""
+        d, h, w = (axis.groups() for axis in self.axes)
+        return tuple(product(d, h, w))
+
+    @lazy
+    def kinds(self) -> tuple[Kind, ...]:
+        """The different transforms, on which the code depends."""
+        return tuple(dict.fromkeys(kind_of(group) for group in self.groups))
+
+    @lazy
     def products(self) -> int:
-        """For each input and output channel, of one super-position of the volume."""
+        """For each input and output channel, at one super-position of the volume."""
         return prod(axis.products for axis in self.axes)
 
     @property
@@ -233,22 +264,17 @@ class Method:
         plain = prod(axis.pace * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
         return Fraction(plain, self.products)
 
-    def groups(self) -> list[tuple[Together, Together, Together]]:
-        """Of the volume: one for each combination of the axes' groups."""
-        d, h, w = (axis.groups() for axis in self.axes)
-        return list(product(d, h, w))
+    @lazy
+    def points(self) -> int:
+        """Of all groups: matrix products at one super-position."""
+        return sum(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups)
 
-    @property
+    @lazy
     def most_points(self) -> int:
         """Of any group."""
-        return max(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups())
+        return max(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups)
 
-    @property
-    def most_steps(self) -> int:
-        """Pieces of any group: products that are summed for each input channel."""
-        return max(d.pieces * h.pieces * w.pieces for d, h, w in self.groups())
-
-    @property
-    def kinds(self) -> tuple[tuple[Scheme, Scheme, Scheme], ...]:
-        """The different schemes, on which the code depends."""
-        return tuple(dict.fromkeys((d.scheme, h.scheme, w.scheme) for d, h, w in self.groups()))
+    @lazy
+    def most_pieces(self) -> int:
+        """Of any group: products that are summed for each input channel."""
+        return max(d.pieces * h.pieces * w.pieces for d, h, w in self.groups)

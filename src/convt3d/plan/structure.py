@@ -15,7 +15,7 @@ from ..spec.stage import Stage
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
-from .schemes import Method, Scheme
+from .schemes import Kind, Method
 
 SHUFFLED = 8
 
@@ -84,7 +84,7 @@ class ConvCode:
 
     tile: RegisterTile
     blocks: int  # full blocks of output channels in a group
-    kinds: tuple[tuple[Scheme, Scheme, Scheme], ...]  # of minimal multiplication; none: direct
+    kinds: tuple[Kind, ...]  # of minimal multiplication; none: direct
     pace: int  # of the width, where a vector of every pace-th number is made by shuffles; 0: above that
 
 
@@ -144,7 +144,7 @@ def _describe_stage(stage: Any) -> str:
 
 def _words(op: Any, extra: Any) -> list[str]:
     if isinstance(op, Conv):
-        schemes = sorted({str(scheme) for kind in extra.kinds for scheme in kind})
+        schemes = sorted({str(scheme) for _, _, *plane in extra.kinds for scheme in plane})
         return [f"conv{extra.tile.rows}x{extra.tile.columns}", *(name for name in schemes if name != "plain")]
     if isinstance(op, Chain):
         return [link.stage.name.lower() for link in op.links]

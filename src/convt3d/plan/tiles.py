@@ -7,16 +7,17 @@ same tiles give the same bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import gcd, prod
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import PoolAxis
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
-from .geometry import AxisSpans, Walk, axis_steps, reach, shift_range
+from .geometry import AxisSpans, Walk, axis_spans, axis_steps, reach, shift_range
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
-from .schemes import Matrix, Method
+from .schemes import Method, Scheme, terms
 from .structure import register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
@@ -33,8 +34,9 @@ class Slab:
 
     One copy has rows with zeros at their ends, and a tap along the width is an offset in the row. With a copy for each
     shift along the width, rows are as short as the output's and no position between them is computed in vain. Where a
-    position is more than one input wide, a copy holds every pace-th input, and rows are sorted by their number modulo
-    the pace of the height: what neighbouring positions read lies side by side.
+    position is more than one input wide, each copy holds every pace-th input, one copy for each remainder or for each
+    shift, and rows are sorted by their number modulo the pace of the height: what neighbouring positions read lies side
+    by side.
     """
 
     copies: int
@@ -95,7 +97,7 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
             least, room = (min(sizes[0], periods[0]), min(sizes[1], periods[1])), 2 * machine.l2
         parts = _parts(w, periods[2])
         w = next((n for n in parts if make(*least, n).passing <= room), parts[-1])
-    both = (False, True) if any(isinstance(op, Conv) for op in one.ops) and method.direct else (False,)
+    both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     depths, heights = (_parts(size, period) for size, period in zip(sizes, periods[:2], strict=False))
     options = [make(d, h, w, copies) for d, h, copies in product(depths, heights, both)]
     small = [tiling for tiling in options if tiling.passing <= _CACHES * machine.l2]
@@ -136,7 +138,7 @@ def layout(
     """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
     lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
     steps = [axis_steps(pipeline, trace, one, axis, method.walks[axis]) for axis in range(3)]
-    d, h, w = (AxisSpans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
+    d, h, w = (axis_spans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
     axes = (d, h, w)
     buffers: list[tuple[str, int, int]] = []
     total = chunk = 0
@@ -158,7 +160,7 @@ def layout(
         natural("source", channels, 0, "read")
     for index, op in enumerate(one.ops):
         if isinstance(op, Conv):
-            slab = _slab(method.walks, axes, step, lanes, item, channels, copies or not method.direct)
+            slab = _slab(method.walks, axes, step, lanes, item, channels, copies)
             add("slab", channels * slab.copies, slab.channel)
             if not method.direct:
                 blocking = _blocking(trace, op, method, slab, machine, item)
@@ -212,6 +214,8 @@ def _slab(
     least, most = shift_range(width)
     if copies:
         pitch = position[2]
+    elif width.pace > 1:
+        pitch = -(-row // width.pace)
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.axis.size))
@@ -220,7 +224,7 @@ def _slab(
     phase = position[0] * plane
     channel = _pitch((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(
-        copies=most - least + 1 if copies else 1,
+        copies=most - least + 1 if copies else width.pace,
         copy=channels * channel,
         depth=depth,
         height=height,
@@ -240,7 +244,7 @@ def _blocking(trace: Trace, op: Conv, method: Method, slab: Slab, machine: Machi
     """As many vectors as the cache takes; then as many blocks of output channels."""
     kernel = trace.operands[op.stage][0]
     per_out, groups = kernel[1], trace.values[op.stage + 1][1] // kernel[1]
-    steps = method.most_steps * kernel[0] // groups
+    steps = method.most_pieces * kernel[0] // groups
     lanes = machine.lanes(item)
     tile = register_tile(per_out, machine.vector_registers)
     room, points = int(_CHUNK * machine.l2) // item, method.most_points
@@ -344,28 +348,38 @@ def _minimal_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Ma
     groups = trace.values[op.stage + 1][1] // per_out
     tile = register_tile(per_out, machine.vector_registers)
     depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
-    vectors = depth * -(-height * width // lanes)
-    blocks = tile.blocks(per_out)
+    vectors = depth * -(-((height - 1) * tiling.slab.pitch + width) // lanes)
+    in_group, method = channels // groups, tiling.method
+    total = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
     full, left = divmod(vectors, tile.columns)
-    in_group = channels // groups
-    total = 0.0
-    for d, h, w in tiling.method.groups():
-        schemes = d.scheme, h.scheme, w.scheme
-        points = prod(one.points for one in schemes)
-        steps = d.pieces * h.pieces * w.pieces * in_group
-        for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
-            cycles = sum(_steps_cost(rows, columns) * steps + 30 + 2 * rows * columns for rows in blocks)
-            total += times * points * cycles
-        total += vectors * steps * transform_cost([one.inputs_matrix for one in schemes])
-        total += vectors * per_out * transform_cost([one.outputs_matrix for one in schemes])
+    for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
+        for rows in tile.blocks(per_out):
+            each = _steps_cost(rows, columns) * in_group * method.products
+            total += times * (each + (30 + 2 * rows * columns) * method.points)
     return groups * total
 
 
-def transform_cost(matrices: list[Matrix]) -> float:
-    """Cycles to transform one vector of positions: loads and additions overlap, stores take two."""
-    d, h, w = matrices
-    loads = sum(sum(map(bool, row)) for row in d) * len(h[0]) * len(w[0])
-    adds = loads - len(d) * len(h[0]) * len(w[0])
+@lru_cache(maxsize=1024)
+def _gather_cost(method: Method) -> float:
+    """Cycles to transform a vector of positions of one input channel for all groups of outputs."""
+    return sum(
+        d.pieces * h.pieces * w.pieces * _transform_cost(d.scheme, h.scheme, w.scheme, "inputs_matrix")
+        for d, h, w in method.groups
+    )
+
+
+@lru_cache(maxsize=1024)
+def _scatter_cost(method: Method) -> float:
+    """Cycles to transform a vector of products of one output channel back, for all groups."""
+    return sum(_transform_cost(d.scheme, h.scheme, w.scheme, "outputs_matrix") for d, h, w in method.groups)
+
+
+@lru_cache(maxsize=1024)
+def _transform_cost(depth: Scheme, height: Scheme, width: Scheme, which: str) -> float:
+    """Cycles to transform one vector: loads and additions overlap, stores take two."""
+    d, h, w = (getattr(scheme, which) for scheme in (depth, height, width))
+    loads = terms(d) * len(d) * len(h[0]) * len(w[0])
+    adds = loads if terms(d) > 1 else 0
     adds += len(d) * len(w[0]) * sum(sum(map(bool, row)) - 1 for row in h)
     adds += len(d) * len(h) * sum(sum(map(bool, row)) - 1 for row in w)
     return 1.2 * max(loads, adds) + 2 * len(d) * len(h) * len(w)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach, shift_range
-from ..plan.passes import STATISTICS, Chain, Conv, Pool, Reduce, RowNorm
+from ..plan.passes import STATISTICS, Chain, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import ConvCode, scalars
 from ..spec.lazy import lazy
@@ -159,8 +159,10 @@ class BoundPass:
         }
         for name, walk in zip("dhw", method.walks, strict=True):
             sizes |= {f"stride {name}": walk.axis.stride, f"period {name}": walk.period, f"pace {name}": walk.pace}
-        tables = direct_tables if method.direct else minimal_tables
-        found = tables(method, self.one.tiling, cin // groups, per_out)
+        if method.direct:
+            found = direct_tables(method, self.one.tiling, cin // groups, per_out)
+        else:
+            found = minimal_tables(method, self.one.tiling, cin // groups, per_out, self.number)
         return sizes | {n: v if isinstance(v, int) else self._keep(v) for n, v in found.items()}
 
     def _windows(self, op: Pool) -> list[Words]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.choice import DIRECT, Options
+from ..plan.choice import AUTO, DIRECT, Options
 from ..plan.cores import get_num_threads
 from ..plan.passes import Chain, Conv, RowNorm
 from ..plan.plan import Plan, make_plan
@@ -30,7 +30,7 @@ def execute(
     x: Array,
     operands: tuple[Array, ...],
     out: Array,
-    options: Options = Options(),
+    options: Options = AUTO,
 ) -> None:
     """Writes the pipeline's result into `out`. Arrays hold storage values; x is (B, C, D, H, W), vectors are 1-D."""
     if x.shape[0] == 0:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..plan.geometry import phases, shift_range
-from ..plan.schemes import Method
+from ..plan.schemes import TOGETHER, Matrix, Method, kind_of
 from ..plan.tiles import Slab, Tiling
 
 Words = npt.NDArray[np.int64]
@@ -32,10 +34,12 @@ class _Places:
         return (remainder * (self.slab.height // self.pace_h) + turn) * self.slab.pitch
 
     def width(self, shift: int) -> int:
-        return (shift - self.least[2]) * (1 if self.slab.copies == 1 else self.slab.copy)
+        """A copy for each shift, or one for each remainder."""
+        turn, copy = divmod(shift - self.least[2], self.slab.copies)
+        return copy * self.slab.copy + turn
 
 
-def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -> dict[str, int | Words]:
+def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -> dict[str, int | npt.NDArray[Any]]:
     """For each phase with taps: its steps (a tap and an input channel each) and where its weights begin."""
     slab = tiling.slab
     assert slab is not None
@@ -66,36 +70,62 @@ def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -
     }
 
 
-def minimal_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -> dict[str, int | Words]:
+def minimal_tables(
+    method: Method, tiling: Tiling, in_group: int, per_out: int, number: str
+) -> dict[str, int | npt.NDArray[Any]]:
     """For each group of outputs made together: its kind, pieces, and where its inputs, outputs and weights are."""
     slab, blocking = tiling.slab, tiling.blocking
     assert slab is not None
     assert blocking is not None
     places = _Places(method, slab)
     periods = [walk.period for walk in method.walks]
-    factors = periods[1] * periods[2], periods[2], 1
-    table: list[list[int]] = []
+    factors_of = periods[1] * periods[2], periods[2], 1
+    table: list[dict[str, int]] = []
     gather: list[int] = []
     scatter: list[int] = []
+    factors: list[float] = []
     weight = 0
-    kinds = method.kinds
-    for group in method.groups():
-        schemes = group[0].scheme, group[1].scheme, group[2].scheme
+    for group in method.groups:
+        d, h, w = group
+        kind = kind_of(group)
         pieces = list(product(*(range(one.pieces) for one in group)))
-        steps = len(pieces) * in_group
-        table.append([kinds.index(schemes), len(pieces), steps, len(gather), len(scatter), weight])
+        points = [one.scheme.points for one in group]
+        row = {
+            "kind": method.kinds.index(kind),
+            "pieces": len(pieces),
+            "steps": len(pieces) * in_group,
+            "points": prod(points),
+            "depth in": points[0],
+            "depth out": d.scheme.outputs,
+            "gather": len(gather),
+            "scatter": len(scatter),
+            "weight": weight,
+        }
         for piece in pieces:
-            along = zip(group, piece, (places.depth, places.height, places.width), strict=True)
-            gather += [place(one.shift(at, point)) for one, at, place in along for point in range(one.scheme.points)]
-        scatter += [j * factor * slab.phase for one, factor in zip(group, factors, strict=True) for j in one.outputs]
-        weight += prod(one.points for one in schemes) * steps * per_out
+            gather += [places.height(h.shift(piece[1], point)) for point in range(points[1])]
+            gather += [places.width(w.shift(piece[2], point)) for point in range(points[2])]
+            inputs = [places.depth(d.shift(piece[0], point)) for point in range(points[0])]
+            gather += [inputs[at] for terms in _terms(d.scheme.inputs_matrix, kind[0]) for at, _ in terms]
+        for one, factor in ((h, factors_of[1]), (w, factors_of[2]), (d, factors_of[0])):
+            scatter += [j * factor * slab.phase for j in one.outputs]
+        products = blocking.product_point * points[1] * points[2]
+        scatter += [at * products for terms in _terms(d.scheme.outputs_matrix, kind[1]) for at, _ in terms]
+        for name, matrix, most in (
+            ("factors in", d.scheme.inputs_matrix, kind[0]),
+            ("factors out", d.scheme.outputs_matrix, kind[1]),
+        ):
+            row[name] = len(factors)
+            factors += [float(factor) for terms in _terms(matrix, most) for _, factor in terms]
+        table.append(row)
+        weight += prod(points) * row["steps"] * per_out
     return {
         "groups together": len(table),
-        "together": np.array(table, dtype=np.int64),
+        "together": np.array([[row[word] for word in TOGETHER] for row in table], dtype=np.int64),
+        "factors": np.array(factors, dtype=number),
         "gather": np.array(gather, dtype=np.int64),
         "scatter": np.array(scatter, dtype=np.int64),
-        "offsets": np.arange(method.most_steps * in_group + 1, dtype=np.int64) * blocking.positions,
-        "zeros": np.zeros(per_out, dtype=np.float64),
+        "offsets": np.arange(method.most_pieces * in_group + 1, dtype=np.int64) * blocking.positions,
+        "zeros": np.zeros(per_out, dtype=number),
         "weights group": weight,
         "chunk": blocking.vectors,
         "chunk positions": blocking.positions,
@@ -107,7 +137,13 @@ def minimal_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) 
     }
 
 
+def _terms(matrix: Matrix, count: int) -> Iterator[list[tuple[int, Fraction]]]:
+    """For each row of a matrix its `count` terms, column and factor; filled up with zeros."""
+    for row in matrix:
+        found = [(at, factor) for at, factor in enumerate(row) if factor]
+        yield found + [(found[0][0], Fraction(0))] * (count - len(found))
+
+
 def _number(along: Sequence[int], periods: Sequence[int]) -> int:
     """Of a phase of the volume."""
     return (along[0] * periods[1] + along[1]) * periods[2] + along[2]
-

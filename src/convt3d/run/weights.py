@@ -92,7 +92,7 @@ def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
     """For each group of outputs made together and each point: (G, steps and rows); a step is a piece, then a channel.
     Transformed in float64 and rounded once."""
     wide = grouped.astype(np.float64)
-    for together in layout.method.groups():
+    for together in layout.method.groups:
         values = wide
         for one in together:  # the axis in front of the rest becomes (pieces, points), at the end
             values = np.moveaxis(values, 3, -1)
