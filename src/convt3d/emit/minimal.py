@@ -180,7 +180,10 @@ def _gather(k: Kernel, terms: int, _: int, height: Scheme, width: Scheme) -> ir.
     pointers = [(name, PTR) for name in ("x", "inputs", "places", "factors")]
     counts = ("pieces", "depth_points", "channel", "channels", "depth", "position", "point", "first", "count")
     arguments = [*pointers, *((name, I64) for name in (*counts, "in_plane"))]
-    b = k.define(f"gather_{terms}_{height}_{width}", arguments, noalias=("x", "inputs"))
+    name = f"gather_{terms}_{height}_{width}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    b = k.define(name, arguments, noalias=("x", "inputs"))
     a = b.args
     words = b.add(b.mul(a["depth_points"], terms), height.points + width.points)
     plane_points = height.points * width.points
@@ -220,7 +223,10 @@ def _scatter(k: Kernel, _: int, terms: int, height: Scheme, width: Scheme) -> ir
     pointers = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")]
     counts = ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
     arguments = [*pointers, *((name, I64) for name in counts)]
-    b = k.define(f"scatter_{terms}_{height}_{width}", arguments, noalias=("products", "y"))
+    name = f"scatter_{terms}_{height}_{width}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    b = k.define(name, arguments, noalias=("products", "y"))
     a = b.args
     h, w = _words(b, a["places"], (height.outputs, width.outputs))
     outputs = b.at(a["places"], height.outputs + width.outputs, I64)

@@ -41,7 +41,7 @@ class Scheme:
         return self.taps == 1
 
     def __str__(self) -> str:
-        return f"f{self.outputs}{self.taps}" if not self.plain else "plain"
+        return f"f{self.outputs}{self.taps}"
 
     @property
     def inputs_matrix(self) -> Matrix:

@@ -144,8 +144,8 @@ def _describe_stage(stage: Any) -> str:
 
 def _words(op: Any, extra: Any) -> list[str]:
     if isinstance(op, Conv):
-        schemes = sorted({str(scheme) for _, _, *plane in extra.kinds for scheme in plane})
-        return [f"conv{extra.tile.rows}x{extra.tile.columns}", *(name for name in schemes if name != "plain")]
+        schemes = sorted({str(scheme) for _, _, *plane in extra.kinds for scheme in plane if not scheme.plain})
+        return [f"conv{extra.tile.rows}x{extra.tile.columns}", *schemes]
     if isinstance(op, Chain):
         return [link.stage.name.lower() for link in op.links]
     if isinstance(op, (Pool, PhasePool)):
