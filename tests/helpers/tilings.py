@@ -1,8 +1,8 @@
-"""Plans cut into drawn tiles instead of the cheapest ones: every size of tile must give the right answer."""
+"""Plans cut into drawn tiles, with drawn methods, instead of the cheapest ones: all must give the right answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,29 +10,60 @@ import numpy as np
 import pytest
 
 from convt3d.plan import plan as planning
+from convt3d.plan.geometry import conv_axes
 from convt3d.plan.passes import RowNorm
-from convt3d.plan.tiles import layout
+from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
+from convt3d.plan.tiles import choose, layout
+
+
+@contextmanager
+def forced_outputs(outputs: tuple[int, int, int], points: int = EXACT_POINTS) -> Iterator[None]:
+    """Plans made inside make so many outputs of a phase together along each axis, unless direct is asked for."""
+
+    def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
+        wanted = (1, 1, 1) if options.algorithm == "direct" else outputs
+        axes = zip(conv_axes(pipeline, trace), wanted, strict=True)
+        method = Method(tuple(AxisMethod(axis, m, points) for axis, m in axes))
+        return choose(pipeline, trace, one, machine, item, method)
+
+    with _planning(choose_method):
+        yield
 
 
 @contextmanager
 def drawn_tiles(seed: int) -> Iterator[None]:
-    """Plans made inside have tiles of any size, most of them small; rows stay whole where a norm needs them."""
+    """Plans made inside have tiles of any size, most of them small, and any method that saves products; rows stay whole
+    where a norm needs them."""
     rng = np.random.default_rng(seed)
 
-    def choose(pipeline: Any, trace: Any, one: Any, machine: Any, item: int) -> Any:
+    def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
         whole = any(isinstance(op, RowNorm) for op in one.ops)
         tile = [_part(rng, size) for size in one.result[2:]]
         if whole:
             tile[2] = one.result[4]
-        return layout(pipeline, trace, one, (tile[0], tile[1], tile[2]), machine, item)
+        method = drawn_method(rng, conv_axes(pipeline, trace))
+        if options.algorithm == "direct":
+            method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in conv_axes(pipeline, trace)))
+        return layout(pipeline, trace, one, tuple(tile), machine, item, method, bool(rng.integers(2)))
 
+    with _planning(choose_method):
+        yield
+
+
+@contextmanager
+def _planning(choose_method: Callable[..., Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "choose", choose)
+        patch.setattr(planning, "choose_method", choose_method)
         planning._make_plan.cache_clear()
         try:
             yield
         finally:
             planning._make_plan.cache_clear()
+
+
+def drawn_method(rng: np.random.Generator, axes: Any) -> Method:
+    options = [axis_methods(axis, EXACT_POINTS) for axis in axes]
+    return Method(tuple(own[rng.integers(len(own))] for own in options))
 
 
 def _part(rng: np.random.Generator, size: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..front.solutions import problems
+from ..plan.choice import Options
 from ..plan.cores import get_num_threads
 from ..plan.describe import Account, describe, register_tile
 from ..plan.explain import explain, rewrites, scratch_of_all, tiles
@@ -25,7 +26,8 @@ def explain_plan(args: argparse.Namespace) -> int:
     values = problem.checked({**named_values(problem, args.size), **settings(problem, args.set)})
     shapes = problem.shapes(values)
     operands = tuple(shapes[name] for name in problem.operand_names)
-    plan = make_plan(problem.pipeline(values), shapes["input"], operands, DTYPES[args.dtype or "float32"])
+    dtype, options = DTYPES[args.dtype or "float32"], Options(args.algorithm, args.precision)
+    plan = make_plan(problem.pipeline(values), shapes["input"], operands, dtype, options)
     if args.json:
         emit_json({"slug": problem.slug, "values": values, **_document(plan, _rates(plan, args.measure), args.dump)})
     elif args.dump:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import Error
+from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
 from .demo import demo
@@ -100,6 +101,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help="change one size or scalar; may be repeated",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32, or that of --input)")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default=AUTO.algorithm, help="of the convolution")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default=AUTO.precision, help="fast: fewer products, larger errors"
+    )
 
 
 def _natural(text: str) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
+from ..plan.choice import AUTO, Options
 from ..plan.plan import Plan, make_plan
 from ..run.execute import bound_passes, execute
 from ..spec.dtypes import DType
@@ -29,6 +30,7 @@ class Prepared:
     plan: Plan
     x: Storage
     operands: tuple[Storage, ...]
+    options: Options
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +104,20 @@ def physical_memory() -> int | None:
         return None
 
 
-def prepare(problem: Problem, values: Mapping[str, Any], dtype: DType, arrays: Mapping[str, Storage]) -> Prepared:
+def prepare(
+    problem: Problem,
+    values: Mapping[str, Any],
+    dtype: DType,
+    arrays: Mapping[str, Storage],
+    options: Options = AUTO,
+) -> Prepared:
     pipeline = problem.pipeline(values)
     given = [arrays[name] for name in problem.operand_names]
     with named(problem.slug, problem.argument_names):
-        plan = make_plan(pipeline, arrays["input"].shape, tuple(array.shape for array in given), dtype)
+        plan = make_plan(pipeline, arrays["input"].shape, tuple(array.shape for array in given), dtype, options)
     normal = [shape for shapes in plan.trace.operands for shape in shapes]
     operands = tuple(array.reshape(shape) for array, shape in zip(given, normal, strict=True))
-    return Prepared(problem, plan, arrays["input"], operands)
+    return Prepared(problem, plan, arrays["input"], operands, options)
 
 
 def measure(
@@ -130,7 +138,7 @@ def measure(
         for turn in range(repeat):
             before(turn, seconds[-1] if seconds else None)
             begun = time.perf_counter()
-            execute(*arguments, result)
+            execute(*arguments, result, prepared.options)
             seconds.append(time.perf_counter() - begun)
     except MemoryError:
         told = described("out of memory")

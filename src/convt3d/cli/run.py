@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..front.solutions import problems
+from ..plan.choice import Options
 from ..spec.dtypes import DTYPES
 from .choose import compact, named_values, settings
 from .files import check_writable, derived_values, read_arrays, stored, write_array
@@ -37,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
             text = "checking" if turn == args.repeat else f"run {turn + 1} of {args.repeat}"
             progress.begin(text, turn / (args.repeat + 1), (turn + 1) / (args.repeat + 1), last)
 
-        outcome = measure(prepare(problem, values, dtype, arrays), args.repeat, args.seed, before)
+        options = Options(args.algorithm, args.precision)
+        outcome = measure(prepare(problem, values, dtype, arrays, options), args.repeat, args.seed, before)
         saved = _save(args.output, problem, outcome) if args.output else None
     document = {
         "slug": problem.slug,
@@ -64,6 +66,7 @@ def _text(screen: Screen, document: dict[str, Any], outcome: Outcome) -> str:
     rows = [
         ["values", compact(document["values"])],
         ["type", plan.dtype.name],
+        ["algorithm", plan.algorithm],
         ["result", " x ".join(map(str, plan.trace.output))],
         ["kernels", f"ready in {duration(outcome.kernel_seconds)}"],
         ["time", f"{duration(outcome.best)}" + (f" (best of {len(outcome.seconds)})" if outcome.seconds[1:] else "")],

@@ -14,10 +14,11 @@ from ..plan.geometry import POSITION, POSITION_COUNT
 from ..plan.structure import RegisterTile
 from .ir import Builder
 from .kernel import Kernel
+from .phases import Planar
 from .values import I64, PTR, Number, constant
 
 PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: taps, shift of the first, their distance
-SUMMED = 512  # steps that are summed on their own before they join the rest: errors grow with the longer of both
+SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
 def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
@@ -26,9 +27,8 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
     fill_with_bias(k, step)
     columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
     slab, out = k.buffer("slab"), k.buffer("phased")
-    depth, height, width = k.spans(step, POSITION_COUNT)
+    runs, length = Planar("phased", step, "period", "phases").extent(k)
     pitch = k.param("slab pitch")
-    length = b.add(b.mul(b.sub(height, 1), pitch), width)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group = k.param("in group"), k.param("out group")
     with b.loop(0, k.param("groups")) as g:
@@ -36,7 +36,7 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
         y = b.at(out, b.mul(b.mul(g, out_group), k.param("pitch phased")), k.number)
         w = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
         bias = b.at(k.pointer("bias"), b.mul(g, out_group), k.number)
-        with b.loop(0, depth) as d:
+        with b.loop(0, runs) as d:
             x_plane = b.at(x, b.mul(d, b.mul(k.param("slab height"), pitch)), k.number)
             y_plane = b.at(y, b.mul(d, k.param("plane")), k.number)
 
@@ -101,7 +101,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             before = b.mul(block, tile.rows)
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            sum_in_pieces(k, b, micro, rows, a["x"], offsets, part[1], weights, out, a["channel"], bias)
+            sum_in_pieces(k, b, micro, rows, a["x"], offsets, part[1], weights, out, a["channel"], bias, SUMMED)
 
         with b.loop(0, blocks) as block:
             one(full, block, tile.rows)
@@ -135,10 +135,11 @@ def sum_in_pieces(
     y: ir.Value,
     channel: Number,
     bias: ir.Value,
+    most: int,
 ) -> None:
-    """Calls the micro-kernel for SUMMED steps at a time."""
-    with b.loop(0, b.max(steps, 1), SUMMED) as start:
-        some = b.min(b.sub(steps, start), SUMMED)
+    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions."""
+    with b.loop(0, b.max(steps, 1), most) as start:
+        some = b.min(b.sub(steps, start), most)
         at = b.at(offsets, start, I64), some, b.at(weights, b.mul(start, rows), k.number)
         b.call(micro, x, *at, y, channel, bias, start)
 

@@ -23,6 +23,8 @@ from .kernel import Kernel
 from .phases import Planar
 from .values import I64, PTR, Number
 
+SUMMED = 128  # shorter than in direct summation, for errors are larger where products cancel
+
 Load = Callable[[int, int], ir.Value]
 Store = Callable[[int, int, ir.Value], None]
 Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
@@ -152,6 +154,7 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                     b.at(out, at, k.number),
                     a["position"],
                     a["zeros"],
+                    SUMMED,
                 )
 
             whole = b.mul(b.sdiv(a["count"], tile.columns), tile.columns)

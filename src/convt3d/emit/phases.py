@@ -28,10 +28,13 @@ class Planar:
         return [k.param(f"{self.each} {axis}") for axis in "dhw"]
 
     def extent(self, k: Kernel) -> tuple[Number, Number]:
-        """Planes of a phase, and what counts in each of them."""
+        """Runs of positions, one a plane or one for all planes, and what counts in each."""
         b = k.b
         depth, height, width = k.spans(self.step, POSITION_COUNT)
-        return depth, b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
+        length = b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
+        merged = b.compare("==", k.param("merged"), 1)
+        all_planes = b.add(b.mul(b.sub(depth, 1), k.param("plane")), length)
+        return b.select(merged, 1, depth), b.select(merged, all_planes, length)
 
 
 def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str) -> None:

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from ..errors import AllocationError, DTypeError, OutputError, described, named
+from ..plan.choice import AUTO, Options
 from ..plan.plan import make_plan
 from ..run.execute import execute
 from ..run.memory import empty
@@ -15,7 +16,15 @@ from ..spec.pipeline import Pipeline
 from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take
 
 
-def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], out: Any = None) -> Any:
+def how(algorithm: str, precision: str) -> Options:
+    """What a caller asked for, checked."""
+    usual = algorithm == AUTO.algorithm and precision == AUTO.precision
+    return AUTO if usual else Options(algorithm, precision)
+
+
+def apply(
+    operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], out: Any = None, options: Options = AUTO
+) -> Any:
     """pipeline(x, *operands) for 5-D or unbatched 4-D `x`; the result is of x's kind, or `out` itself."""
     with named(operator):
         source = take(operator, "x", x)
@@ -31,7 +40,7 @@ def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], ou
             else taken.storage
             for slot, taken in zip(pipeline.slots, tensors, strict=True)
         ]
-        trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), source.dtype).trace
+        trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), source.dtype, options).trace
         shape = trace.output[1:] if unbatched else trace.output
         normal = [shape for shapes in trace.operands for shape in shapes]
         vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
@@ -40,7 +49,7 @@ def apply(operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], ou
         else:
             target, result = _take_out(operator, out, shape, source.dtype, (batch, *vectors)), out
         try:
-            execute(pipeline, source.dtype, batch, vectors, target[None] if unbatched else target)
+            execute(pipeline, source.dtype, batch, vectors, target[None] if unbatched else target, options)
         except MemoryError:
             raise AllocationError(
                 operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"

@@ -11,7 +11,7 @@ from ..plan.plan import make_plan
 from ..spec import pipeline as spec
 from ..spec.checks import integer, one_of
 from ..spec.dtypes import DTYPES
-from .apply import apply
+from .apply import apply, how
 
 
 class Pipeline(spec.Pipeline):
@@ -22,16 +22,35 @@ class Pipeline(spec.Pipeline):
 
     __slots__ = ()
 
-    def __call__(self, x: Any, *operands: Any, out: Any = None, **named_operands: Any) -> Any:
-        return apply("Pipeline", self, x, self.bind("Pipeline", operands, named_operands), out)
+    def __call__(
+        self,
+        x: Any,
+        *operands: Any,
+        out: Any = None,
+        algorithm: str = "auto",
+        precision: str = "full",
+        **named_operands: Any,
+    ) -> Any:
+        with named("Pipeline"):
+            options = how(algorithm, precision)
+        return apply("Pipeline", self, x, self.bind("Pipeline", operands, named_operands), out, options)
 
-    def explain(self, x: Sequence[int], w: Sequence[int], dtype: str = "float32") -> str:
+    def explain(
+        self,
+        x: Sequence[int],
+        w: Sequence[int],
+        dtype: str = "float32",
+        *,
+        algorithm: str = "auto",
+        precision: str = "full",
+    ) -> str:
         """What a call on an input of shape `x` and a weight of shape `w` does and costs."""
         with named("Pipeline.explain"):
             chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
             shape, kernel = _sizes("x", x), _sizes("w", w)
             batched = (1, *shape) if len(shape) == 4 else shape
-            return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen))
+            options = how(algorithm, precision)
+            return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen, options))
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

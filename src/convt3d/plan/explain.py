@@ -8,7 +8,8 @@ from .cores import get_num_threads
 from .describe import Account, by, describe, register_tile
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
-from .tiles import Slab
+from .schemes import AxisMethod, Together
+from .tiles import Slab, transform_share
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
@@ -67,6 +68,7 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
         rows.append(("registers", shape + rest))
         rows.append(("slab", _slab(tiling.slab)))
+        rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
     arithmetic, memory = load.seconds(rates)
     rows += [
         ("scratch", f"{_amount(tiling.scratch)} for a thread, whose L2 cache has {_amount(plan.machine.l2)}"),
@@ -79,6 +81,32 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
     ]
     head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
     return [head, *(f"  {name:<9} {text}" for name, text in rows)]
+
+
+def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
+    """Schemes of each axis, what they save and what they cost; nothing for direct summation."""
+    method, blocking = one.tiling.method, one.tiling.blocking
+    if method.direct or blocking is None:
+        return []
+    lines = []
+    for name, axis in zip(("depth", "height", "width"), method.axes, strict=True):
+        phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
+        plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
+        lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
+    share = transform_share(plan.simplified, one.steps, one.tiling, plan.machine, number_bytes(plan))
+    rate = rates.flops * float(method.saving) * (1 - share)
+    saving = f"{float(method.saving):.2f} times fewer products"
+    lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")
+    lines.append(f"expected {rate / 1e9:.0f} GFLOP/s of direct summation, at {rates.flops / 1e9:.0f} that are made")
+    chunk = f"{blocking.positions} positions at once, {blocking.blocks} blocks of output channels"
+    lines.append(f"{chunk}, {_amount(one.tiling.scratch - one.tiling.passing)} of transformed inputs and products")
+    return lines
+
+
+def _scheme(group: Together) -> str:
+    scheme = group.scheme
+    name = f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain"
+    return name if group.pieces == 1 else f"{group.pieces} x {name}"
 
 
 def _slab(slab: Slab) -> str:

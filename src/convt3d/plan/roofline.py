@@ -37,7 +37,7 @@ class Rates:
 class Load:
     """What one pass has to do."""
 
-    flop: int
+    flop: int  # of the products that are made
     read: int  # bytes
     written: int
 
@@ -75,8 +75,9 @@ def number_bytes(plan: Plan) -> int:
 
 
 def packed_weights(plan: Plan) -> int:
-    """Bytes of the weights as the kernel reads them: every tap is in one phase, no row is padded."""
-    return prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0]) * number_bytes(plan)
+    """Bytes of the weights as the kernel reads them: one for each product of a channel pair, no row is padded."""
+    channels = prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0][:2])
+    return channels * plan.method.products * number_bytes(plan)
 
 
 def tile_statistics(plan: Plan) -> int:
@@ -106,7 +107,7 @@ def loads(plan: Plan) -> tuple[Load, ...]:
         convolves = any(isinstance(op, Conv) for op in one.steps.ops)
         read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, one.steps))
         written = sizes[one.steps.dest] if one.steps.dest else 0
-        found.append(Load(plan.work.needed if convolves else 0, read, written))
+        found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
     return tuple(found)
 
 

@@ -49,6 +49,7 @@ class Slab:
     phase: int
     out_channel: int
     row: int  # inputs of a whole row
+    merged: bool  # planes follow each other without a gap in slab and result: positions run through all of them
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,11 @@ def _slab(
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.axis.size))
-    plane = _round_up(position[1] * pitch, lanes)
+    # Without neighbours along depth and height the slab has as many rows as the result.
+    merged = [depth, height] == position[:2] and shift_range(walks[0])[0] >= 0
+    plane = position[1] * pitch if merged else _round_up(position[1] * pitch, lanes)
     phase_count = prod(walk.period for walk in walks)
-    phase = position[0] * plane
+    phase = _round_up(position[0] * plane, lanes)
     channel = _pitch((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(
         copies=most - least + 1 if copies else width.pace,
@@ -234,6 +237,7 @@ def _slab(
         phase=phase,
         out_channel=_pitch(phase_count * phase, lanes, item),
         row=row,
+        merged=merged,
     )
 
 
@@ -313,6 +317,17 @@ def _runs(tiling: Tiling, channels: int, what: str, step: int) -> int:
     return channels * (1 if whole[1] else extents[0])
 
 
+def vectors_of(tiling: Tiling, step: int, lanes: int) -> tuple[int, int]:
+    """Runs of positions in a tile, and the vectors of one."""
+    slab = tiling.slab
+    assert slab is not None
+    depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
+    length = (height - 1) * slab.pitch + width
+    if slab.merged:
+        return 1, -(-((depth - 1) * slab.plane + length) // lanes)
+    return depth, -(-length // lanes)
+
+
 def _steps_cost(rows: int, columns: int) -> int:
     """Cycles of one step of a register tile."""
     return max(rows * columns, rows + 3 * columns) + 3 if columns else 0
@@ -325,8 +340,7 @@ def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Mac
     per_out = kernel[1]
     groups = trace.values[op.stage + 1][1] // per_out
     tile = register_tile(per_out, machine.vector_registers)
-    depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
-    vectors = -(-((height - 1) * tiling.slab.pitch + width) // lanes)
+    planes, vectors = vectors_of(tiling, step, lanes)
     taps = prod(kernel[2:]) * channels // groups
     phases = tiling.slab.out_channel // tiling.slab.phase
 
@@ -336,27 +350,49 @@ def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Mac
         return steps * taps + phases * sum(30 + 2 * rows * columns for rows in blocks)
 
     full, left = divmod(vectors, tile.columns)
-    return groups * depth * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+    return groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
 
 
 def _minimal_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
     """Products, and the transforms around them, for the positions of a tile."""
+    products, transforms = _minimal_costs(trace, op, step, tiling, machine, lanes)
+    return products + transforms
+
+
+def transform_share(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
+    """Of the convolution's cycles, by the cost model."""
+    steps = [op for op in one.ops if isinstance(op, (Conv, Pool, PhasePool))]
+    number, conv = next((number, op) for number, op in enumerate(steps) if isinstance(op, Conv))
+    products, transforms = _minimal_costs(trace, conv, number, tiling, machine, machine.lanes(item))
+    return transforms / (products + transforms)
+
+
+def _minimal_costs(
+    trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int
+) -> tuple[float, float]:
+    """Cycles of a tile: products, transforms."""
     assert tiling.slab is not None
     assert tiling.blocking is not None
     kernel, channels = trace.operands[op.stage][0], trace.values[op.stage][1]
     per_out = kernel[1]
     groups = trace.values[op.stage + 1][1] // per_out
     tile = register_tile(per_out, machine.vector_registers)
-    depth, height, width = (axis.longest(step, "positions") for axis in tiling.axes)
-    vectors = depth * -(-((height - 1) * tiling.slab.pitch + width) // lanes)
+    vectors = prod(vectors_of(tiling, step, lanes))
     in_group, method = channels // groups, tiling.method
-    total = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
+    transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
+    chunk = tiling.scratch - tiling.passing
+    if chunk > machine.l2:  # both sides of the products go through the next cache
+        transforms += 2 * chunk / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
+    products = 0.0
     full, left = divmod(vectors, tile.columns)
     for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
         for rows in tile.blocks(per_out):
             each = _steps_cost(rows, columns) * in_group * method.products
-            total += times * (each + (30 + 2 * rows * columns) * method.points)
-    return groups * total
+            products += times * (each + (30 + 2 * rows * columns) * method.points)
+    return groups * products, groups * transforms
+
+
+_FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
 
 
 @lru_cache(maxsize=1024)

@@ -154,6 +154,7 @@ class BoundPass:
             "slab pitch": slab.pitch,
             "slab depth": slab.depth,
             "slab height": slab.height,
+            "merged": int(slab.merged),
             "slab copies": slab.copies,
             "slab copy": slab.copy,
         }

@@ -75,9 +75,9 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
 def pack(weights: Array, layout: WeightLayout) -> Array:
     cin = weights.shape[0]
     grouped = weights.reshape(layout.groups, cin // layout.groups, *weights.shape[1:])
-    parts = list((_phase_parts if layout.method.direct else _transformed_parts)(grouped, layout))
+    parts = _phase_parts if layout.method.direct else _transformed_parts
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=layout.number)
+        return np.ascontiguousarray(np.concatenate(list(parts(grouped, layout)), axis=1), dtype=layout.number)
 
 
 def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
