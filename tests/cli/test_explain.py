@@ -45,7 +45,9 @@ def test_document_agrees_with_the_text(slug: str, capsys: pytest.CaptureFixture[
     assert cli.main(["explain", slug, "--size", "benchmark", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["text"] == text
-    assert sum(one["flop"] for one in document["passes"]) == document["needed_flop"]
+    made = sum(one["flop"] for one in document["passes"])
+    assert made * document["method"]["saving"] == pytest.approx(document["needed_flop"], rel=1e-9)
+    assert (document["algorithm"] == "direct") == (document["method"]["saving"] == 1)
     assert sum(one["read_bytes"] + one["written_bytes"] for one in document["passes"]) == document["moved_bytes"]
     assert document["moved_bytes"] >= document["bytes"]["input"] + document["bytes"]["output"]
     assert document["scratch_bytes"] == max(one["scratch_bytes"] for one in document["passes"])
@@ -67,6 +69,12 @@ def test_passes_of_the_softmax_problem(run: Run) -> None:
     assert first["tiles"] == 32 * first["tile_counts"][0] * first["tile_counts"][1] * first["tile_counts"][2]
     assert first["written_bytes"] == second["written_bytes"] == 4 * 32 * 64 * 32 * 64 * 64
     assert (first["binds"], second["binds"]) == ("arithmetic", "memory")
+
+
+def test_direct_can_be_asked_for(run: Run) -> None:
+    document = json.loads(run("--size", "benchmark", "--json", "--algorithm", "direct"))
+    assert document["algorithm"] == "direct"
+    assert [axis["outputs"] for axis in document["method"]["axes"]] == [1, 1, 1]
 
 
 def test_same_text_from_the_command_and_from_python(run: Run) -> None:

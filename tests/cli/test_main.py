@@ -317,7 +317,7 @@ def test_the_demo_takes_what_time_and_memory_allow(monkeypatch: pytest.MonkeyPat
     assert demo._affordable(problem, 0.001) < 8
 
 
-def _write_zeros(pipeline: Any, dtype: Any, x: Any, operands: Any, out: Any) -> None:
+def _write_zeros(pipeline: Any, dtype: Any, x: Any, operands: Any, out: Any, options: Any) -> None:
     out[...] = 0
 
 

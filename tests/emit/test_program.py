@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from helpers.problems import PROBLEMS
@@ -11,6 +12,7 @@ from spec.stage_rows import ROWS
 
 import convt3d as ct
 from convt3d.emit.program import emit
+from convt3d.plan.choice import AUTO, Options
 from convt3d.plan.machine import LEVELS, Machine, machine
 from convt3d.plan.plan import Plan, _make_plan
 from convt3d.run.build import Target, compile_ir
@@ -28,16 +30,23 @@ def arm() -> Machine:
     return replace(machine(), isa=neon.name, cpu=neon.generic_cpu, features="+neon", **vectors)
 
 
-def plan_on(pipeline: ct.Pipeline, x: tuple[int, ...], kernel: tuple[int, ...], dtype: str, host: Machine) -> Plan:
-    return _make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES[dtype], True, host)
+def plan_on(
+    pipeline: ct.Pipeline,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    dtype: str,
+    host: Machine,
+    options: Options = AUTO,
+) -> Plan:
+    return _make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES[dtype], options, True, host)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "algorithm"), [*product(DTYPES, ["direct"]), ("float32", "minimal")])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.slug)
-def test_the_five_operators_become_an_object_for_arm(problem: object, dtype: str) -> None:
+def test_the_five_operators_become_an_object_for_arm(problem: object, dtype: str, algorithm: str) -> None:
     """Nothing runs here: the code must be complete (no library calls) and be ARM code with its own fma."""
     host = arm()
-    for one in plan_on(problem.pipeline, problem.x, problem.kernel, dtype, host).passes:
+    for one in plan_on(problem.pipeline, problem.x, problem.kernel, dtype, host, Options(algorithm)).passes:
         dumps: dict[str, str] = {}
         build = compile_ir(emit(one.structure, host)[0], ARM, dumps=dumps)
         assert build.object_code[18:20] == b"\xb7\x00"  # ELF machine number of AArch64

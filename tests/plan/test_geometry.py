@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convt3d.plan.geometry import AxisSpans, phases, shift_range
+from convt3d.plan.geometry import AxisSpans, Walk, phases, shift_range
+from convt3d.plan.schemes import EXACT_POINTS, axis_methods
 from convt3d.spec.shapes import ConvAxis, PoolAxis
 
 
@@ -30,11 +31,12 @@ def drawn_axes(seed: int, count: int, large: bool = False) -> list[AxisSpans]:
         size, steps = int(rng.integers(1, 60)), []
         kinds = ["pool"] * int(rng.integers(0, 2)) + ["conv"] + ["pool"] * int(rng.integers(0, 3))
         for kind in kinds:
-            step = drawn_conv(rng, size, large) if kind == "conv" else drawn_pool(rng, size)
-            if step.out < 1:
+            conv, pool = drawn_conv(rng, size, large), drawn_pool(rng, size)
+            size = conv.out if kind == "conv" else pool.out
+            if size < 1:
                 break
-            steps.append(step)
-            size = step.out
+            methods = axis_methods(conv, EXACT_POINTS)
+            steps.append(methods[rng.integers(len(methods))].walk if kind == "conv" else pool)
         else:
             tile = int(rng.integers(1, size + 1)) if rng.integers(2) else min(size, int(rng.integers(1, 8)))
             found.append(AxisSpans(tuple(steps), size, tile))
@@ -62,11 +64,11 @@ def test_tiles_write_every_output_once_in_order() -> None:
         assert all(low < high for low, high in ranges)
 
 
-def _needed(step: ConvAxis | PoolAxis, low: int, high: int) -> list[tuple[int, int]]:
+def _needed(step: Walk | PoolAxis, low: int, high: int) -> list[tuple[int, int]]:
     """Ranges of inputs that outputs low .. high are made of."""
     if isinstance(step, PoolAxis):
         return [step.window(o) for o in range(low, high)]
-    ranges = [step.tap_range(k, low, high) for k in range(step.kernel)]
+    ranges = [step.axis.tap_range(k, low, high) for k in range(step.axis.kernel)]
     return [(first, end) for first, end in ranges if first < end]
 
 
@@ -77,7 +79,7 @@ def test_each_step_reads_what_the_next_needs_and_stays_inside() -> None:
             row = axis.spans(number)
             for step, span in zip(axis.steps, row, strict=True):
                 low, high = span.read
-                assert 0 <= low < high <= step.size
+                assert 0 <= low < high <= (step.size if isinstance(step, PoolAxis) else step.axis.size)
                 for need in _needed(step, *span.write):
                     assert low <= need[0]
                     assert need[1] <= high
@@ -85,19 +87,21 @@ def test_each_step_reads_what_the_next_needs_and_stays_inside() -> None:
 
 
 def test_phases_hold_each_tap_once_and_lead_to_its_input() -> None:
-    """o = stride * t + j; tap k meets input t + shift exactly when o = i * stride - padding + k * dilation."""
+    """o = period * q + j; tap k meets input pace * q + shift exactly when o = i * stride - padding + k * dilation."""
     rng = np.random.default_rng(4)
     for _ in range(200):
         axis = drawn_conv(rng, int(rng.integers(1, 9)), bool(rng.integers(5) == 0))
-        parts = phases(axis)
+        walk = Walk(axis, int(rng.integers(1, 5)))
+        parts = phases(walk)
         assert [part.phase for part in parts] == sorted({part.phase for part in parts})
         assert all(part.taps for part in parts), "phases without taps are left out"
-        assert sorted(k for part in parts for k in part.taps) == list(range(axis.kernel))
-        least, most = shift_range(axis)
+        assert sorted(k for part in parts for k in part.taps) == sorted(list(range(axis.kernel)) * walk.pace)
+        least, most = shift_range(walk)
         for part in parts:
+            assert part.phase < walk.period
             for k, shift in zip(part.taps, part.shifts, strict=True):
                 assert least <= shift <= most
-                assert axis.out_index(shift, k) == part.phase  # input i = t + shift at t = 0
+                assert axis.out_index(shift, k) == part.phase  # input i = pace * q + shift at q = 0
 
 
 def test_a_pass_without_geometric_steps_copies() -> None:
@@ -110,7 +114,7 @@ def test_a_pass_without_geometric_steps_copies() -> None:
 
 def test_a_volume_beyond_32_bits_needs_no_table_to_be_understood() -> None:
     """Ranges are Python integers: the last tile of an axis of 2^33 outputs is as exact as the first."""
-    axis = AxisSpans((ConvAxis(2**32, 3, 2, 1, 1, 1),), 2**33, 2**20)
+    axis = AxisSpans((Walk(ConvAxis(2**32, 3, 2, 1, 1, 1)),), 2**33, 2**20)
     last = axis.spans(axis.count - 1)[0]
     assert last.write == (2**33 - 2**20, 2**33)
     assert last.positions == (2**32 - 2**19, 2**32)

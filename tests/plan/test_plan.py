@@ -32,6 +32,7 @@ from convt3d import (
     Subtract,
     Sum,
 )
+from convt3d.plan.choice import AUTO, DIRECT
 from convt3d.plan.plan import Plan, _make_plan, make_plan
 from convt3d.spec import pipeline as spec
 from convt3d.spec.dtypes import DTYPES
@@ -73,7 +74,8 @@ def test_equal_questions_get_the_same_plan() -> None:
         pytest.param((Pipeline(*POOLS), (3, *X[1:]), (W, (4,)), F32), id="input shape"),
         pytest.param((Pipeline(*POOLS), X, ((3, 4, 3, 3, 3), (4,)), F32), id="kernel shape"),
         pytest.param((Pipeline(*POOLS), X, (W, (4,)), F64), id="type"),
-        pytest.param((Pipeline(*POOLS), X, (W, (4,)), F32, False), id="tame"),
+        pytest.param((Pipeline(*POOLS), X, (W, (4,)), F32, DIRECT), id="algorithm"),
+        pytest.param((Pipeline(*POOLS), X, (W, (4,)), F32, AUTO, False), id="tame"),
     ],
 )
 def test_other_questions_get_other_plans(other: Any) -> None:

@@ -61,8 +61,8 @@ def by_method(method: AxisMethod, x: list[Fraction], w: list[Fraction]) -> list[
             scheme = group.scheme
             total = [Fraction(0)] * scheme.points
             for piece in range(group.pieces):
-                taps = [group.tap(piece, i) for i in range(scheme.taps)]
-                g = times(scheme.weights_matrix, [Fraction(0) if k is None else w[k] for k in taps])
+                taps = [w[k] for k in group.taps[piece * scheme.taps : (piece + 1) * scheme.taps]]
+                g = times(scheme.weights_matrix, taps + [Fraction(0)] * (scheme.taps - len(taps)))
                 shifts = [group.shift(piece, point) for point in range(scheme.points)]
                 v = times(scheme.inputs_matrix, [at(method.pace * q + shift) for shift in shifts])
                 total = [a + b * c for a, b, c in zip(total, g, v, strict=True)]

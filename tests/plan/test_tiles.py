@@ -11,6 +11,7 @@ import pytest
 from helpers.draws import drawn
 from helpers.problems import PROBLEMS
 
+from convt3d.plan.choice import AUTO
 from convt3d.plan.cores import num_threads
 from convt3d.plan.machine import machine
 from convt3d.plan.passes import RowNorm
@@ -98,7 +99,7 @@ def test_a_smaller_cache_gives_smaller_tiles() -> None:
     problem = PROBLEMS[4]
     shapes = problem.pipeline.operand_shapes(problem.x, problem.kernel)
     small = replace(machine(), l1d=16 << 10, l2=64 << 10)
-    plan = _make_plan(problem.pipeline, problem.x, shapes, DTYPES["float32"], True, small)
+    plan = _make_plan(problem.pipeline, problem.x, shapes, DTYPES["float32"], AUTO, True, small)
     assert plan.scratch < plan_of(problem).scratch
 
 

@@ -14,6 +14,7 @@ from ..plan.describe import Account, describe, register_tile
 from ..plan.explain import explain, rewrites, scratch_of_all, tiles
 from ..plan.plan import PassPlan, Plan, make_plan
 from ..plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
+from ..plan.schemes import Method
 from ..spec.dtypes import DTYPES
 from .choose import named_values, settings
 from .report import OK, emit, emit_json
@@ -56,6 +57,7 @@ def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
     document = {
         "dtype": plan.dtype.name,
         "algorithm": plan.algorithm,
+        "method": _method_document(plan.method),
         "isa": plan.machine.isa,
         "threads": get_num_threads(),
         "asked": [repr(stage) for stage in plan.asked.stages],
@@ -80,6 +82,21 @@ def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
 
         document["dump"] = [kernel.document(dump) for kernel in dump_kernels(plan)]
     return document
+
+
+def _method_document(method: Method) -> dict[str, Any]:
+    axes = [
+        {
+            "outputs": axis.outputs,
+            "pace": axis.pace,
+            "products": axis.products,
+            "phases": [
+                {"outputs": group.outputs, "taps": group.scheme.taps, "pieces": group.pieces} for group in axis.groups()
+            ],
+        }
+        for axis in method.axes
+    ]
+    return {"saving": float(method.saving), "axes": axes}
 
 
 def _pass_document(plan: Plan, one: PassPlan, account: Account, load: Load, rates: Rates) -> dict[str, Any]:

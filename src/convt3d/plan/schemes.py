@@ -127,11 +127,6 @@ class Together:
         """Of an input of a piece."""
         return self.first + self.apart * (piece * self.scheme.taps + point)
 
-    def tap(self, piece: int, at: int) -> int | None:
-        """The kernel's tap at a place of a piece, or None where a zero fills it up."""
-        number = piece * self.scheme.taps + at
-        return self.taps[number] if number < len(self.taps) else None
-
 
 # What is known of a group of outputs made together: the kind of its transforms, its sizes, and where in the tables of
 # places, factors and weights it begins.

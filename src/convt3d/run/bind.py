@@ -89,7 +89,7 @@ class BoundPass:
         code = self.code
         if code is None:
             return None
-        return WeightLayout(self.plan.rewritten.pipeline.conv.groups, self.plan.method, code.tile, self.number)
+        return WeightLayout.of(self.plan.rewritten.pipeline.conv.groups, self.plan.method, code.tile, self.number)
 
     @lazy
     def code(self) -> ConvCode | None:

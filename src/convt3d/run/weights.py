@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..plan.geometry import phases
-from ..plan.schemes import Method, Together
+from ..plan.schemes import Method, Scheme
 from ..plan.structure import WILD, RegisterTile
 
 Array = npt.NDArray[Any]
@@ -28,12 +28,44 @@ Array = npt.NDArray[Any]
 _KEPT_BYTES = 256 << 20
 
 
+class TapsOfPhase(NamedTuple):
+    """What the weights of a phase along one axis depend on."""
+
+    taps: tuple[int, ...]
+    scheme: Scheme
+    pieces: int
+
+    def matrix(self, kernel: int) -> npt.NDArray[np.float64]:
+        """(pieces, points, kernel): what each point of each piece is of the kernel's taps."""
+        matrix = np.zeros((self.pieces, self.scheme.points, kernel))
+        weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
+        for number, tap in enumerate(self.taps):
+            piece, at = divmod(number, self.scheme.taps)
+            matrix[piece, :, tap] = weights[:, at]
+        return matrix
+
+
 @dataclass(frozen=True)
 class WeightLayout:
     groups: int
-    method: Method
+    axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
+    direct: bool
+
+    @staticmethod
+    def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
+        if method.direct:
+            d, h, w = (
+                tuple(TapsOfPhase(phase.taps, Scheme(1, 1), len(phase.taps)) for phase in phases(walk))
+                for walk in method.walks
+            )
+        else:
+            d, h, w = (
+                tuple(TapsOfPhase(group.taps, group.scheme, group.pieces) for group in axis.groups())
+                for axis in method.axes
+            )
+        return WeightLayout(groups, (d, h, w), tile, number, method.direct)
 
 
 class _Kept:
@@ -75,14 +107,14 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
 def pack(weights: Array, layout: WeightLayout) -> Array:
     cin = weights.shape[0]
     grouped = weights.reshape(layout.groups, cin // layout.groups, *weights.shape[1:])
-    parts = _phase_parts if layout.method.direct else _transformed_parts
+    parts = _phase_parts if layout.direct else _transformed_parts
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(np.concatenate(list(parts(grouped, layout)), axis=1), dtype=layout.number)
 
 
 def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
     """grouped (G, Cin/g, Cout/g, Kd, Kh, Kw) -> for each phase (G, steps and rows); a step is a tap, then a channel."""
-    for phase in product(*(phases(walk) for walk in layout.method.walks)):
+    for phase in product(*layout.axes):
         d, h, w = (list(axis.taps) for axis in phase)
         taps = grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]
         yield from _blocks(taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, -1, grouped.shape[2]), layout)
@@ -92,28 +124,16 @@ def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
     """For each group of outputs made together and each point: (G, steps and rows); a step is a piece, then a channel.
     Transformed in float64 and rounded once."""
     wide = grouped.astype(np.float64)
-    for together in layout.method.groups:
+    for together in product(*layout.axes):
         values = wide
-        for one in together:  # the axis in front of the rest becomes (pieces, points), at the end
+        for one in together:  # the first axis of the kernel that is left becomes (pieces, points), at the end
             values = np.moveaxis(values, 3, -1)
-            matrix = _piece_matrix(one, values.shape[-1])
-            values = np.tensordot(values, matrix, axes=(-1, 2))
+            values = np.tensordot(values, one.matrix(values.shape[-1]), axes=(-1, 2))
         # (G, Cin/g, Cout/g, pieces d, points d, pieces h, points h, pieces w, points w)
         ordered = values.transpose(0, 4, 6, 8, 3, 5, 7, 1, 2)
         points = ordered.reshape(layout.groups, prod(one.scheme.points for one in together), -1, grouped.shape[2])
         for point in range(points.shape[1]):
             yield from _blocks(points[:, point], layout)
-
-
-def _piece_matrix(one: Together, kernel: int) -> npt.NDArray[np.float64]:
-    """(pieces, points, kernel): what each point of each piece is of the kernel's taps."""
-    matrix = np.zeros((one.pieces, one.scheme.points, kernel))
-    weights = np.array(one.scheme.weights_matrix, dtype=np.float64)
-    for piece, at in product(range(one.pieces), range(one.scheme.taps)):
-        tap = one.tap(piece, at)
-        if tap is not None:
-            matrix[piece, :, tap] = weights[:, at]
-    return matrix
 
 
 def _blocks(steps: Array, layout: WeightLayout) -> Iterator[Array]:
