@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from ..spec.checks import one_of
 from ..spec.pipeline import Pipeline, Trace
@@ -12,7 +13,7 @@ from .geometry import conv_axes
 from .machine import Machine
 from .passes import Conv, Pass
 from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
-from .tiles import Tiling, choose, convolution_cost, cost, layout
+from .tiles import Tiling, choose, convolution_cost, cost, layout, periods
 
 ALGORITHMS = ("auto", "direct", "minimal")
 PRECISIONS = ("full", "fast")
@@ -49,7 +50,7 @@ def choose_method(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine,
     direct = choose(pipeline, trace, one, machine, item, Method((d, h, w)))
     if options.algorithm == "direct" or not any(isinstance(op, Conv) for op in one.ops):
         return direct
-    candidates = _minimal_methods(pipeline, trace, one, machine, item, options)
+    candidates = _minimal_methods(pipeline, trace, one, machine, item, options, direct.tile)
     tilings = [choose(pipeline, trace, one, machine, item, method) for method in candidates]
     if options.algorithm == "auto" or not tilings:
         tilings.append(direct)
@@ -60,18 +61,27 @@ _TRIED = 3
 
 
 def _minimal_methods(
-    pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options
+    pipeline: Pipeline,
+    trace: Trace,
+    one: Pass,
+    machine: Machine,
+    item: int,
+    options: Options,
+    tile: tuple[int, int, int],
 ) -> list[Method]:
-    """The best by the cost of the convolution alone, on the whole volume.
+    """The best by the cost of the convolution alone, in tiles like those of direct summation.
 
     Each axis is plain or makes m outputs together, the same m for all that do: mixtures were never faster by more than
     three percent, and every method is code of its own that varying volumes would ask for.
     """
-    whole = one.result[2], one.result[3], one.result[4]
 
     def rough(method: Method) -> float:
-        tiling = layout(pipeline, trace, one, whole, machine, item, method)
-        return convolution_cost(trace, one, tiling, machine, item)
+        d, h, w = (
+            min(size, -(-length // period) * period)
+            for size, length, period in zip(one.result[2:], tile, periods(pipeline, trace, one, method), strict=True)
+        )
+        tiling = layout(pipeline, trace, one, (d, h, w), machine, item, method)
+        return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)
 
     d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
     methods = [Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1]

@@ -12,7 +12,6 @@ from itertools import product
 from math import gcd, prod
 
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.shapes import PoolAxis
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
 from .geometry import AxisSpans, Walk, axis_spans, axis_steps, reach, shift_range
 from .machine import Machine
@@ -23,6 +22,8 @@ from .structure import register_tile
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
 
 UNROLL = 2  # vectors of positions that a chain walks together
+
+_MOST_TILES = 1024  # of a sample, where larger tiles are possible
 
 # A tile that is spread over this many threads at most still keeps all of them busy.
 _BALANCED_OVER = 8
@@ -86,7 +87,7 @@ class Tiling:
 def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, method: Method) -> Tiling:
     """The cheapest tiling by `cost` among those whose scratch is small; `item` is the size of a number in bytes."""
     sizes = one.result[2:]
-    periods = [_period(axis_steps(pipeline, trace, one, axis, method.walks[axis])) for axis in range(3)]
+    whole = periods(pipeline, trace, one, method)
 
     def make(d: int, h: int, w: int, copies: bool = False) -> Tiling:
         return layout(pipeline, trace, one, (d, h, w), machine, item, method, copies)
@@ -95,27 +96,36 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
         least, room = (1, 1), machine.l2 // 2
         if not method.direct:
-            least, room = (min(sizes[0], periods[0]), min(sizes[1], periods[1])), 2 * machine.l2
-        parts = _parts(w, periods[2])
+            least, room = (min(sizes[0], whole[0]), min(sizes[1], whole[1])), 2 * machine.l2
+        parts = _parts(w, whole[2])
         w = next((n for n in parts if make(*least, n).passing <= room), parts[-1])
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
-    depths, heights = (_parts(size, period) for size, period in zip(sizes, periods[:2], strict=False))
-    options = [make(d, h, w, copies) for d, h, copies in product(depths, heights, both)]
+    depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
+    options: list[Tiling] = []
+    for copies, h in product(both, heights):
+        for d in depths:
+            tiles = -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w)
+            if tiles > _MOST_TILES and (d, h) != (depths[-1], heights[-1]):
+                continue  # smaller than is good for anything
+            options.append(make(d, h, w, copies))
+            if options[-1].passing > _CACHES * machine.l2:
+                break  # deeper ones are larger still
     small = [tiling for tiling in options if tiling.passing <= _CACHES * machine.l2]
     if not small:
         return min(options, key=lambda tiling: tiling.scratch)
     return min(small, key=lambda tiling: cost(trace, one, tiling, machine, item))
 
 
-def _period(steps: tuple[Walk | PoolAxis, ...]) -> int:
-    """Tiles of the destination that are a multiple of this begin where a position of the convolution begins."""
-    period = 1
-    for step in steps:
-        if isinstance(step, Walk):
-            period = step.period
-        else:
-            period //= gcd(period, step.stride)
-    return period
+def periods(pipeline: Pipeline, trace: Trace, one: Pass, method: Method) -> tuple[int, int, int]:
+    """Tiles of the destination that are multiples of these begin where a position of the convolution begins."""
+    found = []
+    for axis in range(3):
+        period = 1
+        for step in axis_steps(pipeline, trace, one, axis, method.walks[axis]):
+            period = step.period if isinstance(step, Walk) else period // gcd(period, step.stride)
+        found.append(period)
+    d, h, w = found
+    return d, h, w
 
 
 def _parts(size: int, period: int) -> list[int]:
@@ -380,9 +390,8 @@ def _minimal_costs(
     vectors = prod(vectors_of(tiling, step, lanes))
     in_group, method = channels // groups, tiling.method
     transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
-    chunk = tiling.scratch - tiling.passing
-    if chunk > machine.l2:  # both sides of the products go through the next cache
-        transforms += 2 * chunk / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
+    beyond = max(0, tiling.scratch - tiling.passing - machine.l2)  # what the cache cannot hold of a chunk
+    transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     products = 0.0
     full, left = divmod(vectors, tile.columns)
     for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
