@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from ..spec.checks import one_of
 from ..spec.pipeline import Pipeline, Trace
@@ -58,6 +58,7 @@ def choose_method(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine,
 
 
 _TRIED = 3
+_CHUNK_CACHES = 8  # transformed inputs and products of a chunk may be this many times the second-level cache
 
 
 def _minimal_methods(
@@ -81,8 +82,19 @@ def _minimal_methods(
             for size, length, period in zip(one.result[2:], tile, periods(pipeline, trace, one, method), strict=True)
         )
         tiling = layout(pipeline, trace, one, (d, h, w), machine, item, method)
+        if tiling.scratch - tiling.passing > _CHUNK_CACHES * machine.l2:
+            return inf
         return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)
 
     d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
-    methods = [Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1]
-    return sorted(methods, key=rough)[:_TRIED]
+    choices = (Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1)
+    ranked = sorted((rough(method), number, method) for number, method in enumerate(choices) if _is_small(method))
+    return [method for cycles, _, method in ranked[:_TRIED] if cycles < inf]
+
+
+_MOST_GROUPS = 512
+
+
+def _is_small(method: Method) -> bool:
+    """Long strides and dilations have very many phases, which would take longer to plan than to sum."""
+    return prod(len(axis.groups()) for axis in method.axes) <= _MOST_GROUPS

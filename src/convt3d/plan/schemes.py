@@ -23,6 +23,7 @@ Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in
 
 EXACT_POINTS = 4  # schemes of at most this many products round no worse than direct summation
 MOST_POINTS = 6
+MOST_PACE = 8
 
 
 @dataclass(frozen=True)
@@ -204,12 +205,12 @@ def _best(m: int, r: int, points: int) -> Scheme:
 
 
 def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
-    """The plain method, then those that save products."""
+    """The plain method, then those that save products and whose positions are not too wide to shuffle."""
     most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)
-    paces = range(2, points if most_taps > 1 else 2)
     plain = AxisMethod(axis, 1, points)
-    saving = (AxisMethod(axis, m, points) for m in paces)
-    return [plain, *(one for one in saving if one.products < one.outputs * one.apart * plain.products)]
+    together = (AxisMethod(axis, m, points) for m in range(2, points if most_taps > 1 else 2))
+    narrow = (one for one in together if one.pace <= MOST_PACE)
+    return [plain, *(one for one in narrow if one.products < one.pace * plain.products)]
 
 
 def terms(matrix: Matrix) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
@@ -23,6 +23,7 @@ _CACHES = 4  # scratch of a thread may be this many times the second-level cache
 
 UNROLL = 2  # vectors of positions that a chain walks together
 
+_LONG_PERIOD = 24
 _MOST_TILES = 1024  # of a sample, where larger tiles are possible
 
 # A tile that is spread over this many threads at most still keeps all of them busy.
@@ -101,19 +102,25 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         w = next((n for n in parts if make(*least, n).passing <= room), parts[-1])
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
-    options: list[Tiling] = []
-    for copies, h in product(both, heights):
-        for d in depths:
-            tiles = -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w)
-            if tiles > _MOST_TILES and (d, h) != (depths[-1], heights[-1]):
-                continue  # smaller than is good for anything
-            options.append(make(d, h, w, copies))
-            if options[-1].passing > _CACHES * machine.l2:
-                break  # deeper ones are larger still
-    small = [tiling for tiling in options if tiling.passing <= _CACHES * machine.l2]
-    if not small:
-        return min(options, key=lambda tiling: tiling.scratch)
-    return min(small, key=lambda tiling: cost(trace, one, tiling, machine, item))
+    limit = _CACHES * machine.l2
+
+    def small(most_tiles: float) -> list[Tiling]:
+        """Tilings of small scratch and not too many tiles."""
+        found = []
+        for copies, h in product(both, heights):
+            for d in depths:
+                if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w) > most_tiles:
+                    continue
+                tiling = make(d, h, w, copies)
+                if tiling.passing > limit:
+                    break  # deeper ones are larger still
+                found.append(tiling)
+        return found
+
+    options = small(_MOST_TILES) or small(inf)
+    if not options:
+        return min((make(depths[0], heights[0], w, copies) for copies in both), key=lambda tiling: tiling.scratch)
+    return min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
 
 
 def periods(pipeline: Pipeline, trace: Trace, one: Pass, method: Method) -> tuple[int, int, int]:
@@ -129,10 +136,12 @@ def periods(pipeline: Pipeline, trace: Trace, one: Pass, method: Method) -> tupl
 
 
 def _parts(size: int, period: int) -> list[int]:
-    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts, whole periods each."""
+    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts; whole periods, if short."""
     parts = {1}
     for power in range(size.bit_length()):
         parts |= {2**power, 3 * 2**power}
+    if period > _LONG_PERIOD:
+        period = 1
     return sorted({min(size, _round_up(-(-size // part), period)) for part in parts if part <= size}, reverse=True)
 
 
