@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -35,13 +35,13 @@ class TapsOfPhase(NamedTuple):
     scheme: Scheme
     pieces: int
 
-    def matrix(self, kernel: int) -> npt.NDArray[np.float64]:
-        """(pieces, points, kernel): what each point of each piece is of the kernel's taps."""
-        matrix = np.zeros((self.pieces, self.scheme.points, kernel))
+    def matrix(self) -> npt.NDArray[np.float64]:
+        """(points, pieces, taps): what each point of each piece is of the taps."""
+        matrix = np.zeros((self.scheme.points, self.pieces, len(self.taps)))
         weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
-        for number, tap in enumerate(self.taps):
+        for number in range(len(self.taps)):
             piece, at = divmod(number, self.scheme.taps)
-            matrix[piece, :, tap] = weights[:, at]
+            matrix[:, piece, number] = weights[:, at]
         return matrix
 
 
@@ -109,39 +109,45 @@ def pack(weights: Array, layout: WeightLayout) -> Array:
     grouped = weights.reshape(layout.groups, cin // layout.groups, *weights.shape[1:])
     parts = _phase_parts if layout.direct else _transformed_parts
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(np.concatenate(list(parts(grouped, layout)), axis=1), dtype=layout.number)
+        return np.concatenate(list(parts(grouped, layout)), axis=1)
 
 
 def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
     """grouped (G, Cin/g, Cout/g, Kd, Kh, Kw) -> for each phase (G, steps and rows); a step is a tap, then a channel."""
     for phase in product(*layout.axes):
-        d, h, w = (list(axis.taps) for axis in phase)
-        taps = grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]
-        yield from _blocks(taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, -1, grouped.shape[2]), layout)
+        taps = _taps(grouped, phase)
+        steps = taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, 1, -1, grouped.shape[2])
+        yield _blocks(steps, layout)
 
 
 def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
-    """For each group of outputs made together and each point: (G, steps and rows); a step is a piece, then a channel.
-    Transformed in float64 and rounded once."""
-    wide = grouped.astype(np.float64)
+    """For each group of outputs made together: (G, points, steps and rows); a step is a piece, then a channel.
+    Transformed in float64, as one matrix product, and rounded once."""
     for together in product(*layout.axes):
-        values = wide
-        for one in together:  # the first axis of the kernel that is left becomes (pieces, points), at the end
-            values = np.moveaxis(values, 3, -1)
-            values = np.tensordot(values, one.matrix(values.shape[-1]), axes=(-1, 2))
-        # (G, Cin/g, Cout/g, pieces d, points d, pieces h, points h, pieces w, points w)
-        ordered = values.transpose(0, 4, 6, 8, 3, 5, 7, 1, 2)
-        points = ordered.reshape(layout.groups, prod(one.scheme.points for one in together), -1, grouped.shape[2])
-        for point in range(points.shape[1]):
-            yield from _blocks(points[:, point], layout)
+        d, h, w = (one.matrix() for one in together)
+        transform = np.einsum("aiu,bjv,cnw->abcijnuvw", d, h, w).reshape(-1, d.shape[2] * h.shape[2] * w.shape[2])
+        taps = _taps(grouped, together).transpose(3, 4, 5, 0, 1, 2)
+        values = transform @ taps.reshape(transform.shape[1], -1).astype(np.float64)
+        points = prod(one.scheme.points for one in together)
+        shaped = values.reshape(points, -1, *grouped.shape[:3])  # (points, pieces, G, Cin/g, Cout/g)
+        yield _blocks(shaped.transpose(2, 0, 1, 3, 4).reshape(layout.groups, points, -1, grouped.shape[2]), layout)
 
 
-def _blocks(steps: Array, layout: WeightLayout) -> Iterator[Array]:
-    """(G, steps, Cout/g) in blocks of rows of the register tile."""
+def _taps(grouped: Array, along: Sequence[TapsOfPhase]) -> Array:
+    d, h, w = (list(axis.taps) for axis in along)
+    return grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]
+
+
+def _blocks(steps: Array, layout: WeightLayout) -> Array:
+    """(G, points, steps, Cout/g) -> (G, all): for each point its blocks of rows of the register tile, rounded."""
+    groups, points, count, channels = steps.shape
+    packed = np.empty((groups, points, count * channels), layout.number)
     start = 0
-    for rows in layout.tile.blocks(steps.shape[2]):
-        yield steps[:, :, start : start + rows].reshape(layout.groups, -1)
+    for rows in layout.tile.blocks(channels):
+        block = steps[:, :, :, start : start + rows]
+        packed[:, :, start * count : (start + rows) * count] = block.reshape(groups, points, -1)
         start += rows
+    return packed.reshape(groups, -1)
 
 
 def _same_bits(a: Array, b: Array) -> bool:
