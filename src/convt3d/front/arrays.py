@@ -110,9 +110,12 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
 
 def tensor_storage(tensor: Any, dtype: DType, torch: Any) -> Storage:
     """The memory of a strided CPU tensor of that type."""
-    plain = tensor.detach()
-    stored: Storage = (plain.view(torch.int16) if dtype.name == "bfloat16" else plain).numpy()
-    return stored.view(dtype.storage)
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if dtype.name == "bfloat16":
+        bits: Storage = plain.view(torch.int16).numpy()
+        return bits.view(dtype.storage)
+    stored: Storage = plain.numpy()
+    return stored
 
 
 def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:

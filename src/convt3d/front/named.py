@@ -54,6 +54,7 @@ def _layer_norm(eps: float, weight: bool, bias: bool) -> list[Stage]:
 
 
 _known: dict[Any, Pipeline] = {}
+_shared: dict[Pipeline, Pipeline] = {}
 
 
 def remembered(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
@@ -62,13 +63,20 @@ def remembered(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
     try:
         found = _known.get(key)
     except TypeError:  # a list, say: fine as an argument, but not as a key
-        return build(*arguments)
+        return shared(build(*arguments))
     if found is None:
-        found = build(*arguments)
+        found = shared(build(*arguments))
         if len(_known) >= 1024:
             _known.clear()
         _known[key] = found
     return found
+
+
+def shared(pipeline: Pipeline) -> Pipeline:
+    """The one object for all equal pipelines: plans are looked up by it, and comparing stages takes time."""
+    if len(_shared) >= 1024:
+        _shared.clear()
+    return _shared.setdefault(pipeline, pipeline)
 
 
 def _exactly(argument: Any) -> Any:

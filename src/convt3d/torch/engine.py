@@ -82,17 +82,25 @@ def foreign(tensor: Tensor) -> str:
 
 def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     dtype = _DTYPES[x.dtype]
+    source, arrays = tensor_storage(x, dtype, torch), [tensor_storage(tensor, dtype, torch) for tensor in operands]
     result: Any = None
 
     def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
         nonlocal result
-        unbatched = len(shape) == 4
-        batch = x[None] if unbatched else x
-        chosen = result_format(pipeline, batch, stock.weight_of(pipeline, operands))
-        result = empty(x, (1, *shape) if unbatched else shape, chosen)
-        result = result[0] if unbatched else result
+        if _plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays)):
+            result = torch.empty(shape, dtype=x.dtype)
+        else:
+            unbatched = len(shape) == 4
+            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
+            result = empty(x, (1, *shape) if unbatched else shape, chosen)
+            result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch)
 
-    arrays = [tensor_storage(tensor, dtype, torch) for tensor in operands]
-    compute(operator, pipeline, dtype, tensor_storage(x, dtype, torch), arrays, allocate)
+    compute(operator, pipeline, dtype, source, arrays, allocate)
     return result
+
+
+def _plain(array: Storage) -> bool:
+    """`layout.plainly_contiguous`, asked of numpy, which answers sooner."""
+    item = array.itemsize
+    return array.flags.c_contiguous and array.strides[4] == item and array.strides[1] != item

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import ArgumentError
+from ..front.named import shared
 from ..spec import stages
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
@@ -31,7 +32,7 @@ def read(text: str) -> Pipeline:
     """The pipeline that `write` has written; nothing but stages with plain parameters is understood."""
     try:
         body = ast.parse(f"({text},)", mode="eval").body
-        return Pipeline(*map(_stage, body.elts if isinstance(body, ast.Tuple) else ()))
+        return shared(Pipeline(*map(_stage, body.elts if isinstance(body, ast.Tuple) else ())))
     except (SyntaxError, KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ArgumentError):
             raise
