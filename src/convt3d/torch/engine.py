@@ -28,7 +28,7 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
         try:
             return _on_engine(operator, pipeline, x, operands)
         except Error as error:
-            reason, refusal = error.rule, error
+            reason, refusal = f"the CPU engine refuses its {error.argument}", error
     return run_stock(operator, pipeline, x, operands, reason, refusal)
 
 
@@ -40,6 +40,7 @@ def run_stock(
     reason: str,
     refusal: Error | None = None,
 ) -> Tensor:
+    """`refusal` is shown beside the error that PyTorch itself may then raise."""
     try:
         result = stock.run(pipeline, x, operands)
     except Exception as error:

@@ -22,8 +22,9 @@ CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of the
 
 
 def needs_result(pipeline: Pipeline, wanted: Sequence[bool]) -> bool:
-    """Whether the gradient takes the pipeline's result: then it is kept, as eager PyTorch keeps it."""
-    return len(pipeline.stages) in needed_values(pipeline, wanted)
+    """Whether to keep the pipeline's result for the gradient, as eager PyTorch does: only if that saves the
+    convolution from being computed again."""
+    return needed_values(pipeline, wanted) - {0} == {len(pipeline.stages)}
 
 
 def gradients(
@@ -105,7 +106,8 @@ def _chunk_gradients(
     pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
     found: list[Tensor | None] = []
     for index in reversed(range(first, count)):
-        stage, v, r = stages[index], known.get(index), known.get(index + 1)
+        stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
+        r = r if "r" in GRADIENTS[type(stage)].uses else None  # frees what no stage needs any more
         if isinstance(stage, Keep) and index in pending:
             grad = grad + pending.pop(index)
         elif isinstance(stage, Binary) and stage.label:
@@ -118,7 +120,6 @@ def _chunk_gradients(
             grad, *of_operands = GRADIENTS[type(stage)].back(stage, grad, v, r, own, wants, shapes[index])
             found = [*of_operands, *found]
         del v, r
-        known.pop(index + 1, None)
     if 0 in pending:
         grad = grad + pending[0] if grad is not None else pending[0]
     before = sum(slot.stage < first for slot in pipeline.slots)

@@ -130,35 +130,29 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _normalised(g: Tensor, v: Tensor, weight: Tensor | None, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
-    """Gradient of v, and the normalised v; every operation can be differentiated."""
+    """Gradient of v, and the normalised v; in place where nobody differentiates this again."""
     variance, mean = torch.var_mean(v, tuple(dims), correction=0, keepdim=True)
     scale = torch.rsqrt(variance + eps)
-    unit = (v - mean) * scale
     g = g if weight is None else g * weight
-    back = scale * (g - g.mean(dims, keepdim=True) - unit * (g * unit).mean(dims, keepdim=True))
-    return back, unit
+    if torch.is_grad_enabled():
+        unit = (v - mean) * scale
+        return scale * (g - g.mean(dims, keepdim=True) - unit * (g * unit).mean(dims, keepdim=True)), unit
+    unit = (v - mean).mul_(scale)
+    along = (g * unit).mean(dims, keepdim=True)
+    back = g - g.mean(dims, keepdim=True)
+    return back.addcmul_(unit, along, value=-1).mul_(scale), unit
 
 
 def _layer_norm(
     stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
 ) -> Any:
-    axis, kind = (1, g.dtype) if stage.over == "channels" else (4, g.dtype)
-    g, v, affine = _wide(g), _wide(v), [_wide(each) for each in own]
-    if torch.is_grad_enabled():
-        broadcast = None if not own else column(affine[0]) if axis == 1 else affine[0]
-        back, unit = _normalised(g, v, broadcast, (axis,), stage.eps)
-        rest = tuple(index for index in range(5) if index != axis)
-        grads = [(g * unit).sum(rest), g.sum(rest)] if own else []
-    else:
-        variance, mean = torch.var_mean(v, axis, correction=0, keepdim=True)
-        moved = [each.movedim(axis, -1) for each in (g, v, mean, torch.rsqrt(variance + stage.eps))]
-        weight, bias = [each.reshape(-1) for each in affine] or (None, None)
-        mask = [True, bool(own), bool(own)]
-        back, *grads = aten.native_layer_norm_backward(
-            moved[0], moved[1], [shape[axis]], moved[2], moved[3], weight, bias, mask
-        )
-        back = back.movedim(-1, axis)
-    return (back.to(kind), *(each.to(kind) for each in grads[: len(own)]))
+    axis, kind = 1 if stage.over == "channels" else 4, g.dtype
+    g, v, weight = _wide(g), _wide(v), _wide(own[0]) if own else None
+    shaped = weight if weight is None or axis == 4 else column(weight)
+    back, unit = _normalised(g, v, shaped, (axis,), stage.eps)
+    rest = tuple(index for index in range(5) if index != axis)
+    grads = ((g * unit).sum(rest).to(kind), g.sum(rest).to(kind)) if own else ()
+    return (back.to(kind), *grads)
 
 
 def _group_norm(
@@ -188,14 +182,17 @@ def _batch_norm(
     stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
 ) -> Any:
     """Running statistics are no parameters: they get no gradient."""
-    mean, var, *affine = own
-    scale = torch.rsqrt(var + stage.eps)
-    factor = scale * affine[0] if affine else scale
-    grads: tuple[Any, ...] = ()
-    if affine:
-        about = per_channel(g * v) - per_channel(g) * mean.reshape(-1) if want[3] else None
-        grads = (None if about is None else about * scale.reshape(-1), per_channel(g))
-    return (g * column(factor), None, None, *grads)
+    mean, var, *affine = (each.reshape(-1) for each in own)
+    if torch.is_grad_enabled() or v is None:
+        scale = torch.rsqrt(var + stage.eps)
+        back = g * column(scale * affine[0] if affine else scale)
+        if not affine:
+            return back, None, None
+        about = None if v is None else (per_channel(g * v) - per_channel(g) * mean) * scale
+        return back, None, None, about, per_channel(g)
+    weight, mask = affine[0] if affine else None, [True, bool(affine), bool(affine)]
+    grads = aten.native_batch_norm_backward(g, v, weight, mean, var, None, None, False, stage.eps, mask)
+    return grads[0], None, None, *grads[1 : 1 + len(affine)]
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

@@ -120,12 +120,12 @@ def _layer_norm(stage: stages.LayerNorm, v: Tensor, weight: Tensor | None = None
 
 
 def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
-    return functional.group_norm(v, stage.num_groups, *_vectors(affine), stage.eps)
+    return torch.group_norm(v, stage.num_groups, *_vectors(affine), stage.eps)
 
 
 def _instance_norm(stage: stages.InstanceNorm, v: Tensor, *affine: Tensor) -> Tensor:
-    # group_norm with one channel to a group: the same sums, and single voxels are not refused
-    return functional.group_norm(v, v.shape[1], *_vectors(affine), stage.eps)
+    # one channel to a group: the same sums
+    return torch.group_norm(v, v.shape[1], *_vectors(affine), stage.eps)
 
 
 def _batch_norm(stage: stages.BatchNorm, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
