@@ -1,7 +1,8 @@
 """Autocast: the types that eager PyTorch would compute in, and give back, for the same chain of operations.
 
 conv_transpose3d is on autocast's list of low precision. Pools are on its list of float32, and a float32 tensor that is
-multiplied promotes the result; where the chain so ends in float32, all of it runs in float32.
+multiplied promotes the result; where the chain so ends in float32, all of it runs in float32. Operands beside the
+convolution's own (a norm's statistics) are never rounded: such chains run in float32, and the result is rounded.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def cast(operator: Operator, overload: Any, device: str, key: str) -> Callable[.
         if operator.operands == ("operands",):
             promoting = _second_values(pipeline, operands)
         wide = _ends_wide(pipeline) or any(tensor.dtype is torch.float32 for tensor in promoting)
-        dtype = torch.float32 if wide else torch.get_autocast_dtype(device)
+        low = torch.get_autocast_dtype(device)
+        exact = wide or any(slot.stage != pipeline.conv_index for slot in pipeline.slots)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return overload(*(_cast(argument, device, dtype) for argument in arguments))
+            result = overload(*(_cast(argument, device, torch.float32 if exact else low) for argument in arguments))
+            return result if wide else _cast(result, device, low)
 
     return kernel
 

@@ -11,6 +11,7 @@ from operator import or_
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 _C: Any = torch._C
 
@@ -29,6 +30,8 @@ def direct(arguments: tuple[Any, ...]) -> bool:
     if torch.compiler.is_compiling() or _C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_THREADS:
         return False
     if torch.is_autocast_enabled("cpu") or _C._is_torch_function_mode_enabled() or torch.autograd._profiler_enabled():
+        return False
+    if forward_ad._current_level >= 0:
         return False
     recording = torch.is_grad_enabled()
     for argument in arguments:
