@@ -27,6 +27,12 @@ PRINTS = {
         "channels_last_3d gives the same bits: True",
         "torch.bfloat16:",
     ),
+    "unet3d.py": (
+        "swapped up1.0: fused with BatchNorm3d, ReLU",
+        "swapped up0.0: fused with BatchNorm3d, ReLU",
+        " ms, swapped ",
+        "maximum difference ",
+    ),
     "pipeline.py": (
         "takes x, w, bias, multiply_other",
         "Add(other='y')",
@@ -40,6 +46,7 @@ PRINTS = {
         "of the scale",
     ),
 }
+NEED_TORCH = ("torch_tensors.py", "unet3d.py")
 
 
 def run(path: Path, **environment: str) -> str:
@@ -59,18 +66,19 @@ def run(path: Path, **environment: str) -> str:
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_example_prints(name: str) -> None:
-    if "torch" in name:
+    if name in NEED_TORCH:
         pytest.importorskip("torch")
     output = run(EXAMPLES / name)
     for piece in PRINTS[name]:
         assert piece in output
 
 
-def test_torch_example_without_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NEED_TORCH)
+def test_torch_example_without_torch(name: str, tmp_path: Path) -> None:
     """It says so and ends well."""
     (tmp_path / "torch.py").write_text("raise ImportError('not here')\n")
     source = Path(convt3d.__file__).parents[1]
-    output = run(EXAMPLES / "torch_tensors.py", PYTHONPATH=os.pathsep.join([str(tmp_path), str(source)]))
+    output = run(EXAMPLES / name, PYTHONPATH=os.pathsep.join([str(tmp_path), str(source)]))
     assert output == "skipped: this example needs torch (pip install torch)\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -32,32 +32,47 @@ def apply(
             take(operator, slot.name, operand) for slot, operand in zip(pipeline.slots, operands, strict=True)
         )
         _same_dtype(operator, pipeline, source, tensors)
-        unbatched = source.storage.ndim == 4
-        batch = source.storage[None] if unbatched else source.storage
-        arrays = [
-            taken.storage[None]
-            if slot.operand.kind == "tensor" and unbatched and taken.storage.ndim == 4
-            else taken.storage
-            for slot, taken in zip(pipeline.slots, tensors, strict=True)
-        ]
-        trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), source.dtype, options).trace
-        shape = trace.output[1:] if unbatched else trace.output
-        normal = [shape for shapes in trace.operands for shape in shapes]
-        vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
+
+        def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
+            if out is None:
+                return _allocate(operator, shape, source.dtype)
+            return _take_out(operator, out, shape, source.dtype, inputs)
+
+        arrays = [taken.storage for taken in tensors]
+        target = compute(operator, pipeline, source.dtype, source.storage, arrays, allocate, options)
         if out is None:
-            target, result = _allocate(operator, shape, source.dtype), None
-        else:
-            target, result = _take_out(operator, out, shape, source.dtype, (batch, *vectors)), out
-        try:
-            execute(pipeline, source.dtype, batch, vectors, target[None] if unbatched else target, options)
-        except MemoryError:
-            raise AllocationError(
-                operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"
-            ) from None
-        if result is None:
             return source.wrap(target)
-        mark_written(result)
-        return result
+        mark_written(out)
+        return out
+
+
+def compute(
+    operator: str,
+    pipeline: Pipeline,
+    dtype: DType,
+    x: Storage,
+    operands: Sequence[Storage],
+    allocate: Callable[[tuple[int, ...], Sequence[Storage]], Storage],
+    options: Options = AUTO,
+) -> Storage:
+    """The result for storage of one type, in the array that allocate(its shape, all inputs) gives."""
+    unbatched = x.ndim == 4
+    batch = x[None] if unbatched else x
+    arrays = [
+        array[None] if slot.operand.kind == "tensor" and unbatched and array.ndim == 4 else array
+        for slot, array in zip(pipeline.slots, operands, strict=True)
+    ]
+    trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options).trace
+    normal = [shape for shapes in trace.operands for shape in shapes]
+    vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
+    target = allocate(trace.output[1:] if unbatched else trace.output, (batch, *vectors))
+    try:
+        execute(pipeline, dtype, batch, vectors, target[None] if unbatched else target, options)
+    except MemoryError:
+        raise AllocationError(
+            operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"
+        ) from None
+    return target
 
 
 def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[Taken]) -> None:

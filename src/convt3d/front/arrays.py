@@ -86,7 +86,7 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
             name,
             described("tensor that requires grad"),
             "must not ask for gradients, which this function does not record",
-            "Call it under torch.no_grad(), or pass tensor.detach()",
+            "Use convt3d.torch, which records them, or call it under torch.no_grad()",
         )
     if tensor.is_neg():  # a lazy negation has the wrong bits in memory
         if writable:
@@ -94,9 +94,8 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
                 operator, name, described("lazily negated tensor"), "must own its bits", "Use a fresh one"
             )
         tensor = tensor.resolve_neg()
-    plain = tensor.detach()
     try:
-        stored = (plain.view(torch.int16) if dtype.name == "bfloat16" else plain).numpy()
+        stored = tensor_storage(tensor, dtype, torch)
     except RuntimeError as error:  # a fake or batched tensor has no memory to read
         rule = f"must be a tensor with memory of its own ({error})"
         raise ArgumentTypeError(operator, name, described(type(tensor).__name__), rule, "Pass a plain tensor") from None
@@ -106,7 +105,17 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
             return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(result)
 
-    return Taken(stored.view(dtype.storage), dtype, wrap)
+    return Taken(stored, dtype, wrap)
+
+
+def tensor_storage(tensor: Any, dtype: DType, torch: Any) -> Storage:
+    """The memory of a strided CPU tensor of that type."""
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if dtype.name == "bfloat16":
+        bits: Storage = plain.view(torch.int16).numpy()
+        return bits.view(dtype.storage)
+    stored: Storage = plain.numpy()
+    return stored
 
 
 def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:

@@ -8,26 +8,18 @@ direct summation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import named
-from ..spec.checks import real
-from ..spec.pipeline import Pipeline
-from ..spec.stage import Stage
-from ..spec.stages import (
-    GELU,
-    Add,
-    AvgPool3d,
-    Clamp,
-    ConvTranspose3d,
-    LayerNorm,
-    MaxPool3d,
-    Multiply,
-    Softmax,
-    Sum,
-)
 from .apply import apply, how
+from .named import (
+    avgpool_clamp_softmax_multiply,
+    layernorm_gelu_scaling,
+    max_max_sum,
+    plain,
+    remembered,
+    sum_layernorm_avgpool_gelu,
+)
 
 Size: TypeAlias = int | tuple[int, int, int]
 
@@ -49,7 +41,7 @@ def conv_transpose3d(
     """Transposed 3-D convolution; arguments as in `torch.nn.functional.conv_transpose3d`."""
     with named("conv_transpose3d"):
         options = how(algorithm, precision)
-        pipeline = _pipeline(_conv, stride, padding, output_padding, groups, dilation, bias is not None)
+        pipeline = remembered(plain, stride, padding, output_padding, groups, dilation, bias is not None)
         return apply("conv_transpose3d", pipeline, x, _given(w, bias), out, options)
 
 
@@ -71,7 +63,7 @@ def conv_transpose3d_max_max_sum(
     with named("conv_transpose3d_max_max_sum", {"kernel_size": "max-pool kernel"}):
         conv = stride, padding, output_padding, groups, dilation, bias is not None
         options = how(algorithm, precision)
-        pipeline = _pipeline(_max_max_sum, *conv)
+        pipeline = remembered(max_max_sum, *conv)
         return apply("conv_transpose3d_max_max_sum", pipeline, x, _given(w, bias), out, options)
 
 
@@ -99,7 +91,7 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
         conv = stride, padding, output_padding, groups, dilation, bias is not None
         norm = eps, norm_weight is not None, norm_bias is not None
         options = how(algorithm, precision)
-        pipeline = _pipeline(_sum_layernorm_avgpool_gelu, *conv, *norm, sum_weight, approximate)
+        pipeline = remembered(sum_layernorm_avgpool_gelu, *conv, *norm, sum_weight, approximate)
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_sum_layernorm_avgpool_gelu", pipeline, x, operands, out, options)
 
@@ -127,7 +119,7 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
     with named("conv_transpose3d_avgpool_clamp_softmax_multiply", {**names, "min, max": "clamp_min, clamp_max"}):
         conv = stride, padding, output_padding, groups, dilation, bias is not None
         options = how(algorithm, precision)
-        pipeline = _pipeline(_avgpool_clamp_softmax_multiply, *conv, pool_kernel, clamp_min, clamp_max)
+        pipeline = remembered(avgpool_clamp_softmax_multiply, *conv, pool_kernel, clamp_min, clamp_max)
         operands = (*_given(w, bias), scale)
         return apply("conv_transpose3d_avgpool_clamp_softmax_multiply", pipeline, x, operands, out, options)
 
@@ -156,71 +148,12 @@ def conv_transpose3d_layernorm_gelu_scaling(
         conv = stride, padding, output_padding, groups, dilation, bias is not None
         norm = eps, norm_weight is not None, norm_bias is not None
         options = how(algorithm, precision)
-        pipeline = _pipeline(_layernorm_gelu_scaling, *conv, *norm, scaling_factor, approximate)
+        pipeline = remembered(layernorm_gelu_scaling, *conv, *norm, scaling_factor, approximate)
         operands = _given(w, bias, norm_weight, norm_bias)
         return apply("conv_transpose3d_layernorm_gelu_scaling", pipeline, x, operands, out, options)
 
 
 _NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias", "kernel_size": "average-pool kernel"}
-
-
-# --- their pipelines, from the arguments as callers write them --------------------------------------------------------
-
-
-def _conv(*conv: Any) -> Pipeline:
-    return Pipeline(ConvTranspose3d(*conv))
-
-
-def _max_max_sum(*conv: Any) -> Pipeline:
-    return Pipeline(ConvTranspose3d(*conv), MaxPool3d(2), MaxPool3d(3), Sum("channels"))
-
-
-def _sum_layernorm_avgpool_gelu(*arguments: Any) -> Pipeline:
-    *conv, eps, weight, bias, sum_weight, approximate = arguments
-    shift = Add(real("Add", "other", sum_weight, nan=True))
-    return Pipeline(ConvTranspose3d(*conv), shift, *_layer_norm(eps, weight, bias), AvgPool3d(2), GELU(approximate))
-
-
-def _avgpool_clamp_softmax_multiply(*arguments: Any) -> Pipeline:
-    *conv, pool_kernel, low, high = arguments
-    after = Clamp(low, high), Softmax("spatial"), Multiply("channel")
-    return Pipeline(AvgPool3d(pool_kernel), ConvTranspose3d(*conv), *after)
-
-
-def _layernorm_gelu_scaling(*arguments: Any) -> Pipeline:
-    *conv, eps, weight, bias, factor, approximate = arguments
-    scale = Multiply(real("Multiply", "other", factor, nan=True))
-    return Pipeline(ConvTranspose3d(*conv), *_layer_norm(eps, weight, bias), GELU(approximate), scale)
-
-
-def _layer_norm(eps: float, weight: bool, bias: bool) -> list[Stage]:
-    """Either of weight and bias may be absent, so each is a stage of its own."""
-    return [LayerNorm("channels", eps), *([Multiply("channel")] if weight else []), *([Add("channel")] if bias else [])]
-
-
-_known: dict[Any, Pipeline] = {}
-
-
-def _pipeline(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
-    """build(*arguments), remembered: checking parameters and hashing stages would take longer than a small kernel."""
-    key = (build, *map(_exactly, arguments))
-    try:
-        found = _known.get(key)
-    except TypeError:  # a list, say: fine as an argument, but not as a key
-        return build(*arguments)
-    if found is None:
-        found = build(*arguments)
-        if len(_known) >= 1024:
-            _known.clear()
-        _known[key] = found
-    return found
-
-
-def _exactly(argument: Any) -> Any:
-    """A key that tells 1 from True and 1.0, and 0.0 from -0.0."""
-    if isinstance(argument, tuple):
-        return tuple(map(_exactly, argument))
-    return (type(argument), argument.hex() if isinstance(argument, float) else argument)
 
 
 def _given(w: Any, *optional: Any) -> tuple[Any, ...]:

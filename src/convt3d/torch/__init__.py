@@ -1,0 +1,41 @@
+"""PyTorch: operators, functions and modules that PyTorch can trace, differentiate and autocast, and `swap(model)`.
+
+    import convt3d.torch
+    report = convt3d.torch.swap(model)      # every nn.ConvTranspose3d in place; report.undo() restores
+
+Needs torch 2.4 or newer (`pip install convt3d[torch]`).
+"""
+
+from .functions import (
+    conv_transpose3d,
+    conv_transpose3d_avgpool_clamp_softmax_multiply,
+    conv_transpose3d_layernorm_gelu_scaling,
+    conv_transpose3d_max_max_sum,
+    conv_transpose3d_sum_layernorm_avgpool_gelu,
+    pipeline,
+)
+from .modules import (
+    ConvTranspose3d,
+    ConvTranspose3dAvgPoolClampSoftmaxMultiply,
+    ConvTranspose3dLayerNormGELUScaling,
+    ConvTranspose3dMaxMaxSum,
+    ConvTranspose3dSumLayerNormAvgPoolGELU,
+)
+from .swap import FusedSequential, Report, swap
+
+__all__ = [
+    "ConvTranspose3d",
+    "ConvTranspose3dAvgPoolClampSoftmaxMultiply",
+    "ConvTranspose3dLayerNormGELUScaling",
+    "ConvTranspose3dMaxMaxSum",
+    "ConvTranspose3dSumLayerNormAvgPoolGELU",
+    "FusedSequential",
+    "Report",
+    "conv_transpose3d",
+    "conv_transpose3d_avgpool_clamp_softmax_multiply",
+    "conv_transpose3d_layernorm_gelu_scaling",
+    "conv_transpose3d_max_max_sum",
+    "conv_transpose3d_sum_layernorm_avgpool_gelu",
+    "pipeline",
+    "swap",
+]

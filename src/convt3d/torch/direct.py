@@ -1,0 +1,48 @@
+"""Whether PyTorch's dispatcher would hand a call to the CPU kernel untouched: then a small call may skip its 25 us.
+
+It would if the tensors carry no keys but those of plain CPU tensors (lazy negation, batching, fake and functional
+tensors, sparse layouts and subclasses add some) and the thread has set none (modes, transforms, tracing, autocast do).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+_C: Any = torch._C
+
+
+def _keys(*names: str) -> int:
+    key, keys = _C.DispatchKey, _C.DispatchKeySet
+    return int(reduce(or_, (keys(getattr(key, name)) for name in names)).raw_repr())
+
+
+_PLAIN_TENSORS = (_keys("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys("CPU", "AutocastCPU"))
+_PLAIN_THREADS = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"))  # each second: inference mode
+
+
+def direct(arguments: tuple[Any, ...]) -> bool:
+    """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
+    if torch.compiler.is_compiling() or _C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_THREADS:
+        return False
+    if torch.is_autocast_enabled("cpu") or _C._is_torch_function_mode_enabled() or torch.autograd._profiler_enabled():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    recording = torch.is_grad_enabled()
+    for argument in arguments:
+        if isinstance(argument, list):
+            if not all(_plain(each, recording) for each in argument):
+                return False
+        elif isinstance(argument, torch.Tensor) and not _plain(argument, recording):
+            return False
+    return True
+
+
+def _plain(tensor: Any, recording: bool) -> bool:
+    known = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    return known and not (recording and tensor.requires_grad) and _C._dispatch_keys(tensor).raw_repr() in _PLAIN_TENSORS

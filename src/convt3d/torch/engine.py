@@ -1,0 +1,107 @@
+"""The CPU engine on plain tensors; what it cannot take goes to stock PyTorch, with one warning for each reason."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..errors import Error
+from ..front.apply import compute
+from ..front.arrays import Storage, tensor_storage
+from ..spec.dtypes import DTYPES
+from ..spec.pipeline import Pipeline
+from . import stock
+from .layout import empty, result_format
+from .stock import Tensor
+
+_DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
+_told: set[str] = set()
+
+
+def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well."""
+    reason, refusal = _reason(x, operands), None
+    if reason is None:
+        try:
+            return _on_engine(operator, pipeline, x, operands)
+        except Error as error:
+            reason, refusal = f"the CPU engine refuses its {error.argument}", error
+    return run_stock(operator, pipeline, x, operands, reason, refusal)
+
+
+def run_stock(
+    operator: str,
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    reason: str,
+    refusal: Error | None = None,
+) -> Tensor:
+    """`refusal` is shown beside the error that PyTorch itself may then raise."""
+    try:
+        result = stock.run(pipeline, x, operands)
+    except Exception as error:
+        raise error from refusal
+    tell(operator, reason)
+    return result
+
+
+def tell(operator: str, reason: str) -> None:
+    """One warning for each reason in the life of the process: a model calls its layers often."""
+    if reason not in _told:
+        _told.add(reason)
+        warnings.warn(f"convt3d.torch: {operator} runs on stock PyTorch: {reason}", stacklevel=2)
+
+
+def _reason(x: Tensor, operands: Sequence[Tensor]) -> str | None:
+    """Why the engine cannot take these tensors; words that do not change from call to call."""
+    if not knows(x.dtype):
+        return unknown(x.dtype)
+    for tensor in (x, *operands):
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
+            return foreign(tensor)
+        if tensor.dtype is not x.dtype:
+            return f"its tensors are of different types, {x.dtype} and {tensor.dtype}"
+    return None
+
+
+def knows(dtype: Any) -> bool:
+    """Whether it is one of the four element types."""
+    return dtype in _DTYPES
+
+
+def unknown(dtype: Any) -> str:
+    return f"the CPU engine knows no {dtype}"
+
+
+def foreign(tensor: Tensor) -> str:
+    return f"the CPU engine takes no {tensor.layout} tensors on {tensor.device.type}".replace("torch.", "")
+
+
+def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    dtype = _DTYPES[x.dtype]
+    source, arrays = tensor_storage(x, dtype, torch), [tensor_storage(tensor, dtype, torch) for tensor in operands]
+    result: Any = None
+
+    def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
+        nonlocal result
+        if _plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays)):
+            result = torch.empty(shape, dtype=x.dtype)
+        else:
+            unbatched = len(shape) == 4
+            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
+            result = empty(x, (1, *shape) if unbatched else shape, chosen)
+            result = result[0] if unbatched else result
+        return tensor_storage(result, dtype, torch)
+
+    compute(operator, pipeline, dtype, source, arrays, allocate)
+    return result
+
+
+def _plain(array: Storage) -> bool:
+    """`layout.plainly_contiguous`, asked of numpy, which answers sooner."""
+    item = array.itemsize
+    return array.flags.c_contiguous and array.strides[4] == item and array.strides[1] != item

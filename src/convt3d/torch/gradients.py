@@ -1,0 +1,127 @@
+"""Gradients of a pipeline: values are computed again from the input, a few samples at a time, never stored between.
+
+Each stage says how a gradient passes it and which values that takes, in PyTorch's own backward operations. What a
+gradient does not need is not computed again: conv -> ReLU needs nothing but the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ..spec.pipeline import Pipeline
+from ..spec.stages import Binary, Keep
+from .layout import shapes_of
+from .stage_gradients import GRADIENTS, binary_back, first_stage, label_places, needed_values
+from .stock import Tensor, batched, own_operands, values, weight_of
+
+CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
+
+
+def needs_result(pipeline: Pipeline, wanted: Sequence[bool]) -> bool:
+    """Whether to keep the pipeline's result for the gradient, as eager PyTorch does: only if that saves the
+    convolution from being computed again."""
+    return needed_values(pipeline, wanted) - {0} == {len(pipeline.stages)}
+
+
+def gradients(
+    pipeline: Pipeline,
+    grad: Tensor,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    result: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """Of x and each operand, None where not wanted; differentiable again where gradients are being recorded."""
+    shapes = [tensor.shape for tensor in (x, *operands)]
+    x, tensors, unbatched = batched(pipeline, x, operands)
+    if unbatched:
+        grad, result = grad[None], None if result is None else result[None]
+    found = _in_chunks(pipeline, grad, x, tensors, result, wanted)
+    return [None if each is None else each.reshape(shape) for each, shape in zip(found, shapes, strict=True)]
+
+
+def _in_chunks(
+    pipeline: Pipeline,
+    grad: Tensor,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    result: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    chunk = _chunk(pipeline, x, operands, wanted)
+    if chunk is None:
+        return _chunk_gradients(pipeline, grad, x, operands, result, wanted)
+    totals: list[Any] = [None] * (1 + len(operands))
+    per_sample = [True, *(slot.operand.kind == "tensor" for slot in pipeline.slots)]
+    for start in range(0, x.shape[0], chunk):
+        part = slice(start, start + chunk)
+        own = [
+            tensor[part] if split and tensor.shape[0] == x.shape[0] else tensor
+            for tensor, split in zip((x, *operands), per_sample, strict=True)
+        ]
+        here = None if result is None else result[part]
+        found = _chunk_gradients(pipeline, grad[part], own[0], own[1:], here, wanted)
+        for index, (each, tensor) in enumerate(zip(found, (x, *operands), strict=True)):
+            if each is None:
+                continue
+            if per_sample[index] and tensor.shape[0] == x.shape[0]:
+                if totals[index] is None:
+                    totals[index] = torch.empty_like(tensor)
+                totals[index][part] = each
+            else:
+                totals[index] = each if totals[index] is None else totals[index].add_(each)
+    return totals
+
+
+def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool]) -> int | None:
+    """How many samples to take at once; None for all, also while PyTorch is tracing or recording gradients."""
+    batch = x.shape[0]
+    if type(batch) is not int or batch < 2 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    largest = max(prod(shape[1:]) for shape in shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape))
+    chunk = max(1, CHUNK_BYTES // (largest * x.element_size()))
+    again = max(needed_values(pipeline, wanted) - {len(pipeline.stages)}, default=0)
+    return chunk if chunk < batch and again > 0 else None
+
+
+def _chunk_gradients(
+    pipeline: Pipeline,
+    grad: Tensor,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    result: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    stages, count, labels = pipeline.stages, len(pipeline.stages), label_places(pipeline)
+    shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
+    first = first_stage(pipeline, wanted)
+    need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
+    known: dict[int, Any] = values(pipeline, x, operands, need)
+    if result is not None:
+        known[count] = result
+    pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
+    found: list[Tensor | None] = []
+    for index in reversed(range(first, count)):
+        stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
+        r = r if "r" in GRADIENTS[type(stage)].uses else None  # frees what no stage needs any more
+        if isinstance(stage, Keep) and index in pending:
+            grad = grad + pending.pop(index)
+        elif isinstance(stage, Binary) and stage.label:
+            at = labels[stage.label]
+            grad, other = binary_back(stage, grad, v, known.get(at), shapes[index], shapes[at])
+            pending[at] = pending[at] + other if at in pending else other
+        else:
+            own = own_operands(pipeline, operands, index)
+            wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
+            grad, *of_operands = GRADIENTS[type(stage)].back(stage, grad, v, r, own, wants, shapes[index])
+            found = [*of_operands, *found]
+        del v, r
+    if 0 in pending:
+        grad = grad + pending[0] if grad is not None else pending[0]
+    before = sum(slot.stage < first for slot in pipeline.slots)
+    found = [*([None] * before), *found]
+    return [each if want else None for each, want in zip((grad, *found), wanted, strict=True)]

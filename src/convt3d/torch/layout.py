@@ -1,0 +1,88 @@
+"""Shapes and strides of results: those that PyTorch's own kernels would give, asked of PyTorch where it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..spec.pipeline import Pipeline
+from ..spec.shapes import Shape
+from ..spec.stages import (
+    AvgPool3d,
+    Binary,
+    ConvTranspose3d,
+    InstanceNorm,
+    Keep,
+    LayerNorm,
+    LogSumExp,
+    Max,
+    Mean,
+    Softmax,
+    Sum,
+)
+
+_LAST = torch.channels_last_3d
+_CONTIGUOUS = torch.contiguous_format
+# Kernels of PyTorch that write contiguous results whatever they read; all others keep channels_last_3d.
+_MAKE_CONTIGUOUS = (AvgPool3d, InstanceNorm, LogSumExp, Max, Mean, Softmax, Sum)
+
+
+def shapes_of(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int]) -> list[Shape]:
+    """Shapes of all values, x (5-D) first. Sizes may be symbolic, so nothing but the rules themselves is asked."""
+    b, c, d, h, w = x
+    shape = (b, c, d, h, w)
+    shapes, labelled = [shape], {"x": shape}
+    for stage in pipeline.stages:
+        if isinstance(stage, ConvTranspose3d):
+            d, h, w = (axis.out for axis in stage.axes(shape, kernel))
+            shape = (shape[0], kernel[1] * stage.groups, d, h, w)
+        elif isinstance(stage, Binary) and stage.label:
+            other = labelled[stage.label]
+            b, c, d, h, w = (o if v == 1 else v for v, o in zip(shape, other, strict=True))
+            shape = (b, c, d, h, w)
+        else:
+            shape = stage.out_shape(shape, ())
+        if isinstance(stage, Keep):
+            labelled[stage.label] = shape
+        shapes.append(shape)
+    return shapes
+
+
+def result_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
+    """The memory format of the result for a batched x: the convolution's, as far as later stages keep it."""
+    if _plainly_contiguous(x) and _plainly_contiguous(weight):
+        return _CONTIGUOUS
+    for stage in pipeline.stages[pipeline.conv_index + 1 :]:
+        if _makes_contiguous(stage):
+            return _CONTIGUOUS
+    return _conv_format(pipeline, x, weight)
+
+
+def empty(like: Any, shape: Sequence[int], memory_format: Any) -> Any:
+    """Memory for a result."""
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=memory_format)
+
+
+def _plainly_contiguous(tensor: Any) -> bool:
+    """Contiguous by strides that PyTorch cannot take for channels_last_3d, whatever axes have size 1."""
+    return bool(tensor.is_contiguous() and tensor.stride(4) == 1 and tensor.stride(1) != 1)
+
+
+def _makes_contiguous(stage: Any) -> bool:
+    return isinstance(stage, _MAKE_CONTIGUOUS) or (isinstance(stage, LayerNorm) and stage.over == "width")
+
+
+def _conv_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
+    """PyTorch chooses the kernel by type, sizes and strides, and the kernel chooses the format."""
+    conv, before = pipeline.conv, pipeline.stages[: pipeline.conv_index]
+    if before:
+        shape = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
+        kept = not any(map(_makes_contiguous, before)) and x.is_contiguous(memory_format=_LAST)
+        x = empty(x, shape, _LAST if kept else _CONTIGUOUS)
+    stride, padding, output_padding, dilation = map(list, conv.triples)
+    backend = torch._C._select_conv_backend(
+        x, weight, None, stride, padding, dilation, True, output_padding, conv.groups, None
+    )
+    return torch._C._conv_determine_backend_memory_format(x, weight, backend)

@@ -1,0 +1,139 @@
+"""Tells PyTorch of the operators `torch.ops.convt3d.*`: kernels for the CPU and for every other device, results of
+unknown contents for tracing, gradients, autocast and vmap. One loop, since all of them are pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import stock
+from .autocast import DEVICES, cast
+from .engine import foreign, run, run_stock
+from .gradients import gradients, needs_result
+from .layout import empty, result_format
+from .operators import OPERATORS, Operator
+from .stock import Tensor
+
+NAMESPACE: Any = torch.ops.convt3d
+_library = torch.library.Library("convt3d", "DEF")
+
+
+def _register(operator: Operator) -> None:
+    name, qualified = operator.name, f"convt3d::{operator.name}"
+    _library.define(f"{name}({operator.schema}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    overload = getattr(NAMESPACE, name).default
+    _library.impl(name, _cpu(operator), "CPU")
+    _library.impl(name, _elsewhere(operator), "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, _fake(operator), lib=_library)
+    torch.library.register_autograd(qualified, _backward(operator), setup_context=_setup(operator), lib=_library)
+    for device, key in DEVICES.items():
+        _library.impl(name, cast(operator, overload, device, key), key)
+    if hasattr(torch.library, "register_vmap"):  # torch 2.5; before, PyTorch's own loop over samples takes its place
+        torch.library.register_vmap(qualified, _vmap(operator, overload), lib=_library)
+
+
+def _cpu(operator: Operator) -> Callable[..., Tensor]:
+    def kernel(*arguments: Any) -> Tensor:
+        return run(operator.name, *operator.lower(*arguments))
+
+    return kernel
+
+
+def _elsewhere(operator: Operator) -> Callable[..., Tensor]:
+    """CUDA, MPS and all others: stock PyTorch."""
+
+    def kernel(*arguments: Any) -> Tensor:
+        pipeline, x, operands = operator.lower(*arguments)
+        return run_stock(operator.name, pipeline, x, operands, foreign(x))
+
+    return kernel
+
+
+def _fake(operator: Operator) -> Callable[..., Tensor]:
+    """Shape and type from stock PyTorch, which also checks the arguments; strides as the kernel gives them."""
+
+    def kernel(*arguments: Any) -> Tensor:
+        pipeline, x, operands = operator.lower(*arguments)
+        x, operands, unbatched = stock.batched(pipeline, x, operands)
+        result = stock.values(pipeline, x, operands, {len(pipeline.stages)})[len(pipeline.stages)]
+        result = empty(result, result.shape, result_format(pipeline, x, stock.weight_of(pipeline, operands)))
+        return result[0] if unbatched else result
+
+    return kernel
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def _setup(operator: Operator) -> Callable[..., None]:
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+        ctx.pipeline, x, operands = operator.lower(*inputs)
+        wanted = [tensor.requires_grad for tensor in (x, *operands)]
+        ctx.result_kept = needs_result(ctx.pipeline, wanted)
+        ctx.given = [inputs[place] is not None for place in operator.places]
+        ctx.save_for_backward(x, *operands, *([output] if ctx.result_kept else []))
+
+    return setup_context
+
+
+def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
+    takes_list = operator.operands == ("operands",)
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        saved = list(ctx.saved_tensors)
+        result = saved.pop() if ctx.result_kept else None
+        needed = ctx.needs_input_grad
+        places = [place for place, given in zip(operator.places, ctx.given, strict=True) if given]
+        wanted = needed[operator.places[0]] if takes_list else [needed[place] for place in places]
+        of_x, *of_operands = gradients(ctx.pipeline, grad, saved[0], saved[1:], result, [needed[0], *wanted])
+        returned: list[Any] = [None] * len(operator.names)
+        returned[0] = of_x
+        if takes_list:
+            returned[operator.places[0]] = of_operands
+        else:
+            for place, each in zip(places, of_operands, strict=True):
+                returned[place] = each
+        return tuple(returned)
+
+    return backward
+
+
+# --- vmap -------------------------------------------------------------------------------------------------------------
+
+
+def _vmap(operator: Operator, overload: Any) -> Callable[..., tuple[Tensor, int]]:
+    """A batched input alone becomes a larger batch; batched operands are looped over."""
+
+    def rule(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Tensor, int]:
+        x, at = arguments[0], in_dims[0]
+        alone = at is not None and all(dim is None or dim == [] for dim in map(_without_none, in_dims[1:]))
+        if alone and x.dim() == 6:
+            moved = x.movedim(at, 0)
+            result = overload(moved.flatten(0, 1), *arguments[1:])
+            return result.unflatten(0, moved.shape[:2]), 0
+        if alone and x.dim() == 5:
+            return overload(x.movedim(at, 0), *arguments[1:]), 0
+        samples = [
+            overload(*(_sample(argument, dim, index) for argument, dim in zip(arguments, in_dims, strict=True)))
+            for index in range(info.batch_size)
+        ]
+        return torch.stack(samples), 0
+
+    return rule
+
+
+def _without_none(dim: Any) -> Any:
+    return [each for each in dim if each is not None] if isinstance(dim, (list, tuple)) else dim
+
+
+def _sample(argument: Any, dim: Any, index: int) -> Any:
+    if isinstance(dim, (list, tuple)):
+        return [_sample(each, own, index) for each, own in zip(argument, dim, strict=True)]
+    return argument if dim is None else argument.select(dim, index)
+
+
+for _operator in OPERATORS:
+    _register(_operator)

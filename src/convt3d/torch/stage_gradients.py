@@ -1,0 +1,283 @@
+"""How a gradient passes each stage: back(stage, g, v, r, operands, wanted, shape) -> (gradient of v, of each operand).
+
+g is the gradient of the stage's result r, v its input of `shape`; v and r are there if `uses` names them. All of it is
+PyTorch's own backward operations, which can be traced, and differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..spec import stages
+from ..spec.pipeline import Pipeline
+from ..spec.stage import Stage
+from ..spec.stages import Binary, Keep
+from .stock import AXES, Tensor, avg_pool_type, column, softmax_over
+
+aten: Any = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Gradient:
+    back: Callable[..., tuple[Any, ...]]
+    uses: str = ""  # "v", "r" or "vr"
+    operands_use: str = ""  # beyond that, if a gradient of an operand is wanted
+
+
+def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
+    """Numbers of the values that the wanted gradients (of x and each operand) take; value i enters stage i."""
+    labels, need, first = label_places(pipeline), set(), first_stage(pipeline, wanted)
+    own = [
+        any(want for slot, want in zip(pipeline.slots, wanted[1:], strict=True) if slot.stage == index)
+        for index in range(len(pipeline.stages))
+    ]
+    for index, stage in enumerate(pipeline.stages):
+        if index < first:
+            continue
+        rule = GRADIENTS[type(stage)]
+        uses = rule.uses + (rule.operands_use if own[index] else "")
+        if isinstance(stage, stages.Softmax) and stage.scale is not None:
+            uses = "v"
+        if isinstance(stage, Binary) and stage.label and rule.operands_use:
+            uses = "v"
+            need.add(labels[stage.label])
+        need |= {index + offset for offset, word in enumerate("vr") if word in uses}
+    return need
+
+
+def label_places(pipeline: Pipeline) -> dict[str, int]:
+    """Numbers of the labelled values."""
+    keeps = ((index, stage) for index, stage in enumerate(pipeline.stages) if isinstance(stage, Keep))
+    return {"x": 0, **{stage.label: index for index, stage in keeps}}
+
+
+def first_stage(pipeline: Pipeline, wanted: Sequence[bool]) -> int:
+    """The first stage that a gradient must reach."""
+    if wanted[0]:
+        return 0
+    return min(slot.stage for slot, want in zip(pipeline.slots, wanted[1:], strict=True) if want)
+
+
+def fitted(grad: Tensor, shape: Sequence[int]) -> Tensor:
+    """The gradient of a tensor of `shape` that was repeated: summed where it was."""
+    return grad if grad.shape == tuple(shape) else grad.sum_to_size(*shape)
+
+
+def per_channel(grad: Tensor) -> Tensor:
+    return grad.sum((0, 2, 3, 4))
+
+
+# --- convolution and pools --------------------------------------------------------------------------------------------
+
+
+def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any) -> Any:
+    stride, padding, output_padding, dilation = map(list, stage.triples)
+    mask = [want[0], want[1], len(want) > 2 and want[2]]
+    grads = aten.convolution_backward(
+        g, v, own[0], [g.shape[1]], stride, padding, dilation, True, output_padding, stage.groups, mask
+    )
+    return grads[: 1 + len(own)]
+
+
+def _max_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
+    kernel, stride, padding = map(list, stage.triples)
+    indices = aten.max_pool3d_with_indices(v, kernel, stride, padding, [1, 1, 1], stage.ceil_mode)[1]
+    return (aten.max_pool3d_with_indices_backward(g, v, kernel, stride, padding, [1, 1, 1], stage.ceil_mode, indices),)
+
+
+def _avg_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
+    kernel, stride, padding = map(list, stage.triples)
+    wide = avg_pool_type(g)
+    like = wide.new_empty(1).expand(shape)  # only its shape is read
+    back = aten.avg_pool3d_backward(wide, like, kernel, stride, padding, stage.ceil_mode, stage.count_include_pad, None)
+    return (back.to(g.dtype),)
+
+
+# --- reductions and softmax -------------------------------------------------------------------------------------------
+
+
+def _max(stage: Any, g: Tensor, v: Tensor, r: Tensor, own: Any, want: Any, shape: Any) -> Any:
+    """Equal largest values share the gradient, as amax has it."""
+    at = (v == r).to(g.dtype)
+    return (g * at / at.sum(AXES[stage.over], keepdim=True),)
+
+
+def _mean(stage: Any, g: Tensor, v: None, r: None, own: Any, want: Any, shape: Any) -> Any:
+    count = shape[1] if stage.over == "channels" else shape[2] * shape[3] * shape[4]
+    return ((g / count).expand(shape),)
+
+
+def _softmax(stage: Any, g: Tensor, v: Tensor | None, r: Tensor, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+    grads: tuple[Tensor, ...] = ()
+    if stage.scale is not None:
+        r = softmax_over(stage, v)
+        grads = (per_channel(g * r),) if own else ()
+        g = g * (column(own[0]) if own else stage.scale)
+    if stage.over == "channels":
+        return (aten._softmax_backward_data(g, r, 1, g.dtype), *grads)
+    return (aten._softmax_backward_data(g.flatten(2), r.flatten(2), 2, g.dtype).reshape(shape), *grads)
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _normalised(g: Tensor, v: Tensor, weight: Tensor | None, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+    """Gradient of v, and the normalised v; in place where nobody differentiates this again."""
+    variance, mean = torch.var_mean(v, tuple(dims), correction=0, keepdim=True)
+    scale = torch.rsqrt(variance + eps)
+    g = g if weight is None else g * weight
+    if torch.is_grad_enabled():
+        unit = (v - mean) * scale
+        return scale * (g - g.mean(dims, keepdim=True) - unit * (g * unit).mean(dims, keepdim=True)), unit
+    unit = (v - mean).mul_(scale)
+    along = (g * unit).mean(dims, keepdim=True)
+    back = g - g.mean(dims, keepdim=True)
+    return back.addcmul_(unit, along, value=-1).mul_(scale), unit
+
+
+def _layer_norm(
+    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
+) -> Any:
+    axis, kind = 1 if stage.over == "channels" else 4, g.dtype
+    g, v, weight = _wide(g), _wide(v), _wide(own[0]) if own else None
+    shaped = weight if weight is None or axis == 4 else column(weight)
+    back, unit = _normalised(g, v, shaped, (axis,), stage.eps)
+    rest = tuple(index for index in range(5) if index != axis)
+    grads = ((g * unit).sum(rest).to(kind), g.sum(rest).to(kind)) if own else ()
+    return (back.to(kind), *grads)
+
+
+def _group_norm(
+    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
+) -> Any:
+    groups = stage.num_groups if isinstance(stage, stages.GroupNorm) else shape[1]
+    kind = g.dtype
+    g, v, weight = _wide(g), _wide(v), _wide(own[0]) if own else None
+    batch, channels, *space = shape
+    split = (batch, groups, channels // groups, *space)
+    if torch.is_grad_enabled():
+        shaped = None if weight is None else weight.reshape(1, groups, -1, 1, 1, 1)
+        back, unit = _normalised(g.reshape(split), v.reshape(split), shaped, (2, 3, 4, 5), stage.eps)
+        back, unit = back.reshape(shape), unit.reshape(shape)
+        grads = [per_channel(g * unit), per_channel(g)] if own else []
+    else:
+        variance, mean = torch.var_mean(v.reshape(split), (2, 3, 4, 5), correction=0)
+        scale = torch.rsqrt(variance + stage.eps)
+        flat = None if weight is None else weight.reshape(-1)
+        voxels, mask = space[0] * space[1] * space[2], [True, bool(own), bool(own)]
+        g, v = g.contiguous(), v.contiguous()
+        back, *grads = aten.native_group_norm_backward(g, v, mean, scale, flat, batch, channels, voxels, groups, mask)
+    return (back.to(kind), *(each.to(kind) for each in grads[: len(own)]))
+
+
+def _batch_norm(
+    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
+) -> Any:
+    """Running statistics are no parameters: they get no gradient."""
+    mean, var, *affine = (each.reshape(-1) for each in own)
+    if torch.is_grad_enabled() or v is None:
+        scale = torch.rsqrt(var + stage.eps)
+        back = g * column(scale * affine[0] if affine else scale)
+        if not affine:
+            return back, None, None
+        about = None if v is None else (per_channel(g * v) - per_channel(g) * mean) * scale
+        return back, None, None, about, per_channel(g)
+    weight, mask = affine[0] if affine else None, [True, bool(affine), bool(affine)]
+    grads = aten.native_batch_norm_backward(g, v, weight, mean, var, None, None, False, stage.eps, mask)
+    return grads[0], None, None, *grads[1 : 1 + len(affine)]
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def binary_back(stage: Any, g: Tensor, v: Tensor | None, second: Any, shape: Any, second_shape: Any) -> Any:
+    """Gradients of both values; the second is a number (without one) if `second_shape` is None."""
+    mine, theirs = g, g
+    if isinstance(stage, stages.Subtract):
+        theirs = -g
+    elif isinstance(stage, stages.Multiply):
+        mine, theirs = g * second, None if v is None else g * v
+    elif isinstance(stage, stages.Divide):
+        mine, theirs = g / second, None if v is None else -g * v / (second * second)
+    return fitted(mine, shape), None if second_shape is None or theirs is None else fitted(theirs, second_shape)
+
+
+def _binary(stage: Any, g: Tensor, v: Tensor | None, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+    if not own:
+        return binary_back(stage, g, v, stage.other, shape, None)[:1]
+    second = column(own[0]) if stage.other == "channel" else own[0]
+    return binary_back(stage, g, v if want[1] else None, second, shape, second.shape)
+
+
+# --- pointwise functions ----------------------------------------------------------------------------------------------
+
+
+def _clamp(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
+    low = -torch.inf if stage.min is None else stage.min
+    high = torch.inf if stage.max is None else stage.max
+    inside = (v >= low) & (v <= high)
+    return (torch.where(inside, g, 0.0),)
+
+
+def _prelu(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+    slope = column(own[0])
+    positive = v > 0
+    grad_slope = fitted(torch.where(positive, 0.0, g * v), slope.shape) if want[1] else None
+    return torch.where(positive, g, g * slope), grad_slope
+
+
+def _mish(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return (aten.mish_backward(g, v),)
+    flat, sigmoid = torch.tanh(torch.nn.functional.softplus(v)), torch.sigmoid(v)
+    return (g * (flat + v * sigmoid * (1 - flat * flat)),)
+
+
+GRADIENTS: dict[type[Stage], Gradient] = {
+    stages.ConvTranspose3d: Gradient(_conv, "v"),
+    stages.MaxPool3d: Gradient(_max_pool, "v"),
+    stages.AvgPool3d: Gradient(_avg_pool),
+    stages.Sum: Gradient(lambda stage, g, v, r, own, want, shape: (g.expand(shape),)),
+    stages.Mean: Gradient(_mean),
+    stages.Max: Gradient(_max, "vr"),
+    stages.LogSumExp: Gradient(lambda stage, g, v, r, own, want, shape: (g * (v - r).exp(),), "vr"),
+    stages.Softmax: Gradient(_softmax, "r"),
+    stages.LayerNorm: Gradient(_layer_norm, "v"),
+    stages.GroupNorm: Gradient(_group_norm, "v"),
+    stages.InstanceNorm: Gradient(_group_norm, "v"),
+    stages.BatchNorm: Gradient(_batch_norm, "", "v"),
+    stages.Add: Gradient(_binary),
+    stages.Subtract: Gradient(_binary),
+    stages.Multiply: Gradient(_binary, "", "v"),
+    stages.Divide: Gradient(_binary, "", "v"),
+    stages.Clamp: Gradient(_clamp, "v"),
+    stages.GELU: Gradient(
+        lambda stage, g, v, r, own, want, shape: (aten.gelu_backward(g, v, approximate=stage.approximate),), "v"
+    ),
+    stages.ReLU: Gradient(lambda stage, g, v, r, own, want, shape: (aten.threshold_backward(g, r, 0),), "r"),
+    stages.LeakyReLU: Gradient(
+        lambda stage, g, v, r, own, want, shape: (aten.leaky_relu_backward(g, v, stage.negative_slope, False),), "v"
+    ),
+    stages.PReLU: Gradient(_prelu, "v"),
+    stages.Sigmoid: Gradient(lambda stage, g, v, r, own, want, shape: (aten.sigmoid_backward(g, r),), "r"),
+    stages.Tanh: Gradient(lambda stage, g, v, r, own, want, shape: (aten.tanh_backward(g, r),), "r"),
+    stages.SiLU: Gradient(lambda stage, g, v, r, own, want, shape: (aten.silu_backward(g, v),), "v"),
+    stages.HardSwish: Gradient(lambda stage, g, v, r, own, want, shape: (aten.hardswish_backward(g, v),), "v"),
+    stages.HardTanh: Gradient(
+        lambda stage, g, v, r, own, want, shape: (aten.hardtanh_backward(g, v, stage.min_val, stage.max_val),), "v"
+    ),
+    stages.Mish: Gradient(_mish, "v"),
+    stages.Softplus: Gradient(
+        lambda stage, g, v, r, own, want, shape: (aten.softplus_backward(g, v, stage.beta, stage.threshold),), "v"
+    ),
+    stages.Exp: Gradient(lambda stage, g, v, r, own, want, shape: (g * r,), "r"),
+    stages.Keep: Gradient(lambda stage, g, v, r, own, want, shape: (g,)),
+}

@@ -1,0 +1,172 @@
+"""The same meaning in PyTorch's own operations: what runs where the CPU engine cannot, and what backward recomputes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import functional
+
+from ..spec import stages
+from ..spec.pipeline import Pipeline
+from ..spec.stage import Stage
+from ..spec.stages import Binary, Keep
+from .layout import result_format
+
+Tensor: TypeAlias = Any  # torch may be absent where types are checked
+AXES = {"channels": 1, "spatial": (2, 3, 4)}
+
+
+def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """The result as eager PyTorch computes it, in the memory format of the operators."""
+    x, operands, unbatched = batched(pipeline, x, operands)
+    value = values(pipeline, x, operands, {len(pipeline.stages)})[len(pipeline.stages)]
+    if x.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(x):
+        value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
+    return value[0] if unbatched else value
+
+
+def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], bool]:
+    """x and the operands of a 4-D call with a batch of one in front."""
+    if x.dim() != 4:
+        return x, list(operands), False
+    tensors = [
+        tensor[None] if slot.operand.kind == "tensor" and tensor.dim() == 4 else tensor
+        for slot, tensor in zip(pipeline.slots, operands, strict=True)
+    ]
+    return x[None], tensors, True
+
+
+def weight_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> Tensor:
+    return next(t for slot, t in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "kernel")
+
+
+def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> list[Tensor]:
+    """The operands of one stage."""
+    return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
+
+
+def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int]) -> dict[int, Tensor]:
+    """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used."""
+    found = {0: x} if 0 in wanted else {}
+    kept, value = {"x": x}, x
+    for index in range(max(wanted, default=0)):
+        stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
+        if isinstance(stage, Keep):
+            kept[stage.label] = value
+        elif isinstance(stage, Binary) and stage.label:
+            value = MEANINGS[type(stage)](stage, value, kept[stage.label])
+        else:
+            value = MEANINGS[type(stage)](stage, value, *own)
+        if index + 1 in wanted:
+            found[index + 1] = value
+    return found
+
+
+def column(vector: Tensor) -> Tensor:
+    """One number for each channel, of shape (C,), (C, 1, 1, 1) or (1, C, 1, 1, 1), to meet axis 1 of a value."""
+    return vector.reshape(1, -1, 1, 1, 1)
+
+
+def other(stage: Binary, operand: Tensor | None) -> Tensor | float:
+    """The second value of an arithmetic stage."""
+    if operand is None:
+        return stage.other
+    return column(operand) if stage.other == "channel" else operand
+
+
+# --- one function for each stage --------------------------------------------------------------------------------------
+
+
+def _conv(stage: stages.ConvTranspose3d, v: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    stride, padding, output_padding, dilation = stage.triples
+    return functional.conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
+
+
+def _max_pool(stage: stages.MaxPool3d, v: Tensor) -> Tensor:
+    kernel, stride, padding = stage.triples
+    return functional.max_pool3d(v, kernel, stride, padding, ceil_mode=stage.ceil_mode)
+
+
+def avg_pool_type(v: Tensor) -> Tensor:
+    """PyTorch averages 16-bit numbers on no CPU; float32 does it for them."""
+    return v.float() if v.is_cpu and v.dtype in (torch.float16, torch.bfloat16) else v
+
+
+def _avg_pool(stage: stages.AvgPool3d, v: Tensor) -> Tensor:
+    kernel, stride, padding = stage.triples
+    pooled = functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, stage.ceil_mode, stage.count_include_pad)
+    return pooled.to(v.dtype)
+
+
+def _softmax(stage: stages.Softmax, v: Tensor, scale: Tensor | None = None) -> Tensor:
+    result = softmax_over(stage, v)
+    factor = column(scale) if scale is not None else stage.scale
+    return result if factor is None else result * factor
+
+
+def softmax_over(stage: stages.Softmax, v: Tensor) -> Tensor:
+    if stage.over == "channels":
+        return torch.softmax(v, 1)
+    return torch.softmax(v.flatten(2), 2).reshape(v.shape)
+
+
+def _layer_norm(stage: stages.LayerNorm, v: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    if stage.over == "width":
+        return functional.layer_norm(v, v.shape[4:], weight, bias, stage.eps)
+    weight, bias = (None if each is None else each.reshape(-1) for each in (weight, bias))
+    return functional.layer_norm(v.movedim(1, -1), v.shape[1:2], weight, bias, stage.eps).movedim(-1, 1)
+
+
+def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
+    return torch.group_norm(v, stage.num_groups, *_vectors(affine), stage.eps)
+
+
+def _instance_norm(stage: stages.InstanceNorm, v: Tensor, *affine: Tensor) -> Tensor:
+    # one channel to a group: the same sums
+    return torch.group_norm(v, v.shape[1], *_vectors(affine), stage.eps)
+
+
+def _batch_norm(stage: stages.BatchNorm, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
+    mean, var = mean.reshape(-1), var.reshape(-1)
+    return functional.batch_norm(v, mean, var, *_vectors(affine), False, 0.0, stage.eps)
+
+
+def _vectors(affine: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    weight, bias = affine or (None, None)
+    return (None, None) if weight is None or bias is None else (weight.reshape(-1), bias.reshape(-1))
+
+
+MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
+    stages.ConvTranspose3d: _conv,
+    stages.MaxPool3d: _max_pool,
+    stages.AvgPool3d: _avg_pool,
+    stages.Sum: lambda stage, v: v.sum(AXES[stage.over], keepdim=True),
+    stages.Mean: lambda stage, v: v.mean(AXES[stage.over], keepdim=True),
+    stages.Max: lambda stage, v: v.amax(AXES[stage.over], keepdim=True),
+    stages.LogSumExp: lambda stage, v: v.logsumexp(AXES[stage.over], keepdim=True),
+    stages.Softmax: _softmax,
+    stages.LayerNorm: _layer_norm,
+    stages.GroupNorm: _group_norm,
+    stages.InstanceNorm: _instance_norm,
+    stages.BatchNorm: _batch_norm,
+    stages.Add: lambda stage, v, o=None: v + other(stage, o),
+    stages.Subtract: lambda stage, v, o=None: v - other(stage, o),
+    stages.Multiply: lambda stage, v, o=None: v * other(stage, o),
+    stages.Divide: lambda stage, v, o=None: v / other(stage, o),
+    stages.Clamp: lambda stage, v: v.clamp(stage.min, stage.max),
+    stages.GELU: lambda stage, v: functional.gelu(v, approximate=stage.approximate),
+    stages.ReLU: lambda stage, v: functional.relu(v),
+    stages.LeakyReLU: lambda stage, v: functional.leaky_relu(v, stage.negative_slope),
+    stages.PReLU: lambda stage, v, weight: functional.prelu(v, weight.reshape(-1)),
+    stages.Sigmoid: lambda stage, v: v.sigmoid(),
+    stages.Tanh: lambda stage, v: v.tanh(),
+    stages.SiLU: lambda stage, v: functional.silu(v),
+    stages.HardSwish: lambda stage, v: functional.hardswish(v),
+    stages.HardTanh: lambda stage, v: functional.hardtanh(v, stage.min_val, stage.max_val),
+    stages.Mish: lambda stage, v: functional.mish(v),
+    stages.Softplus: lambda stage, v: functional.softplus(v, stage.beta, stage.threshold),
+    stages.Exp: lambda stage, v: v.exp(),
+    stages.Keep: lambda stage, v: v,
+}

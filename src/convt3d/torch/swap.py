@@ -1,0 +1,132 @@
+"""swap(model): every nn.ConvTranspose3d computed by convt3d, and what follows it in an nn.Sequential fused into it.
+
+Nothing is moved or copied: a module changes its class and nothing else, so parameters, hooks, state_dict, references
+from elsewhere and optimisers stay as they are; `Report.undo()` gives the classes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from .engine import knows
+from .fold import fold_chain, why_apart
+from .functions import pipeline
+from .modules import ConvTranspose3d
+from .stock import Tensor
+
+
+class FusedSequential(nn.Sequential):  # type: ignore[misc]
+    """An nn.Sequential whose convolutions take the stages that follow them into their kernel, where nothing about
+    their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        modules = flat(self)
+        at = 0
+        while at < len(modules):
+            count = 1
+            if type(modules[at]) is ConvTranspose3d:
+                text, operands, count, _ = fold_chain(modules[at:])
+                if count > 1 and _one_type(input, operands):
+                    input = pipeline(input, operands, text)
+                    at += count
+                    continue
+            input = modules[at](input)
+            at += 1
+        return input
+
+    def _get_name(self) -> str:
+        return "Sequential"
+
+
+def flat(sequence: nn.Sequential) -> list[nn.Module]:
+    """Its modules in order, those of plain sequences inside it in their place."""
+    modules: list[nn.Module] = []
+    for module in sequence:
+        plain = type(module) in (nn.Sequential, FusedSequential) and not why_apart(module)
+        modules = modules + (flat(module) if plain else [module])
+    return modules
+
+
+def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
+    """Whether the engine can take the fused chain: norms may be kept in a wider type than the rest of a model."""
+    if torch.is_autocast_enabled(input.device.type):
+        return True
+    return knows(input.dtype) and input.is_cpu and all(each.dtype == input.dtype for each in operands)
+
+
+@dataclass
+class Report:
+    """What `swap` did. `swapped` maps names of convolutions to what is fused into them when the model runs as it was
+    at the time (in eval() mode, BatchNorm and dropout too); `left` maps names to reasons."""
+
+    swapped: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    _classes: list[tuple[nn.Module, type[Any]]] = field(default_factory=list, repr=False)
+
+    def undo(self) -> None:
+        """Gives every module the class it had."""
+        for module, kind in self._classes:
+            module.__class__ = kind
+        self._classes.clear()
+
+    def __str__(self) -> str:
+        rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
+        rows += [f"left    {name}: {why}" for name, why in self.left.items()]
+        return "\n".join(rows) or "nothing to swap: no nn.ConvTranspose3d in the model"
+
+
+def swap(model: nn.Module) -> Report:
+    """Makes convt3d compute the transposed convolutions of a model, in place."""
+    report = Report()
+    names = {module: name or "(model)" for name, module in model.named_modules()}
+    for module, name in names.items():
+        if isinstance(module, nn.ConvTranspose3d) and not isinstance(module, ConvTranspose3d):
+            reason = _why_left(module)
+            if reason:
+                report.left[name] = reason
+            else:
+                _change(report, module, ConvTranspose3d)
+                report.swapped[name] = "alone: not followed by anything in an nn.Sequential"
+    for sequence in [module for module in names if type(module) is nn.Sequential]:
+        chains = list(_chains(sequence))
+        for chain in chains:
+            report.swapped[names[chain[0]]] = _describe(chain)
+        if any(len(chain) > 1 for chain in chains):
+            _change(report, sequence, FusedSequential)
+    return report
+
+
+def _change(report: Report, module: nn.Module, kind: type[Any]) -> None:
+    report._classes.append((module, type(module)))
+    module.__class__ = kind
+
+
+def _why_left(conv: nn.ConvTranspose3d) -> str:
+    if type(conv) is not nn.ConvTranspose3d:
+        return f"is a {type(conv).__name__}, which may compute something else"
+    if "forward" in conv.__dict__:
+        return "has a forward of its own"
+    weight = conv.weight
+    if weight.device.type not in ("cpu", "meta"):
+        return f"its weight is on {weight.device.type}"
+    return "" if knows(weight.dtype) else f"its weight is {weight.dtype}"
+
+
+def _chains(sequence: nn.Sequential) -> Iterator[list[nn.Module]]:
+    """Each convolution of the sequence, with all that follows it."""
+    modules = flat(sequence)
+    for at, module in enumerate(modules):
+        if type(module) is ConvTranspose3d:
+            yield modules[at:]
+
+
+def _describe(chain: list[nn.Module]) -> str:
+    _, _, count, why = fold_chain(chain)
+    fused = ", ".join(type(module).__name__ for module in chain[1:count])
+    first = f"fused with {fused}" if fused else "alone"
+    return f"{first}; then {why}" if why else first

@@ -1,0 +1,168 @@
+"""What the CPU engine cannot take goes to stock PyTorch, with one warning; autocast gives eager's types."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from helpers.eager import CASES, tensors  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import convt3d.torch as ct  # noqa: E402
+from convt3d.errors import ArgumentError, Error  # noqa: E402
+from convt3d.torch import engine, text  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_told", set())
+
+
+def test_complex_numbers_with_one_warning() -> None:
+    x, w = (
+        torch.randn(*shape, dtype=torch.complex64, requires_grad=True) for shape in ((1, 2, 3, 3, 3), (2, 2, 2, 2, 2))
+    )
+    with pytest.warns(UserWarning, match="runs on stock PyTorch: the CPU engine knows no torch.complex64"):
+        y = ct.conv_transpose3d(x, w, stride=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ct.conv_transpose3d(x, w, stride=2)  # told once
+    expected = functional.conv_transpose3d(x, w, stride=2)
+    torch.testing.assert_close(y, expected)
+    for a, b in zip(
+        torch.autograd.grad(y.abs().sum(), (x, w)), torch.autograd.grad(expected.abs().sum(), (x, w)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_meta_tensors() -> None:
+    x, w = torch.empty(2, 3, 4, 4, 4, device="meta"), torch.empty(3, 2, 2, 2, 2, device="meta")
+    y = ct.conv_transpose3d(x, w, stride=2)
+    assert y.is_meta
+    assert y.shape == (2, 2, 8, 8, 8)
+    built = ct.ConvTranspose3d(3, 2, 2, 2, device="meta")
+    assert built(x).shape == y.shape
+
+
+def test_other_devices_have_a_kernel() -> None:
+    """No other device is here to run on; the registered kernel is PyTorch's own operations."""
+    for name in ("conv_transpose3d", "pipeline"):
+        for key in ("CUDA", "MPS", "XPU"):
+            assert torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"convt3d::{name}", key)
+    x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
+    from convt3d.torch.operators import OPERATORS
+    from convt3d.torch.ops import _elsewhere
+
+    with pytest.warns(UserWarning, match="takes no strided tensors on cpu"):
+        y = _elsewhere(OPERATORS[0])(x, w, None, [2, 2, 2])
+    assert torch.equal(y, functional.conv_transpose3d(x, w, None, 2))
+
+
+REFUSED = {
+    "types that differ": lambda x, w: (x, w.double()),
+    "channels that differ": lambda x, w: (x, w[:1]),
+    "a 3-D input": lambda x, w: (x[0, 0], w),
+    "a sparse input": lambda x, w: (x.to_sparse(), w),
+}
+
+
+@pytest.mark.filterwarnings("ignore:convt3d.torch")
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("grad", [False, True])
+def test_errors_are_pytorch_s_own(what: str, grad: bool) -> None:
+    x, w = REFUSED[what](*tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False))
+    if grad and w.is_floating_point():
+        w.requires_grad_()
+    with pytest.raises(Exception, match=r".") as theirs:
+        functional.conv_transpose3d(x, w, stride=2)
+    with pytest.raises(type(theirs.value)):
+        ct.conv_transpose3d(x, w, stride=2)
+
+
+def test_wrong_parameters() -> None:
+    """Refused by PyTorch or, where it would not know why, by an error of ours."""
+    x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
+    for wrong in ({"stride": 0}, {"padding": -1}, {"output_padding": 5}, {"groups": 3}, {"stride": (1, 2)}):
+        with pytest.raises(RuntimeError):
+            functional.conv_transpose3d(x, w, **wrong)
+        with pytest.raises((RuntimeError, Error)):
+            ct.conv_transpose3d(x, w, **wrong)
+
+
+def test_integers() -> None:
+    x, w = torch.arange(54).reshape(1, 2, 3, 3, 3), torch.arange(32).reshape(2, 2, 2, 2, 2)
+    with pytest.warns(UserWarning, match="knows no torch.int64"):
+        y = ct.conv_transpose3d(x, w, stride=2)
+    assert torch.equal(y, functional.conv_transpose3d(x, w, stride=2))
+
+
+def test_what_pytorch_accepts_is_accepted() -> None:
+    """No channels, no voxels: the engine knows no such arrays."""
+    w = torch.randn(2, 3, 2, 2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (torch.randn(0, 2, 3, 3, 3), torch.randn(1, 2, 3, 3, 3)):
+            expected = functional.conv_transpose3d(x, w)
+            assert ct.conv_transpose3d(x, w).shape == expected.shape
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_autocast_gives_eager_s_type(case: str, low: Any) -> None:
+    ours, eager, shapes, rest = CASES[case]
+    torch.manual_seed(0)
+    values = tensors(*shapes)
+    with torch.autocast("cpu", dtype=low):
+        expected, got = eager(*values, **rest), ours(*values, **rest)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
+    for a, b in zip(
+        torch.autograd.grad(got.float().sum(), values),
+        torch.autograd.grad(expected.float().sum(), values),
+        strict=True,
+    ):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=0.1, atol=0.1 * max(1.0, float(b.abs().max())))
+
+
+def test_autocast_leaves_float64_and_nested_regions_alone() -> None:
+    x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), dtype=torch.float64, grad=False)
+    with torch.autocast("cpu"):
+        assert ct.conv_transpose3d(x, w).dtype == functional.conv_transpose3d(x, w).dtype == torch.float64
+        with torch.autocast("cpu", enabled=False):
+            assert ct.conv_transpose3d(x.float(), w.float()).dtype == torch.float32
+
+
+def test_autocast_of_swapped_models() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, 3, 4, 4, 4)
+    for tail in (nn.BatchNorm3d(4), nn.InstanceNorm3d(4, affine=True), nn.MaxPool3d(2), nn.PReLU(), nn.ReLU()):
+        model = nn.Sequential(nn.ConvTranspose3d(3, 4, 3, 2), tail, nn.GELU()).eval()
+        with torch.no_grad(), torch.autocast("cpu"):
+            expected = model(x)
+            ct.swap(model)
+            got = model(x)
+        assert got.dtype == expected.dtype, tail
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
+
+
+def test_text_of_pipelines() -> None:
+    for written in (
+        "ConvTranspose3d(stride=2), Clamp(min=-inf, max=1e+300), Add(other=nan), Multiply(other=-0.0)",
+        "AvgPool3d(kernel_size=2, stride=(1, 2, 3)), ConvTranspose3d(bias=True), Keep(label='y'), Add(other='y')",
+    ):
+        assert text.write(text.read(written)) == written
+    for wrong in (
+        "",
+        "ReLU()",
+        "ConvTranspose3d(), Elu()",
+        "ConvTranspose3d(), __import__('os')",
+        "ConvTranspose3d(",
+        "1",
+    ):
+        with pytest.raises(ArgumentError):
+            text.read(wrong)

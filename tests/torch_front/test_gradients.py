@@ -1,0 +1,171 @@
+"""Gradients: of every stage against autograd on stock operations, of the operators by gradcheck, and what they keep."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from helpers.draws import drawn  # noqa: E402
+from helpers.eager import CASES, tensors  # noqa: E402
+
+import convt3d.torch as ct  # noqa: E402
+from convt3d.spec.reference import MEANINGS as REFERENCE  # noqa: E402
+from convt3d.torch import gradients, stock  # noqa: E402
+from convt3d.torch.stage_gradients import GRADIENTS  # noqa: E402
+from convt3d.torch.text import read, write  # noqa: E402
+
+
+def test_every_stage_has_a_stock_meaning_and_a_gradient() -> None:
+    assert set(stock.MEANINGS) == set(REFERENCE)
+    assert set(GRADIENTS) == set(REFERENCE)
+
+
+def leaves(case: Any) -> list[Any]:
+    arrays = [case.x, *case.operands]
+    statistics = [False, *(slot.operand.role.startswith("running_") for slot in case.pipeline.slots)]
+    return [
+        torch.from_numpy(np.ascontiguousarray(array)).requires_grad_(not fixed)
+        for array, fixed in zip(arrays, statistics, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_drawn_pipelines(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and all gradients in float64, sample by sample, in chunks, and for a random part of the inputs."""
+    rng = np.random.default_rng(seed)
+    case = drawn(rng, "float64")
+    x, *operands = leaves(case)
+    text = write(case.pipeline)
+    result, expected = ct.pipeline(x, operands, text), stock.run(case.pipeline, x, operands)
+    scale = max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(result, expected, rtol=0.0, atol=1e-9 * scale)
+    upstream = torch.from_numpy(rng.standard_normal(tuple(result.shape)))
+    wanted = [t for t in (x, *operands) if t.requires_grad]
+    wanted = [t for t in wanted if rng.integers(4)] or wanted[:1]
+    truth = torch.autograd.grad(expected, wanted, upstream, allow_unused=True)
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", int(rng.choice([1, 1 << 30])))
+    got = torch.autograd.grad(result, wanted, upstream, allow_unused=True)
+    for mine, theirs in zip(got, truth, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            scale = max(1.0, float(theirs.abs().max()))
+            torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-7 * scale)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradcheck(case: str) -> None:
+    ours, _, shapes, rest = CASES[case]
+    torch.manual_seed(6)
+    values = tensors(*shapes, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda *given: ours(*given, **rest), values, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda *given: ours(*given, **rest), values, fast_mode=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_as_eager(case: str) -> None:
+    ours, eager, shapes, rest = CASES[case]
+    torch.manual_seed(7)
+    values = tensors(*shapes)
+    mine, theirs = ours(*values, **rest), eager(*values, **rest)
+    upstream = torch.randn_like(theirs)
+    got, truth = torch.autograd.grad(mine, values, upstream), torch.autograd.grad(theirs, values, upstream)
+    for a, b in zip(got, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=1e-4 * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bit(dtype: Any) -> None:
+    """Also where PyTorch itself has no such kernel (average pools)."""
+    for case in ("conv, nothing equal", "sum-layernorm-avgpool-gelu", "avgpool-clamp-softmax-multiply"):
+        ours, eager, shapes, rest = CASES[case]
+        torch.manual_seed(8)
+        values = tensors(*shapes, dtype=dtype)
+        wide = [value.detach().float().requires_grad_() for value in values]
+        mine, theirs = ours(*values, **rest), eager(*wide, **rest)
+        upstream = torch.randn_like(theirs)
+        got = torch.autograd.grad(mine, values, upstream.to(dtype))
+        truth = torch.autograd.grad(theirs, wide, upstream)
+        for a, b in zip(got, truth, strict=True):
+            assert a.dtype == dtype
+            torch.testing.assert_close(a.float(), b, rtol=0.0, atol=0.06 * max(1.0, float(b.abs().max())))
+
+
+def test_ties_and_nan_take_the_stock_way() -> None:
+    """Equal largest values in a pool's window, NaN through relu, clamp and max-pool: gradients go where eager's go."""
+    torch.manual_seed(9)
+    x = torch.randint(-1, 2, (2, 2, 4, 4, 4)).double()
+    x[0, 0, 1, 1, 1] = torch.nan
+    w = torch.randint(-1, 2, (2, 3, 2, 2, 2)).double()
+    for tail in ("MaxPool3d(2), ReLU()", "Clamp(-1.0, 1.0)", "Max('channels')", "HardTanh(0.0, 6.0), MaxPool3d(3, 1)"):
+        text = f"ConvTranspose3d(stride=2), {tail}"
+        values = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        got = torch.autograd.grad(ct.pipeline(values[0], values[1:], text).nansum(), values)
+        truth = torch.autograd.grad(stock.run(read(text), values[0], values[1:]).nansum(), values)
+        for a, b in zip(got, truth, strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_result_is_kept_only_if_needed_and_guarded() -> None:
+    """Writing into a result that the gradient needs is refused, as for PyTorch's own relu; else it is allowed."""
+    x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2))
+    kept = ct.pipeline(x, [w], "ConvTranspose3d(stride=2), ReLU()")
+    kept.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()
+    free = ct.pipeline(x, [w], "ConvTranspose3d(stride=2), SiLU()")
+    free.add_(1.0).sum().backward()
+
+
+def peak(step: Any) -> int:
+    """Most bytes of tensor memory alive at once during step(), by the allocator's own account."""
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    assert len(changes) > 4
+    return int(np.cumsum(changes).max())
+
+
+def norm_relu(x: Any, w: Any, weight: Any, bias: Any) -> Any:
+    mean, var = torch.zeros(8), torch.ones(8)
+    value = torch.nn.functional.conv_transpose3d(x, w, None, 2, 1)
+    return torch.relu(torch.nn.functional.batch_norm(value, mean, var, weight, bias))
+
+
+def fused_norm_relu(x: Any, w: Any, weight: Any, bias: Any) -> Any:
+    text = "ConvTranspose3d(stride=2, padding=1), BatchNorm(affine=True), ReLU()"
+    return ct.pipeline(x, [w, torch.zeros(8), torch.ones(8), weight, bias], text)
+
+
+STEPS = {
+    "conv": (ct.conv_transpose3d, torch.nn.functional.conv_transpose3d, ((8,),), {"stride": 2, "padding": 1}),
+    "conv, norm, relu": (fused_norm_relu, norm_relu, ((8,), (8,)), {}),
+    **{
+        row[0].__name__: (row[0], row[1], ((8,),) if "softmax" in row[0].__name__ else (), {})
+        for name, row in CASES.items()
+        if not name.startswith("conv")
+    },
+}
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", STEPS)
+def test_training_takes_no_more_memory_than_eager(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, eager, more, rest = STEPS[name]
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 1 << 20)
+    values = tensors((batch, 4, 8, 16, 16), (4, 8, 3, 3, 3), *more)
+
+    def step(function: Any) -> Any:
+        def run() -> None:
+            function(*values, **rest).square().mean().backward()
+
+        return run
+
+    for function in (ours, eager):
+        step(function)()  # gradients of leaves exist from here on, for both
+    assert peak(step(ours)) <= peak(step(eager)) + 4096  # a few numbers for each channel

@@ -1,0 +1,310 @@
+"""swap(model): models as people build them give the same results, state_dicts and training, and can be swapped back."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import convt3d.torch as ct  # noqa: E402
+from convt3d.torch import functions  # noqa: E402
+from convt3d.torch.fold import FOLDS, fold_chain  # noqa: E402
+
+
+class UNet(nn.Module):  # type: ignore[misc]
+    """Skips, instance norms and PReLU inside sequences; one bare convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv3d(1, 4, 3, 2, 1), nn.InstanceNorm3d(4), nn.PReLU())
+        self.deep = nn.Sequential(nn.Conv3d(4, 8, 3, 2, 1), nn.InstanceNorm3d(8), nn.PReLU(8))
+        self.up1 = nn.Sequential(
+            nn.ConvTranspose3d(8, 4, 3, 2, 1, 1), nn.InstanceNorm3d(4, affine=True), nn.Dropout(0.1), nn.PReLU()
+        )
+        self.up0 = nn.ConvTranspose3d(8, 2, 2, 2)
+
+    def forward(self, x: Any) -> Any:
+        fine = self.down(x)
+        return self.up0(torch.cat([fine, self.up1(self.deep(fine))], 1))
+
+
+class Stereo(nn.Module):  # type: ignore[misc]
+    """As in stereo matching: convolution and batch norm in a sequence, then an addition, then ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Sequential(nn.Conv3d(4, 8, 3, 2, 1, bias=False), nn.BatchNorm3d(8), nn.ReLU(inplace=True))
+        self.conv2 = nn.Sequential(nn.Conv3d(8, 8, 3, 2, 1, bias=False), nn.BatchNorm3d(8), nn.ReLU(inplace=True))
+        self.conv5 = nn.Sequential(
+            nn.ConvTranspose3d(8, 8, 3, padding=1, output_padding=1, stride=2, bias=False), nn.BatchNorm3d(8)
+        )
+        self.conv6 = nn.Sequential(
+            nn.ConvTranspose3d(8, 4, 3, padding=1, output_padding=1, stride=2, bias=False), nn.BatchNorm3d(4)
+        )
+
+    def forward(self, x: Any) -> Any:
+        half = self.conv1(x)
+        return self.conv6(torch.relu(self.conv5(self.conv2(half)) + half)) + x
+
+
+def gan() -> Any:
+    """A generator: one long sequence, with a sequence inside."""
+    return nn.Sequential(
+        nn.ConvTranspose3d(6, 8, 4),
+        nn.BatchNorm3d(8),
+        nn.ReLU(True),
+        nn.Sequential(
+            nn.ConvTranspose3d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm3d(4, affine=False), nn.LeakyReLU(0.2)
+        ),
+        nn.ConvTranspose3d(4, 1, 4, 2, 1),
+        nn.Sigmoid(),
+    )
+
+
+MODELS = {
+    "unet": (UNet, (2, 1, 8, 8, 12)),
+    "stereo": (Stereo, (2, 4, 8, 4, 8)),
+    "gan": (gan, (3, 6, 1, 1, 1)),
+}
+
+
+def warmed(name: str) -> tuple[Any, Any, Any]:
+    """The stock model with running statistics of its own, its swapped copy, an input."""
+    torch.manual_seed(0)
+    build, shape = MODELS[name]
+    model, x = build(), torch.randn(shape)
+    for _ in range(2):
+        model(torch.randn(shape))
+    return model, copy.deepcopy(model), x
+
+
+def close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    scale = max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(got, expected, rtol=0.0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    model, swapped, x = warmed(name)
+    text, keys = repr(swapped), list(swapped.state_dict())
+    parameters = list(swapped.parameters())
+    report = ct.swap(swapped)
+    convolutions = [m for m in model.modules() if isinstance(m, nn.ConvTranspose3d)]
+    assert len(report.swapped) == len(convolutions)
+    assert report.left == {}
+    assert repr(swapped) == text
+    assert list(swapped.state_dict()) == keys
+    assert all(a is b for a, b in zip(swapped.parameters(), parameters, strict=True))
+
+    model.eval(), swapped.eval()
+    with torch.no_grad():
+        expected, got = model(x), swapped(x)
+    assert got.stride() == expected.stride()
+    close(got, expected)
+    for copied in (copy.deepcopy(swapped), pickle.loads(pickle.dumps(swapped))):
+        with torch.no_grad():
+            assert torch.equal(copied(x), got)
+
+    fresh = MODELS[name][0]()
+    fresh.load_state_dict(swapped.state_dict())  # checkpoints go both ways
+    swapped.load_state_dict(model.state_dict())
+    report.undo()
+    assert not any(isinstance(m, (ct.ConvTranspose3d, ct.FusedSequential)) for m in swapped.modules())
+    with torch.no_grad():
+        assert torch.equal(swapped(x), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training(name: str) -> None:
+    """Batch norms use and update statistics, dropout draws the same numbers, an optimiser goes the same way."""
+    model, swapped, x = warmed(name)
+    ct.swap(swapped)
+    for each in (model, swapped):
+        optimiser = torch.optim.SGD(each.parameters(), lr=0.05)
+        for step in range(2):
+            each.train()
+            torch.manual_seed(step)
+            optimiser.zero_grad()
+            each(x).square().mean().backward()
+            optimiser.step()
+            each.eval()
+            optimiser.zero_grad()
+            each(x).square().mean().backward()  # gradients through the folded chain
+            optimiser.step()
+    for (key, a), b in zip(model.state_dict().items(), swapped.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def fused_calls(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many fused chains a call runs."""
+    texts: list[str] = []
+    real = functions._call
+
+    def spy(name: str, *arguments: Any) -> Any:
+        if name == "pipeline":
+            texts.append(arguments[2])
+        return real(name, *arguments)
+
+    monkeypatch.setattr(functions, "_call", spy)
+    with torch.no_grad():
+        model(x)
+    monkeypatch.setattr(functions, "_call", real)
+    return len(texts)
+
+
+def test_what_is_fused_is_decided_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = gan(), torch.randn(1, 6, 1, 1, 1)
+    report = ct.swap(model)
+    model.train()
+    assert fused_calls(model, x, monkeypatch) == 1  # only conv and Sigmoid: batch norms use the batch
+    model.eval()
+    assert fused_calls(model, x, monkeypatch) == 3
+    handle = model[5].register_forward_hook(lambda *_: None)
+    assert fused_calls(model, x, monkeypatch) == 2
+    handle.remove()
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert fused_calls(model, x, monkeypatch) == 0
+    everywhere.remove()
+    model[1].double()  # a norm kept in a wider type is left to PyTorch, which refuses or promotes as it does
+    assert fused_calls(model[3:], torch.randn(1, 8, 2, 2, 2), monkeypatch) == 2
+    report.undo()
+    assert fused_calls(model[3:], torch.randn(1, 8, 2, 2, 2), monkeypatch) == 0
+
+
+def test_hooks_run_and_see_the_same() -> None:
+    model, x = gan().eval(), torch.randn(2, 6, 1, 1, 1)
+    seen: list[Any] = []
+    for at in (0, 1, 5):
+        model[at].register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+    with torch.no_grad():
+        model(x)
+        ct.swap(model)
+        model(x)
+    assert len(seen) == 6
+    for a, b in zip(seen[:3], seen[3:], strict=True):
+        close(b, a)
+
+
+def test_what_is_left_and_why() -> None:
+    class Own(nn.ConvTranspose3d):  # type: ignore[misc]
+        pass
+
+    model = nn.ModuleDict(
+        {
+            "own": Own(2, 2, 2),
+            "normed": nn.utils.parametrizations.weight_norm(nn.ConvTranspose3d(2, 2, 2)),
+            "spectral": nn.utils.parametrizations.spectral_norm(nn.ConvTranspose3d(2, 2, 2)),
+            "complex": nn.ConvTranspose3d(2, 2, 2, dtype=torch.complex64),
+            "plain": nn.ConvTranspose3d(2, 2, 2),
+            "batch": nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.BatchNorm3d(2)),
+            "then": nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.ReLU(), nn.Conv3d(2, 2, 1)),
+        }
+    )
+    model["patched"] = nn.ConvTranspose3d(2, 2, 2)
+    model["patched"].forward = lambda x: x
+    report = ct.swap(model)
+    assert report.left["own"] == "is a Own, which may compute something else"
+    assert "Parametrized" in report.left["normed"]
+    assert "Parametrized" in report.left["spectral"]
+    assert report.left["complex"] == "its weight is torch.complex64"
+    assert report.left["patched"] == "has a forward of its own"
+    assert report.swapped["plain"] == "alone: not followed by anything in an nn.Sequential"
+    assert report.swapped["batch.0"] == "alone; then BatchNorm3d uses the statistics of the batch"
+    assert report.swapped["then.0"] == "fused with ReLU; then Conv3d is no stage"
+    assert "left    own: is a Own" in str(report)
+    assert ct.swap(model).swapped == {}  # a second time there is nothing to do
+    assert "nothing to swap" in str(ct.swap(nn.ReLU()))
+
+
+def test_old_weight_norm_and_shared_modules() -> None:
+    """A weight that a hook computes before each call, and a module at two places, stay right."""
+    torch.manual_seed(1)
+    with pytest.warns(FutureWarning):
+        normed = nn.utils.weight_norm(nn.ConvTranspose3d(3, 3, 2, 2))
+    shared = nn.ConvTranspose3d(3, 3, 3, 1, 1)
+    model = nn.Sequential(normed, nn.ReLU(), shared, nn.Tanh(), shared, nn.SiLU()).eval()
+    x = torch.randn(1, 3, 3, 3, 3)
+    with torch.no_grad():
+        expected = model(x)
+        ct.swap(model)
+        close(model(x), expected)
+        normed.weight_g.mul_(2.0)
+        doubled = model(x)
+    assert not torch.allclose(doubled, expected)
+
+
+TAILS: list[Any] = [
+    nn.BatchNorm3d(6),
+    nn.BatchNorm3d(6, affine=False, eps=0.1),
+    nn.InstanceNorm3d(6, affine=True),
+    nn.InstanceNorm3d(6, track_running_stats=True),
+    nn.GroupNorm(3, 6),
+    nn.GroupNorm(2, 6, affine=False),
+    nn.LayerNorm(9),
+    nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True),
+    nn.AvgPool3d(2, 1, 1, count_include_pad=False),
+    nn.Softmax(1),
+    nn.Identity(),
+    nn.Dropout3d(0.5),
+    nn.ReLU(inplace=True),
+    nn.ReLU6(),
+    nn.LeakyReLU(0.3),
+    nn.PReLU(),
+    nn.PReLU(6),
+    nn.SiLU(),
+    nn.GELU(),
+    nn.GELU("tanh"),
+    nn.Sigmoid(),
+    nn.Tanh(),
+    nn.Softplus(2.0, 3.0),
+    nn.Hardswish(),
+    nn.Hardtanh(-0.5, 0.7),
+    nn.Mish(),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_every_tail(dtype: Any) -> None:
+    torch.manual_seed(2)
+    assert set(FOLDS) - {type(tail) for tail in TAILS} == {
+        nn.SyncBatchNorm,
+        nn.Dropout,
+        nn.AlphaDropout,
+        nn.FeatureAlphaDropout,
+    }
+    x = torch.randn(2, 4, 3, 5, 4, dtype=dtype)
+    for tail in TAILS:
+        if isinstance(tail, nn.AvgPool3d) and dtype == torch.bfloat16:  # PyTorch has none
+            continue
+        model = nn.Sequential(nn.ConvTranspose3d(4, 6, 3, 2, 0), copy.deepcopy(tail)).to(dtype).eval()
+        with torch.no_grad():
+            if hasattr(tail, "running_mean") and model[1].running_mean is not None:
+                model[1].running_mean.normal_(), model[1].running_var.uniform_(0.5, 2.0)
+            expected = model(x)
+            ct.swap(model)
+            assert fold_chain(list(model))[2] == 2, tail
+            close(model(x), expected, {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}[dtype])
+
+
+def test_what_cannot_be_folded_says_why() -> None:
+    conv = nn.ConvTranspose3d(4, 6, 3)
+    half = nn.GroupNorm(2, 6)
+    half.bias = None
+    for tail, why in (
+        (nn.MaxPool3d(2, dilation=2), "dilation"),
+        (nn.MaxPool3d(2, return_indices=True), "indices"),
+        (nn.AvgPool3d(2, divisor_override=3), "divisor"),
+        (nn.LayerNorm((5, 9)), "several axes"),
+        (nn.Softmax(2), "this axis"),
+        (nn.Dropout(0.5), "random"),
+        (nn.BatchNorm3d(6, track_running_stats=False).eval(), "statistics of the batch"),
+        (nn.InstanceNorm3d(6, track_running_stats=True), "running statistics"),
+        (half, "without a bias"),
+        (nn.ELU(), "ELU is no stage"),
+    ):
+        assert why in fold_chain([conv, tail])[3]

@@ -1,0 +1,210 @@
+"""torch.compile, torch.export, vmap, inference mode and modes: PyTorch sees the operators where it looks for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from helpers.eager import CASES, tensors  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import convt3d.torch as ct  # noqa: E402
+from convt3d.torch import direct  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    built = nn.Sequential(
+        nn.ConvTranspose3d(3, 4, 3, 2, 1, 1),
+        nn.BatchNorm3d(4),
+        nn.LeakyReLU(0.2),
+        nn.Conv3d(4, 2, 1),
+        nn.ConvTranspose3d(2, 2, 2, 2),
+        nn.Softplus(1.5),
+    )
+    built(torch.randn(2, 3, 4, 4, 4))
+    return built.eval()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(dynamic: bool) -> None:
+    """One graph without breaks, forward and backward, for shapes that change when they may."""
+    stock, swapped = model(), model()
+    ct.swap(swapped)
+    compiled = torch.compile(swapped, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for shape in ((2, 3, 4, 5, 6), (3, 3, 6, 5, 4)):
+        x = torch.randn(shape, requires_grad=True)
+        expected, got = stock(x), compiled(x)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        truth = torch.autograd.grad(expected.square().sum(), [x, *stock.parameters()])
+        mine = torch.autograd.grad(got.square().sum(), [x, *swapped.parameters()])
+        for a, b in zip(mine, truth, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("case", ["conv, nothing equal", "avgpool-clamp-softmax-multiply", "layernorm-gelu-scaling"])
+def test_compile_functions(case: str) -> None:
+    ours, eager, shapes, rest = CASES[case]
+    values = tensors(*shapes)
+    compiled = torch.compile(lambda *given: ours(*given, **rest), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*values), eager(*values, **rest), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own use of torch.jit
+def test_inductor() -> None:
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler")
+    swapped = model()
+    ct.swap(swapped)
+    compiled = torch.compile(swapped, fullgraph=True)
+    x = torch.randn(2, 3, 4, 4, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_export() -> None:
+    swapped = model()
+    ct.swap(swapped)
+    x = torch.randn(2, 3, 4, 5, 6)
+    shapes = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("depth"), 4: torch.export.Dim("width")},)
+    exported = torch.export.export(swapped, (x,), dynamic_shapes=shapes)
+    used = [str(node.target) for node in exported.graph.nodes if "convt3d" in str(node.target)]
+    assert used == ["convt3d.pipeline.default"] * 2
+    other = torch.randn(3, 3, 7, 5, 2)
+    torch.testing.assert_close(exported.module()(other), model()(other), rtol=1e-4, atol=1e-5)
+    plain = nn.Sequential(ct.ConvTranspose3d(3, 2, 2, 2))
+    graph = torch.export.export(plain, (x,)).graph
+    assert any(str(node.target) == "convt3d.conv_transpose3d.default" for node in graph.nodes)
+
+
+def test_vmap() -> None:
+    x, w, bias = tensors((3, 2, 4, 3, 3, 3), (4, 2, 2, 2, 2), (2,), grad=False)
+
+    def ours(x: Any, w: Any = w) -> Any:
+        return ct.conv_transpose3d(x, w, bias, 2)
+
+    expected = functional.conv_transpose3d(x.flatten(0, 1), w, bias, 2).unflatten(0, (3, 2))
+    torch.testing.assert_close(torch.func.vmap(ours)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(ours)(x[0]), expected[0])  # unbatched samples
+    torch.testing.assert_close(torch.func.vmap(ours, in_dims=1, out_dims=1)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(ours))(x), expected)
+    weights = torch.stack([w, 2 * w, -w])
+    each = torch.func.vmap(ours)(x, weights)
+    torch.testing.assert_close(each[1], functional.conv_transpose3d(x[1], 2 * w, bias, 2))
+    text = "ConvTranspose3d(stride=2, bias=True), ReLU()"
+    fused = torch.func.vmap(lambda x, w: ct.pipeline(x, [w, bias], text))(x, weights)
+    torch.testing.assert_close(fused, each.relu())
+
+
+@pytest.mark.filterwarnings("ignore:convt3d.torch", "ignore:.torch.jit:DeprecationWarning")
+def test_other_transforms_take_the_stock_way() -> None:
+    x, w = tensors((2, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
+
+    def loss(function: Any) -> Any:
+        return lambda w: function(x, w, None, 2).square().sum()
+
+    ours, stock = loss(ct.conv_transpose3d), loss(functional.conv_transpose3d)
+    torch.testing.assert_close(torch.func.grad(ours)(w), torch.func.grad(stock)(w))
+    torch.testing.assert_close(torch.func.jvp(ours, (w,), (w,))[1], torch.func.jvp(stock, (w,), (w,))[1])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(w, w)
+        tangent = torch.autograd.forward_ad.unpack_dual(ours(dual)).tangent
+    torch.testing.assert_close(tangent, torch.func.jvp(stock, (w,), (w,))[1])
+
+
+def test_inference_mode() -> None:
+    _, w = tensors((1,), (2, 2, 2, 2, 2))
+    with torch.inference_mode():
+        x = torch.randn(1, 2, 3, 3, 3)
+        y = ct.conv_transpose3d(x, w, stride=2)
+        assert y.is_inference()
+        assert not y.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(ct.conv_transpose3d(x, w, stride=2), y.clone())
+    with pytest.raises(RuntimeError, match=r"[Ii]nference"):
+        ct.conv_transpose3d(x, w, stride=2)  # as for PyTorch's own: it cannot be saved for a gradient
+
+
+def test_requires_grad_mixes() -> None:
+    values = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), (2,), grad=False)
+    upstream = torch.randn(1, 2, 6, 6, 6)
+    for mask in range(1, 8):
+        for at, value in enumerate(values):
+            value.requires_grad_(bool(mask >> at & 1)).grad = None
+        y, truth = ct.conv_transpose3d(*values, 2), functional.conv_transpose3d(*values, 2)
+        wanted = [value for value in values if value.requires_grad]
+        expected = torch.autograd.grad(truth, wanted, upstream)
+        for got, right in zip(torch.autograd.grad(y, wanted, upstream), expected, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class SeenFunctions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Tagged(torch.Tensor):  # type: ignore[misc]
+    """A subclass sees every operation and stays itself."""
+
+
+def test_small_calls_skip_the_dispatcher_only_where_nobody_looks() -> None:
+    x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
+    assert direct.direct((x, w, None, 2))
+    assert direct.direct((x, [w, nn.Parameter(w, requires_grad=False)], "text"))
+    assert not direct.direct((x, w.clone().requires_grad_()))
+    with torch.no_grad():
+        assert direct.direct((x, w.clone().requires_grad_()))
+    with torch.inference_mode():
+        assert direct.direct((x, torch.randn(2)))
+    for other in (
+        torch._neg_view(x),
+        x.to("meta"),
+        x.to_sparse(),
+        x.as_subclass(Tagged),
+        torch._to_functional_tensor(x),
+    ):
+        assert not direct.direct((other, w))
+        assert not direct.direct((x, [other]))
+    with torch.autocast("cpu"):
+        assert not direct.direct((x, w))
+    with Seen() as seen:
+        ct.conv_transpose3d(x, w)
+    assert "convt3d.conv_transpose3d.default" in seen.names
+    with SeenFunctions() as functions:
+        ct.conv_transpose3d(x, w)
+    assert any("convt3d" in name for name in functions.names)
+    with torch.profiler.profile() as profile:
+        ct.conv_transpose3d(x, w)
+    assert "convt3d::conv_transpose3d" in {event.key for event in profile.key_averages()}
+    assert isinstance(ct.conv_transpose3d(x.as_subclass(Tagged), w), Tagged)
+    assert torch.equal(ct.conv_transpose3d(torch._neg_view(x), w), ct.conv_transpose3d(-x, w))
+    torch.func.vmap(lambda v: (v, not direct.direct((v, w)) or pytest.fail("looked past vmap"))[0])(x)
