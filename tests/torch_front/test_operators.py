@@ -113,7 +113,13 @@ SIZES = [(1, 4, 6), (2, 4, 6), (1, 1, 1), (1, 1, 6), (1, 4, 1), (4, 4, 4)]
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_strides_as_eager(dtype: Any, groups: int, cin: int, cout: int) -> None:
     """PyTorch chooses them by type, sizes and kernel; axes of size 1 leave room to differ."""
-    for batch, size, kernel in itertools.product((1, 2), ((3, 4, 5), (1, 1, 1), (1, 5, 1)), (1, 3)):
+    for batch, size, kernel in [
+        (1, (3, 4, 5), 3),
+        (2, (3, 4, 5), 1),
+        (2, (1, 1, 1), 3),
+        (1, (1, 1, 1), 1),
+        (2, (1, 5, 1), 3),
+    ]:
         x, w = tensors((batch, cin, *size), (cin, cout // groups, *(kernel,) * 3), dtype=dtype, grad=False)
         swapped = x.transpose(2, 3).contiguous().transpose(2, 3)
         for a, b in itertools.product((x, x.contiguous(memory_format=LAST), swapped), (w, w.to(memory_format=LAST))):
@@ -151,7 +157,7 @@ def test_tail_strides_as_eager() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:convt3d.torch")  # an output of size 0 is left to PyTorch
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_drawn_convolutions(seed: int) -> None:
     rng = np.random.default_rng(seed)
 
