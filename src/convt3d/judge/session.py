@@ -258,4 +258,5 @@ def search_path() -> list[str]:
 def _environment(program: Program) -> dict[str, str]:
     threads = str(get_num_threads())
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**dict.fromkeys(names, threads), **({"TRITON_INTERPRET": "1"} if program.triton else {})}
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
+    return {**dict.fromkeys(names, threads), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
