@@ -23,13 +23,13 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
-from ..spec.stages import ConvTranspose3d
+from ..spec.stages import ConvTranspose3d, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
 MARGIN = 16.0
 STORED_MARGIN = 2.0  # of values stored between stages, each off by at most half a unit in its last place
-PLAYS = 4
+PLAYS = 8
 STAGE_ROUNDINGS = 4.0  # of an elementary function, in units of the roundoff
 
 
@@ -79,33 +79,23 @@ def smallest(dtype: DType) -> float:
 
 def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, stored: float) -> Array:
     """Root mean square of the change that errors of `unit` in sums, or of `stored` at each stage's end, make."""
+
+    def disturb(last: bool, value: Array, length: int, spread: Array) -> Array:
+        noise = unit * (np.sqrt(length) * spread + STAGE_ROUNDINGS * np.abs(value)) * rng.standard_normal(value.shape)
+        if stored and not last:
+            noise = noise + stored * np.abs(value) * rng.choice((-1.0, 1.0), value.shape)
+        disturbed: Array = value + noise
+        return disturbed
+
     total = np.zeros_like(exact)
-    for _ in range(PLAYS):
-
-        def disturb(last: bool, value: Array, length: int, spread: Array) -> Array:
-            noise = (
-                unit * (np.sqrt(length) * spread + STAGE_ROUNDINGS * np.abs(value)) * rng.standard_normal(value.shape)
-            )
-            if stored and not last:
-                noise = noise + stored * np.abs(value) * rng.choice((-1.0, 1.0), value.shape)
-            disturbed: Array = value + noise
-            return disturbed
-
-        with np.errstate(all="ignore"):
-            total += (chain.play(disturb) - exact) ** 2
-    result: Array = np.sqrt(total / PLAYS)
-    result[~np.isfinite(result)] = 0.0
-    # Four plays may by chance leave a voxel almost alone; none is better off than a quarter of the typical one.
-    floored: Array = np.maximum(result, 0.25 * np.sqrt(np.mean(result**2)) * _relative(exact))
+    with np.errstate(all="ignore"):
+        for _ in range(PLAYS):
+            total = np.hypot(total, chain.play(disturb) - exact)  # squares of 1e300 would overflow
+    total[~np.isfinite(total)] = 0.0
+    total /= np.sqrt(PLAYS)
+    # Few plays may by chance leave a voxel almost alone: none is better off than the middle one of its channel.
+    floored: Array = np.maximum(total, np.median(total, axis=(2, 3, 4), keepdims=True))
     return floored
-
-
-def _relative(exact: Array) -> Array:
-    """Each voxel's size over the typical one, at most 1: a softmax has voxels of very different sizes."""
-    sizes = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-    typical = float(sizes.mean()) or 1.0
-    relative: Array = np.minimum(sizes / typical, 1.0)
-    return relative
 
 
 class _Chain:
@@ -160,4 +150,9 @@ def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array
     length = prod(value.shape[axis] for axis in axes)
     if after.shape != value.shape:  # a sum
         return after, np.sqrt((value**2).sum(axis=axes, keepdims=True)), length
-    return after, np.sqrt((after**2).mean(axis=axes, keepdims=True)) * np.ones_like(after), length
+    typical = np.sqrt((after**2).mean(axis=axes, keepdims=True))
+    if isinstance(
+        stage, Softmax
+    ):  # its sum has terms of one sign, often equal ones: their roundings may all go one way
+        typical = np.maximum(typical, np.abs(after) * np.sqrt(length) / MARGIN)
+    return after, typical * np.ones_like(after), length
