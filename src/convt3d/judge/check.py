@@ -25,7 +25,7 @@ from .sandbox import Limits, remove
 from .session import Call, Died, Session, room_for
 from .verdict import CRASH, INPUT_MUTATED, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
-SLOW_LANGUAGE_WORK = {"triton": 60_000}  # its interpreter runs every block in Python
+SLOW_LANGUAGE_WORK = {"triton": 20_000}  # its interpreter runs every block in Python
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,9 @@ class Refused(Exception):
 
 
 def forbid(names: tuple[str, ...], allow_torch: bool) -> None:
-    """An audit hook, which cannot be taken back: no import of `names`, no library with an answer."""
+    """An audit hook, which cannot be taken back: no import of `names`, no library with an answer, no other program, no
+    file written outside the working directory."""
+    folder, writes = os.path.realpath(os.getcwd()) + os.sep, os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "import":
@@ -79,6 +81,10 @@ def forbid(names: tuple[str, ...], allow_torch: bool) -> None:
                 raise NotAllowed(f"import of {name}")
         elif event == "ctypes.dlopen" and not allow_torch and LIBRARIES.search(os.path.basename(str(args[0]))):
             raise NotAllowed(f"library {args[0]}")
+        elif event == "open" and isinstance(args[0], (str, bytes)) and (args[2] or 0) & writes:
+            path = os.path.realpath(os.fsdecode(args[0]))
+            if not path.startswith(folder) and path != os.devnull:
+                raise NotAllowed(f"writing {path}")
         elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
             raise NotAllowed(f"start of another program ({event})")
 
