@@ -178,7 +178,10 @@ BODIES = {
 def source(slug: str, language: str) -> str:
     """A whole file in c, cpp or cuda."""
     problem = PROBLEMS[slug]
-    sizes = {name: f"{name} / pool_kernel" if "pool_kernel" in problem.sample else name for name in ("depth", "height", "width")}
+    sizes = {
+        name: f"{name} / pool_kernel" if "pool_kernel" in problem.sample else name
+        for name in ("depth", "height", "width")
+    }
     for axis in "dhw":
         sizes[f"extra_{axis}"] = f"output_padding_{axis}" if "output_padding_d" in problem.sample else "0"
         sizes[f"dilation_{axis}"] = f"dilation_{axis}" if "dilation_d" in problem.sample else "1"

@@ -98,7 +98,9 @@ def _triples(slug: str) -> list[str]:
     sample = PROBLEMS[slug].sample
     names = [("stride", "stride"), ("padding", "padding"), ("extra", "output_padding"), ("dilation", "dilation")]
     return [
-        f"    {short} = ({', '.join(f'{name}_{axis}' for axis in 'dhw')})" for short, name in names if f"{name}_d" in sample
+        f"    {short} = ({', '.join(f'{name}_{axis}' for axis in 'dhw')})"
+        for short, name in names
+        if f"{name}_d" in sample
     ]
 
 
@@ -114,7 +116,11 @@ def solution(slug: str, head: str) -> str:
 def model(slug: str) -> str:
     """A file with `ModelNew`."""
     sample = PROBLEMS[slug].sample
-    scalars = [name for name in ("groups", "pool_kernel", "sum_weight", "clamp_min", "clamp_max", "scaling_factor") if name in sample]
+    scalars = [
+        name
+        for name in ("groups", "pool_kernel", "sum_weight", "clamp_min", "clamp_max", "scaling_factor")
+        if name in sample
+    ]
     triples = [name for name in ("stride", "padding", "output_padding", "dilation") if f"{name}_d" in sample]
     names = ["in_channels", "out_channels", "kernel_size", *triples, *scalars]
     groups = "groups" if "groups" in sample else "1"

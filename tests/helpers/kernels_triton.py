@@ -160,6 +160,10 @@ BODIES = {
 def solution(slug: str) -> str:
     sample = PROBLEMS[slug].sample
     names = [("stride", "stride"), ("padding", "padding"), ("extra", "output_padding"), ("dilation", "dilation")]
-    triples = [f"    {short} = ({', '.join(f'{name}_{axis}' for axis in 'dhw')})\n" for short, name in names if f"{name}_d" in sample]
+    triples = [
+        f"    {short} = ({', '.join(f'{name}_{axis}' for axis in 'dhw')})\n"
+        for short, name in names
+        if f"{name}_d" in sample
+    ]
     signature = python_signature(PROBLEMS[slug]).replace("    pool_kernel: int", "    pool_kernel_size: int")
     return f"# convt3d problem: {slug}\n{KERNELS}\n\n{signature}\n{''.join(triples)}{BODIES[slug]}"

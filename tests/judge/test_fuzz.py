@@ -118,7 +118,11 @@ def test_garbage(judge, name: str) -> None:
         st.binary(max_size=300).map(lambda data: (data, ".so")),
         st.builds(text_of, st.sampled_from(DEEDS), st.sampled_from(PLACES)).map(lambda text: (text, ".py")),
         st.lists(st.sampled_from(DEEDS), min_size=2, max_size=3).map(
-            lambda deeds: ("def solution(*args):\n" + "\n".join(f"    try:\n        {d}\n    except BaseException: pass" for d in deeds), ".py")
+            lambda deeds: (
+                "def solution(*args):\n"
+                + "\n".join(f"    try:\n        {d}\n    except BaseException: pass" for d in deeds),
+                ".py",
+            )
         ),
     )
 )

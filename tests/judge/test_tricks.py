@@ -13,13 +13,19 @@ MAXES = "conv-transpose3d-max-max-sum"
 SOFTMAX = "conv-transpose3d-avgpool-clamp-softmax-multiply"
 NORM = "conv-transpose3d-layernorm-gelu-scaling"
 
+FEW = ("sample", "unequal-everything", "two-groups")
+
 HONEST = kernels_python.solution(CONV, kernels_python.NUMPY) + "\nhonest = solution\n"
 
 # name -> expected word, a piece of the reason, the cheating part that follows the honest kernel
 TRICKS = {
     "returns without writing": (words.WRONG_VALUES, "none was written", "def solution(*args):\n    pass"),
     "leaves zeros": (words.WRONG_VALUES, "voxels are wrong", "def solution(*args):\n    args[2][...] = 0"),
-    "leaves a constant": (words.WRONG_VALUES, "voxels are wrong", "def solution(*args):\n    args[2][...] = 1 / 131072"),
+    "leaves a constant": (
+        words.WRONG_VALUES,
+        "voxels are wrong",
+        "def solution(*args):\n    args[2][...] = 1 / 131072",
+    ),
     "writes half": (
         words.WRONG_VALUES,
         "were never written",
@@ -96,7 +102,7 @@ TRICKS = {
     "says passed": (
         words.CRASH,
         "",
-        "import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b'{\"error\": \"passed\"}\\n')",
+        'import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b\'{"error": "passed"}\\n\')',
     ),
     "answers NaN": (words.WRONG_VALUES, "voxels are wrong", "def solution(*args):\n    args[2][...] = np.nan"),
     "computes in float16": (
@@ -164,7 +170,11 @@ TRICKS = {
         "import ctypes\ndef solution(*args):\n    ctypes.string_at(0)",
     ),
     "is right only for stride 1": (words.WRONG_VALUES, "", "def solution(*a):\n    honest(*a[:12], 1, 1, 1, *a[15:])"),
-    "ignores dilation": (words.WRONG_VALUES, "", "def solution(*a):\n    o = a[2]\n    honest(*a[:21], 1, 1, 1, a[24])"),
+    "ignores dilation": (
+        words.WRONG_VALUES,
+        "",
+        "def solution(*a):\n    o = a[2]\n    honest(*a[:21], 1, 1, 1, a[24])",
+    ),
     "has too few parameters": (words.WRONG_SIGNATURE, "solution takes 25", "def solution(a, b):\n    pass"),
     "has no solution": (words.WRONG_SIGNATURE, "neither", "del solution"),
     "is no Python": (words.COMPILE_ERROR, "SyntaxError", "def solution(:"),
@@ -180,7 +190,7 @@ def test_trick_fails(judge, name: str) -> None:
     word, piece, cheat = TRICKS[name]
     slow = word == words.TIME_OUT
     text = f"{HONEST}\n{cheat}\n"
-    judgement = judge(text, CONV, limit=1 if slow else 20, start=2 if slow else 60, memory=2**30)
+    judgement = judge(text, CONV, limit=1 if slow else 20, start=2 if slow else 60, memory=2**30, cases=FEW)
     found = judgement.verdict
     assert not found.passed
     assert found.word in (word, EITHER.get(name)), found
@@ -224,13 +234,16 @@ def solution(x, w, out, B, Ci, Co, D, H, W, kd, kh, kw, sd, sh, sw, pd, ph, pw, 
     f = torch.nn.functional.conv_transpose3d
     out.copy_(f(x, w, None, (sd, sh, sw), (pd, ph, pw), (od, oh, ow), groups, (dd, dh, dw)))
 """
-ON_A_THREAD = TORCH_ANSWER.replace("def solution", "def answer") + """\
+ON_A_THREAD = (
+    TORCH_ANSWER.replace("def solution", "def answer")
+    + """\
 import threading
 def solution(*args):
     thread = threading.Thread(target=answer, args=args)
     thread.start()
     thread.join()
 """
+)
 MODEL = """\
 import torch
 class ModelNew(torch.nn.Module):
@@ -250,7 +263,9 @@ WHOLE = "y.sum(1, keepdim=True)"
         pytest.param(TORCH_ANSWER, CONV, False, words.NOT_ALLOWED, id="torch answers"),
         pytest.param(TORCH_ANSWER, CONV, True, words.PASSED, id="torch may answer"),
         pytest.param(ON_A_THREAD, CONV, False, words.WRONG_VALUES, id="torch answers on a thread"),
-        pytest.param(MODEL.replace("RESULT", WHOLE), MAXES, False, words.NOT_ALLOWED, id="a model that lets torch answer"),
+        pytest.param(
+            MODEL.replace("RESULT", WHOLE), MAXES, False, words.NOT_ALLOWED, id="a model that lets torch answer"
+        ),
         pytest.param(MODEL.replace("RESULT", WHOLE), MAXES, True, words.PASSED, id="a model that may"),
         pytest.param(MODEL.replace("RESULT", "y"), MAXES, True, words.WRONG_SHAPE, id="another shape"),
         pytest.param(MODEL.replace("RESULT", f"{WHOLE}.double()"), MAXES, True, words.WRONG_DTYPE, id="another type"),
@@ -266,7 +281,11 @@ def test_torch(judge, text: str, slug: str, allow: bool, word: str) -> None:
 # --- C ----------------------------------------------------------------------------------------------------------------
 
 C_TRICKS = {
-    "reads behind the input": (words.OUT_OF_BOUNDS, "", "volatile real far = input[batch_size * in_channels * depth * height * width]; (void)far;"),
+    "reads behind the input": (
+        words.OUT_OF_BOUNDS,
+        "",
+        "volatile real far = input[batch_size * in_channels * depth * height * width]; (void)far;",
+    ),
     "reads before the input": (words.OUT_OF_BOUNDS, "", "volatile real far = input[-1]; (void)far;"),
     "writes behind the output": (words.OUT_OF_BOUNDS, "", "((real*)output)[OUTPUT] = 1;"),
     "writes before the output": (words.OUT_OF_BOUNDS, "before `output`", "output[-1] = 1;"),
@@ -290,7 +309,7 @@ def test_c_trick_fails(judge, name: str) -> None:
     word, piece, line = C_TRICKS[name]
     total = "batch_size * out_channels * d.out * h.out * v.out"
     text = kernels_c.source(CONV, "c").replace("    free(x);\n", f"    free(x);\n    {line.replace('OUTPUT', total)}\n")
-    judgement = judge(text, CONV, ".c", limit=1 if word == words.TIME_OUT else 20)
+    judgement = judge(text, CONV, ".c", limit=1 if word == words.TIME_OUT else 20, cases=FEW)
     assert judgement.verdict.word == word, judgement.verdict
     assert piece in judgement.verdict.reason
 

@@ -18,6 +18,8 @@ from ..front.verify import Storage
 from ..spec.dtypes import DType
 from ..spec.problem_file import Case, Values
 from ..spec.problems import Problem
+from ..spec.reference import evaluate
+from ..spec.rewrite import round_scalars
 from .tolerance import Array, Expectation, expectation
 
 DRAWN = 4
@@ -51,18 +53,15 @@ def make_trial(problem: Problem, case: Case, dtype: DType, rng: np.random.Genera
 def trial_of(
     problem: Problem, case: Case, dtype: DType, arrays: Mapping[str, Storage], rng: np.random.Generator
 ) -> Trial:
-    return Trial(case, problem, dtype, arrays, _expected(problem, case.values, dtype, arrays, rng))
+    expected = expectation(problem.pipeline(case.values), dtype, *_tensors(problem, dtype, arrays), rng)
+    return Trial(case, problem, dtype, arrays, expected)
 
 
-def _expected(
-    problem: Problem, values: Values, dtype: DType, arrays: Mapping[str, Storage], rng: np.random.Generator
-) -> Expectation:
-    x, *operands = (dtype.widen(arrays[name]) for name in ("input", *problem.operand_names))
-    vectors = [
-        a.reshape(-1) if name in ("scale", "conv_bias") else a
-        for name, a in zip(problem.operand_names, operands, strict=True)
-    ]
-    return expectation(problem.pipeline(values), dtype, x, vectors, rng)
+def _tensors(problem: Problem, dtype: DType, arrays: Mapping[str, Storage]) -> tuple[Array, list[Array]]:
+    """In float64: the input, and the operands in the pipeline's order with vectors 1-D."""
+    wide = {name: dtype.widen(array) for name, array in arrays.items()}
+    operands = [wide[name] if name == "kernel" else wide[name].reshape(-1) for name in problem.operand_names]
+    return wide["input"], operands
 
 
 def weakness(trial: Trial) -> str | None:
@@ -73,14 +72,12 @@ def weakness(trial: Trial) -> str | None:
         return "an empty result"
     everywhere, per_channel = (0, 1, 2, 3, 4), (0, 2, 3, 4)
     idle = {**trial.arrays, "kernel": np.zeros_like(trial.arrays["kernel"])}
-    rng = np.random.default_rng(0)
+    pipeline = round_scalars(trial.problem.pipeline(trial.values), trial.dtype)
     answers: dict[str, Array] = {
         "zeros": np.zeros_like(exact),
         "a constant": _middle(exact, everywhere),
         "a constant for each channel": _middle(exact, per_channel),
-        "the result without the kernel's weights": _expected(
-            trial.problem, trial.values, trial.dtype, idle, rng
-        ).values,
+        "the result without the kernel's weights": evaluate(pipeline, *_tensors(trial.problem, trial.dtype, idle)),
     }
     return next((name for name, answer in answers.items() if expected.accepts(answer)), None)
 

@@ -146,8 +146,9 @@ def _moves() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
             plain = 1 if name == "dilation" else 0
             yield f"{name}_{axis} > {plain}", setter(f"{name}_{axis}", plain)
     for name in ("stride", "kernel"):
-        for one, other in ("hw", "dw", "dh"):
+        for one, other in ("hw", "dw", "dh"):  # the second way where the first leaves nothing of the volume
             yield f"{name}_{one} != {name}_{other}", setter(f"{name}_{one}", f"{name}_{other}")
+            yield f"{name}_{one} != {name}_{other}", setter(f"{name}_{other}", f"{name}_{one}")
     for axis in "dhw":
         yield f"stride_{axis} > 1", setter(f"stride_{axis}", 1)
     for axis in "dhw":
@@ -155,13 +156,10 @@ def _moves() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "pool_kernel > 1", setter("pool_kernel", 1)
     for one, other in (("height", "width"), ("depth", "width"), ("depth", "height")):
         yield f"{one} != {other}", setter(one, other)
-    for name in ("in_channels", "out_channels"):
-        yield f"{name} > 1", setter(name, 1)
-        for most in (16, 8, 4, 2):
-            yield f"{name} > {most}", _at_most(name, most)
-    for name in ("depth", "height", "width"):
-        yield f"{name} > 1", setter(name, 1)
-        for most in (8, 4, 2):
+    for name in ("in_channels", "out_channels", "width", "height", "depth"):
+        for block in (2, 4, 8, 16):
+            yield f"{name} is no multiple of {block}", _multiple(name, block)
+        for most in (32, 16, 8, 4, 2, 1):
             yield f"{name} > {most}", _at_most(name, most)
     for name in ("sum_weight", "scaling_factor"):
         yield f"{name} != 1", setter(name, 1.0)
@@ -172,6 +170,16 @@ def _moves() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
 def _one_group(values: dict[str, Any]) -> None:
     if values.get("groups", 1) > 1:
         values["groups"] = 1
+
+
+def _multiple(name: str, block: int) -> Callable[[dict[str, Any]], None]:
+    """The nearest multiple of `block` that is none of twice of it: it tells blocks of 4 from those of 2 and 8."""
+
+    def change(values: dict[str, Any]) -> None:
+        if values[name] > block and values[name] % block:
+            values[name] = min(range(block, 2 * values[name], 2 * block), key=lambda n: abs(n - values[name]))
+
+    return change
 
 
 def _at_most(name: str, most: int) -> Callable[[dict[str, Any]], None]:
@@ -189,14 +197,18 @@ def _probe(program: Program, failure: Failure, options: Options) -> tuple[str, d
     try:
         if prober.fails(current) is not True:
             return "not repeatable: the same case passes in a fresh process", current
-        for _, move in _moves():
-            simpler = _moved(current, move)
-            if simpler and prober.fails(simpler):
-                current = simpler
-        needed: list[str] = []
+        suspects: list[tuple[str, Callable[[dict[str, Any]], None]]] = []
         for words, move in _moves():
             simpler = _moved(current, move)
-            if simpler and prober.fails(simpler) is False and not any(_implied(words, known) for known in needed):
+            verdict = prober.fails(simpler) if simpler else None
+            if verdict and simpler:
+                current = simpler
+            elif verdict is False:
+                suspects.append((words, move))
+        needed: list[str] = []
+        for words, move in suspects:  # a case that is simpler in all else must still need it, or leave no room to tell
+            simpler = _moved(current, move)
+            if simpler and not prober.fails(simpler) and not any(_same_subject(words, known) for known in needed):
                 needed.append(words)
     finally:
         prober.close()
@@ -205,9 +217,9 @@ def _probe(program: Program, failure: Failure, options: Options) -> tuple[str, d
     return f"wrong only where {' and '.join(needed)}", current
 
 
-def _implied(words: str, known: str) -> bool:
-    """`width > 2` says nothing beside `width > 1`."""
-    return words.split()[:2] == known.split()[:2]
+def _same_subject(words: str, known: str) -> bool:
+    """`width > 2` says nothing beside `width > 4`."""
+    return words == known or (words.split()[0] == known.split()[0] and "!=" not in words)
 
 
 def _moved(values: Values, move: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
 from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, TIME_OUT, WORDS, rejected
 
 CHILD = Path(__file__).with_name("child.py")
-EMPTY_CALLS = 20
+EMPTY_CALLS = 8
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
 
