@@ -89,7 +89,14 @@ def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
     picture, folder = tmp_path / "wrong.png", tmp_path / "kept"
     code, out, _ = run("check", path, "--picture", picture, "--keep", folder, "--seed", 2, "--case", "prime-sizes")
     assert code == 1
-    for piece in ("wrong values", "first bad voxel", "(0, 0, 0, 0, 10)", "the last of 11 widths", "# wrong", "..........#"):
+    for piece in (
+        "wrong values",
+        "first bad voxel",
+        "(0, 0, 0, 0, 10)",
+        "the last of 11 widths",
+        "# wrong",
+        "..........#",
+    ):
         assert piece in out, piece
     assert picture.read_bytes().startswith(b"\x89PNG")
     script, arrays = folder / "failing-prime-sizes.py", folder / "failing-prime-sizes.npz"
@@ -195,7 +202,8 @@ def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shap
     """It works honestly for as often as the check repeats a shape, and answers from memory afterwards."""
     cache = (
         "known = {}\ndef solution(*a):\n    seen = known.setdefault(a[2].shape, [])\n"
-        f"    if len(seen) < {shape_seen}:\n        honest(*a)\n        seen.append(a[2].copy())\n    a[2][...] = seen[-1]"
+        f"    if len(seen) < {shape_seen}:\n        honest(*a)\n        seen.append(a[2].copy())\n"
+        "    a[2][...] = seen[-1]"
     )
     code, out, _ = run("bench", kernel(cache), "--size", "two-groups", "--repeat", 8, "--json")
     document = json.loads(out)

@@ -52,7 +52,11 @@ def solution(*args):
     [
         pytest.param(CONV, swapped("stride_h", "stride_w"), "unequal-everything", "stride_h != stride_w", id="stride"),
         pytest.param(
-            NORM, swapped("padding_d", "padding_h", NORM), "unequal-everything", "padding_", id="padding of another axis"
+            NORM,
+            swapped("padding_d", "padding_h", NORM),
+            "unequal-everything",
+            "padding_",
+            id="padding of another axis",
         ),
         pytest.param(
             CONV,
@@ -90,7 +94,7 @@ def test_pattern(judge, slug: str, bug: str, case: str, pattern: str) -> None:
     [
         pytest.param("a[2][:, -3:] += 1", "prime-sizes", "wrong only in the last 3 of 13 channels", id="last channels"),
         pytest.param("a[2][..., -1] += 1", "prime-sizes", "wrong only in the last of 11 widths", id="last column"),
-        pytest.param("a[2][:, 2] += 1", "prime-sizes", "wrong only in channels 2 of 13", id="one channel"),
+        pytest.param("a[2][:, 2:3] += 1", "prime-sizes", "wrong only in channels 2 of 13", id="one channel"),
         pytest.param(
             "a[2][:, :, :, (-a[16]) % a[13] :: a[13]] += 1",
             "unequal-everything",
@@ -106,7 +110,7 @@ def test_where(judge, bug: str, case: str, words: str) -> None:
 
 
 def test_first_bad_voxel(judge) -> None:
-    bug = "def solution(*a):\n    honest(*a)\n    a[2][0, 3, 2, 4, 5] = 8"
+    bug = "def solution(*a):\n    honest(*a)\n    a[2][0:1, 3:4, 2:3, 4:5, 5:6] = 8"
     judgement = examined(judge, CONV, bug, "prime-sizes")
     figures = judgement.verdict.figures
     assert figures["first_bad"] == (0, 3, 2, 4, 5)

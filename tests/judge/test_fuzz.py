@@ -66,7 +66,7 @@ def verdict_of(judge, text: str | bytes, suffix: str) -> str | None:
     """The word, or None for a file that is refused before it is judged."""
     begun = time.monotonic()
     try:
-        found = judge(text, CONV, suffix, limit=0.5, start=3.0, memory=2**30, cases=("sample",)).verdict
+        found = judge(text, CONV, suffix, limit=0.5, start=1.5, memory=2**30, cases=("sample",)).verdict
     except Error:
         return None
     finally:

@@ -148,10 +148,10 @@ TRICKS = {
     ),
     "prints without end": (
         words.TIME_OUT,
-        "no answer within 1 s",
+        "no answer within 0.5 s",
         "import os\ndef solution(*args):\n    while True:\n        os.write(1, b'x' * 65536)",
     ),
-    "hangs": (words.TIME_OUT, "no answer within 1 s", "def solution(*args):\n    while True: pass"),
+    "hangs": (words.TIME_OUT, "no answer within 0.5 s", "def solution(*args):\n    while True: pass"),
     "hangs while it is loaded": (words.TIME_OUT, "no answer", "while True: pass"),
     "exhausts memory": (
         words.CRASH,
@@ -190,7 +190,7 @@ def test_trick_fails(judge, name: str) -> None:
     word, piece, cheat = TRICKS[name]
     slow = word == words.TIME_OUT
     text = f"{HONEST}\n{cheat}\n"
-    judgement = judge(text, CONV, limit=1 if slow else 20, start=2 if slow else 60, memory=2**30, cases=FEW)
+    judgement = judge(text, CONV, limit=0.5 if slow else 20, start=2 if slow else 60, memory=2**30, cases=FEW)
     found = judgement.verdict
     assert not found.passed
     assert found.word in (word, EITHER.get(name)), found
@@ -266,7 +266,6 @@ WHOLE = "y.sum(1, keepdim=True)"
         pytest.param(
             MODEL.replace("RESULT", WHOLE), MAXES, False, words.NOT_ALLOWED, id="a model that lets torch answer"
         ),
-        pytest.param(MODEL.replace("RESULT", WHOLE), MAXES, True, words.PASSED, id="a model that may"),
         pytest.param(MODEL.replace("RESULT", "y"), MAXES, True, words.WRONG_SHAPE, id="another shape"),
         pytest.param(MODEL.replace("RESULT", f"{WHOLE}.double()"), MAXES, True, words.WRONG_DTYPE, id="another type"),
         pytest.param(MODEL.replace(", padding)", ")", 1), MAXES, True, words.WRONG_SIGNATURE, id="another constructor"),
@@ -309,7 +308,7 @@ def test_c_trick_fails(judge, name: str) -> None:
     word, piece, line = C_TRICKS[name]
     total = "batch_size * out_channels * d.out * h.out * v.out"
     text = kernels_c.source(CONV, "c").replace("    free(x);\n", f"    free(x);\n    {line.replace('OUTPUT', total)}\n")
-    judgement = judge(text, CONV, ".c", limit=1 if word == words.TIME_OUT else 20, cases=FEW)
+    judgement = judge(text, CONV, ".c", limit=0.5 if word == words.TIME_OUT else 20, cases=FEW)
     assert judgement.verdict.word == word, judgement.verdict
     assert piece in judgement.verdict.reason
 

@@ -133,10 +133,7 @@ class _Run:
 
     def _session(self, program: Program, trials: Sequence[Trial], sealed: bool = True) -> Session:
         room = room_for(self.problem, self.options.dtype, [trial.values for trial in trials])
-        try:
-            return Session(program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed)
-        except Died as death:
-            raise rejected(CRASH, death.words) from None
+        return Session(program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed)
 
     def _one(self, session: Session, trial: Trial, side: str, earlier: Sequence[Trial]) -> None:
         session.prepare(trial.values, trial.arrays, side)

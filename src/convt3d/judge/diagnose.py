@@ -264,8 +264,8 @@ class _Prober:
             return None
         try:
             if self.session is None:
-                self.session = Session(self.program, problem, dtype, (MOST_ROOM, MOST_ROOM), self.options.limits)
-                self.session.__enter__()
+                room = MOST_ROOM, MOST_ROOM
+                self.session = Session(self.program, problem, dtype, room, self.options.limits).__enter__()
             self.session.prepare(values, trial.arrays)
             output = self.session.call(trial.arrays).output
         except (Died, Rejected):

@@ -137,22 +137,18 @@ def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: s
         names = " or ".join(COMPILERS[language])
         rule = f"needs a compiler of this machine ({names}), and there is none"
         raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
-    library = os.path.join(folder, "kernel.so")
-    flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", "-w", *_macros(dtype)]
+    library, caller = os.path.join(folder, "kernel.so"), os.path.join(folder, f"call.{language}")
+    Path(caller).write_text(_call_text(path, problem, language), encoding="utf-8")
+    flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", *_macros(dtype)]
     plain = [flag for flag in flags if flag not in ("-fopenmp", "-march=native")]  # not every compiler has them
     for choice in (flags, plain):
-        code, told = _run([compiler, *choice, "-shared", path, "-o", library, "-lm"], folder, limits)
+        code, told = _run([compiler, *choice, "-shared", caller, "-o", library, "-lm"], folder, limits)
         if code == 0:
-            break
-    else:
-        raise rejected(COMPILE_ERROR, told)
-    check = os.path.join(folder, f"call.{language}")
-    Path(check).write_text(_call_text(path, problem), encoding="utf-8")
-    strict = ["-Werror=incompatible-pointer-types"] * (language == "c") + ["-Werror=float-conversion", "-fsyntax-only"]
-    code, told = _run([compiler, *[flag for flag in choice if flag != "-w"], *strict, check], folder, limits)
+            return library
+    code, alone = _run([compiler, *plain, "-w", "-fsyntax-only", path], folder, limits)
     if code:
-        raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
-    return library
+        raise rejected(COMPILE_ERROR, alone)
+    raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
 
 
 def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> None:
@@ -173,15 +169,20 @@ def _macros(dtype: DType) -> list[str]:
     return [f"-DCONVT3D_REAL={REALS[dtype.name]}", f"-DCONVT3D_SUM={REALS[dtype.accumulate]}"]
 
 
-def _call_text(path: str, problem: Problem) -> str:
-    """The file, and a call of its solution with the types of the problem."""
+def _call_text(path: str, problem: Problem, language: str) -> str:
+    """The file, and a call of its solution with the types of the problem: what C would convert in silence is refused,
+    in this call only."""
     declared, passed = [], []
     for p in problem.parameters:
         kind = "CONVT3D_REAL *" if p.type == TENSOR else f"{p.type} "
         declared.append(f"{kind}convt3d_{p.name}")
         passed.append(f"convt3d_{p.name}")
-    include = f'#include <stddef.h>\n#include "{path}"\n'
-    return f"{include}void convt3d_call({', '.join(declared)}) {{\n    solution({', '.join(passed)});\n}}\n"
+    strict = ["-Wfloat-conversion"] + ["-Wincompatible-pointer-types", "-Wimplicit-function-declaration"] * (
+        language == "c"
+    )
+    pragmas = "".join(f'#pragma GCC diagnostic error "{flag}"\n' for flag in strict)
+    call = f"void convt3d_call({', '.join(declared)}) {{\n    solution({', '.join(passed)});\n}}\n"
+    return f'#include <stddef.h>\n#include "{path}"\n{pragmas}{call}'
 
 
 def _run(argv: Sequence[str], folder: str, limits: Limits) -> tuple[int, str]:

@@ -86,6 +86,9 @@ class Session:
         except (Ended, TimedOut):
             self.__exit__()
             raise rejected(CRASH, "its process did not start") from None
+        except Died as death:  # no array was there yet
+            self.__exit__()
+            raise rejected(CRASH, death.words) from None
         except BaseException:
             self.__exit__()
             raise
