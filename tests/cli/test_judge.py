@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +210,27 @@ def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shap
     document = json.loads(out)
     assert code == 1
     assert (document["verdict"], document["case"]) == ("wrong values", "timed")
+
+
+def test_the_worked_example_of_the_document(run, tmp_path: Path) -> None:
+    """Its kernel passes, and the two slips it tells of give what it shows; `...` stands for lines left out."""
+    document = (EXAMPLES.parents[1] / "docs" / "judge.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```text\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    slip = code.replace("(height - 1) * stride_h", "(height - 1) * stride_w").replace(
+        "+ 1, stride_h)", "+ 1, stride_w)"
+    )
+    in_c = (EXAMPLES / "max_max_sum.c").read_text().replace("stride_h, padding_h)", "stride_w, padding_h)")
+    files = {"slip.py": slip, "slip.c": in_c, "mine.py": code}
+    for (name, text), lines in zip(files.items(), shown, strict=True):
+        if name.endswith(".c") and compiler_of("c") is None:
+            continue
+        (tmp_path / name).write_text(text)
+        code, out, _ = run("check", tmp_path / name, "--seed", 7)
+        assert code == (0 if name == "mine.py" else 1)
+        printed = iter(out.splitlines())
+        for line in lines.splitlines():
+            assert line == "..." or line in printed, f"check no longer prints {line!r} for {name}"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ..judge.cases import Trial, make_trial
 from ..judge.check import Failure, Judgement, Options, check
 from ..judge.diagnose import diagnose
 from ..judge.keep import keep, kept
-from ..judge.languages import Program, problem_of
+from ..judge.languages import Program, language_of, problem_of
 from ..judge.picture import as_png, as_text
 from ..judge.sandbox import Limits
 from ..spec.dtypes import DTYPES
@@ -26,10 +26,13 @@ from .choose import compact
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen, duration
 
+SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
+
 
 def options_of(args: argparse.Namespace) -> Options:
     cases = tuple(args.case) if getattr(args, "case", None) else ()
-    limits = Limits(seconds=args.limit) if args.limit else Limits()
+    slow = SLOW_INTERPRETER if language_of(args.file) == "triton" else 1
+    limits = Limits(seconds=args.limit or slow * Limits.seconds)
     return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits)
 
 

@@ -120,7 +120,7 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--problem", metavar="SLUG", help="which problem (default: the one the file's header names)")
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32)")
     parser.add_argument("--allow-torch", action="store_true", help="let the kernel call torch's operators")
-    parser.add_argument("--limit", type=_positive, metavar="SECONDS", help="of one call (default 10)")
+    parser.add_argument("--limit", type=_positive, metavar="SECONDS", help="of one call (default 20, Triton 120)")
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:

@@ -50,6 +50,7 @@ class Program:
 
 def language_of(path: str) -> str:
     """python, triton, c, cpp, library or cuda."""
+    _check_file(path)
     suffix = Path(path).suffix.lower()
     known = {".py": "python", ".cu": "cuda", **dict.fromkeys(C_SUFFIXES, "c"), **dict.fromkeys(CPP_SUFFIXES, "cpp")}
     known |= dict.fromkeys(LIBRARY_SUFFIXES, "library")
@@ -63,9 +64,9 @@ def language_of(path: str) -> str:
 
 def problem_of(path: str, slug: str | None) -> Problem:
     """The one asked for, or the one that the header `convt3d problem: SLUG` names."""
-    _check_file(path)
+    language = language_of(path)
     if slug is None:
-        found = None if language_of(path) == "library" else HEADER.search(_text(path))
+        found = None if language == "library" else HEADER.search(_text(path))
         if not found:
             rule = "must be given, since FILE has no line `convt3d problem: SLUG`"
             raise ArgumentError("judge", "--problem", described("nothing"), rule, "Name the problem (`convt3d list`)")
@@ -81,7 +82,7 @@ def _check_file(path: str) -> None:
         readable, size = False, 0
     if not readable:
         raise ArgumentError("judge", "FILE", path, "must be a file that can be read", "Check its name")
-    if size > MOST_SOURCE and language_of(path) != "library":
+    if size > MOST_SOURCE and Path(path).suffix.lower() not in LIBRARY_SUFFIXES:
         raise ArgumentError("judge", "FILE", path, f"must be source of at most {MOST_SOURCE} bytes", "Split it")
 
 

@@ -36,7 +36,7 @@ PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseco
 class Limits:
     """What a program may use. Seconds are of the wall clock, for each thing it is asked."""
 
-    seconds: float = 10.0
+    seconds: float = 20.0
     start_seconds: float = 60.0
     memory: int = 6 * GIGABYTE
     processes: int = 32
