@@ -161,6 +161,13 @@ def test_files_that_cannot_be_judged(run, tmp_path: Path, name: str, text: str |
         assert piece in err
 
 
+def test_a_case_that_proves_nothing_is_refused(run, kernel) -> None:
+    slug = "conv-transpose3d-layernorm-gelu-scaling"
+    code, _, err = run("check", kernel(slug=slug), "--case", "scaling-zero")
+    assert code == 2
+    assert "scaling-zero: zeros would pass" in err
+
+
 def test_bench_judges_before_it_times(run, kernel) -> None:
     code, out, _ = run("bench", kernel(BUG), "--json")
     document = json.loads(out)

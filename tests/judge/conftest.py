@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,6 @@ from convt3d.judge.check import Judgement, Options, check
 from convt3d.judge.sandbox import Limits
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the sandbox needs a Unix system")
 
 Judge = Callable[..., Judgement]
 
@@ -57,6 +56,8 @@ def _of_this_run(pid: int) -> bool:
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[Judge]:
     """judge(text, slug, suffix=..., dtype=..., cases=..., limit=...); afterwards nothing is left of it."""
+    if sys.platform != "linux":
+        pytest.skip("the sandbox needs Linux")
     before = traces()
 
     def run(
