@@ -155,7 +155,7 @@ TRICKS = {
     "hangs while it is loaded": (words.TIME_OUT, "no answer", "while True: pass"),
     "exhausts memory": (
         words.CRASH,
-        "out of memory",
+        "memory",
         "def solution(*args):\n    kept = []\n    while True: kept.append(np.ones(2**26))",
     ),
     "starts processes without end": (

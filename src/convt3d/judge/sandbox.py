@@ -27,6 +27,7 @@ from typing import Any
 
 KEEPER = Path(__file__).with_name("keeper.py")
 GIGABYTE = 2**30
+THREAD_SPACE = 2**27  # addresses, not memory, that a library reserves for each of its threads
 MOST_OUTPUT = 16384  # bytes of what the program printed that are kept, from its end
 MOST_REPLY = 65536
 PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseconds
@@ -34,7 +35,8 @@ PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseco
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use. Seconds are of the wall clock, for each thing it is asked."""
+    """What a program may use. Seconds are of the wall clock, for each thing it is asked; memory is what it and its
+    descendants hold together, and bounds the addresses of each."""
 
     seconds: float = 20.0
     start_seconds: float = 60.0
@@ -44,7 +46,7 @@ class Limits:
 
     def rlimits(self) -> dict[str, int]:
         return {
-            "RLIMIT_AS": self.memory,
+            "RLIMIT_AS": self.memory + THREAD_SPACE * (os.cpu_count() or 1),
             "RLIMIT_FSIZE": self.file_bytes,
             "RLIMIT_CORE": 0,
             "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),

@@ -66,7 +66,7 @@ class Session:
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
-        argv = [sys.executable, "-I", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
+        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
         memory = max(limits.memory, GIGABYTE + 8 * sum(room))
         own = Limits(limits.seconds, limits.start_seconds, memory, limits.processes, limits.file_bytes)
         try:
