@@ -111,6 +111,18 @@ def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
     assert run("check", path, "--case", arrays)[0] == 0
 
 
+def test_a_case_that_ends_in_a_crash_is_kept_too(run, kernel, tmp_path: Path) -> None:
+    path = kernel("def solution(*a):\n    1 / 0")
+    code, out, _ = run("check", path, "--keep", tmp_path / "kept", "--json")
+    arrays, script = json.loads(out)["kept"]
+    assert code == 1
+    with np.load(arrays) as kept:
+        assert "got" not in kept.files
+    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stdout
+
+
 def _environment() -> dict[str, str]:
     import os
 

@@ -82,8 +82,9 @@ def _document(args: argparse.Namespace, problem: Problem, options: Options, judg
         document["picture"] = as_text(failure.wrong, first)
         if args.picture:
             document["picture_file"] = _write_picture(args.picture, as_png(failure.wrong, first))
-        if args.keep:
-            document["kept"] = keep(failure, args.file, args.keep)
+    if args.keep and judgement.trial is not None:
+        output = failure.output if failure else None
+        document["kept"] = keep(judgement.trial, output, args.file, args.keep, allow_torch=args.allow_torch)
     return document
 
 
@@ -126,8 +127,8 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
             ["values", compact(document["failing_values"])],
             ["smallest that fails", compact(figures["smallest_failing"])],
             *([["picture", document["picture_file"]]] if "picture_file" in document else []),
-            *([["kept", ", ".join(document["kept"])]] if "kept" in document else []),
         ]
+    rows += [["kept", ", ".join(document["kept"])]] if "kept" in document else []
     table = screen.table(["", document["slug"]], rows)
     return f"{table}\n\n{document['picture']}" if "picture" in document else table
 

@@ -66,6 +66,7 @@ class Judgement:
     results: tuple[CaseResult, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     failure: Failure | None = None
+    trial: Trial | None = None  # the one that ended it
 
 
 Progress = Callable[[str, int, int], None]
@@ -113,7 +114,7 @@ def check(
         verdict = ending.verdict
     finally:
         remove(folder)
-    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure)
+    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial)
 
 
 class _Run:
@@ -123,13 +124,14 @@ class _Run:
         self.problem, self.options, self.seen = problem, options, seen
         self.results: list[CaseResult] = []
         self.failure: Failure | None = None
+        self.trial: Trial | None = None
 
     def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
         with self._session(program, trials) as session:
             earlier: list[Trial] = []
             for number, trial in enumerate(trials):
                 progress(trial.case.name, number, len(trials))
-                side = SIDES[number % 2]
+                side, self.trial = SIDES[number % 2], trial
                 try:
                     self._one(session, trial, side, earlier)
                 except Died as death:
@@ -137,6 +139,7 @@ class _Run:
                 except Rejected as ending:
                     raise Rejected(replace(ending.verdict, case=trial.case.name)) from None
                 earlier.append(trial)
+        self.trial = None
 
     def _session(self, program: Program, trials: Sequence[Trial], sealed: bool = True) -> Session:
         room = room_for(self.problem, self.options.dtype, [trial.values for trial in trials])

@@ -11,22 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ArgumentError, ProblemFileError
+from ..front.verify import Storage
 from ..spec.dtypes import DTYPES
 from ..spec.problem_file import Case
 from ..spec.problems import PROBLEMS
 from .cases import Trial, trial_of
-from .check import Failure
 
 SCRIPT = """\
-# The case {name!r} of {slug} ({dtype}): arrays, expected and got are in {arrays}.
+# The case {name!r} of {slug} ({dtype}): arrays, expected and, if there was one, the result are in {arrays}.
 from convt3d.cli.main import main
-raise SystemExit(main(["check", {path!r}, "--case", {arrays!r}]))
+raise SystemExit(main({command!r}))
 """
 
 
-def keep(failure: Failure, path: str, folder: str) -> tuple[str, str]:
+def keep(trial: Trial, output: Storage | None, path: str, folder: str, *, allow_torch: bool) -> tuple[str, str]:
     """Writes both into `folder`; their names."""
-    trial = failure.trial
     stem = f"failing-{trial.case.name}"
     arrays, script = (os.path.join(os.path.abspath(folder), stem + end) for end in (".npz", ".py"))
     about = {
@@ -35,8 +34,10 @@ def keep(failure: Failure, path: str, folder: str) -> tuple[str, str]:
         "name": trial.case.name,
         "values": dict(trial.values),
     }
-    extra = {"expected": trial.expected.values, "got": failure.output, "about": np.array(json.dumps(about))}
-    text = SCRIPT.format(**about | {"path": os.path.abspath(path), "arrays": arrays})
+    extra = {"expected": trial.expected.values, "about": np.array(json.dumps(about))}
+    extra |= {} if output is None else {"got": output}
+    command = ["check", os.path.abspath(path), "--case", arrays, *["--allow-torch"] * allow_torch]
+    text = SCRIPT.format(**about | {"arrays": arrays, "command": command})
     try:
         os.makedirs(folder, exist_ok=True)
         np.savez(arrays, **trial.arrays, **extra)  # type: ignore[arg-type]
