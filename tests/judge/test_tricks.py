@@ -213,11 +213,20 @@ def test_float16_sums_for_float16(judge) -> None:
     assert judge(text, CONV, dtype="float16").verdict.word == words.WRONG_VALUES
 
 
-@pytest.mark.parametrize("slug", [MAXES, SOFTMAX, NORM])
-def test_lower_precision_fails_through_the_stages_that_follow(judge, slug: str) -> None:
-    honest = kernels_python.solution(slug, kernels_python.NUMPY)
-    cheat = "\nhonest_wide = wide\nwide = lambda a: honest_wide(a.astype(np.float16))\n"
-    assert judge(honest + cheat, slug).verdict.word == words.WRONG_VALUES
+TF32 = """
+def rounded(a, bits):
+    scale = 2.0 ** (np.floor(np.log2(np.abs(a) + 1e-30)) - bits)
+    return np.round(a / scale) * scale
+wide = lambda a: rounded(a, 10).astype(np.float32)
+"""
+
+
+@pytest.mark.parametrize("slug", kernels_python.SLUGS)
+def test_tf32_fails_through_the_stages_that_follow(judge, slug: str) -> None:
+    """Inputs with ten bits behind the leading one, sums in float32."""
+    judgement = judge(kernels_python.solution(slug, kernels_python.NUMPY) + TF32, slug, cases=("sample",))
+    assert judgement.verdict.word == words.WRONG_VALUES
+    assert judgement.verdict.figures["worst"] > 2
 
 
 @pytest.mark.parametrize("slug", [SOFTMAX, NORM])
