@@ -20,8 +20,8 @@ Judge = Callable[..., Judgement]
 
 
 def traces() -> tuple[set[str], set[str], set[str]]:
-    """Temporary folders of the judge, named shared memory, and processes of its making."""
-    folders = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("convt3d-judge-")}
+    """Temporary files, named shared memory, and processes of the judge's making."""
+    folders = set(os.listdir(tempfile.gettempdir()))
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     return folders, {name for name in shared if "convt3d" in name}, set(processes())
 
@@ -54,10 +54,12 @@ def _of_this_run(pid: int) -> bool:
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Iterator[Judge]:
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     """judge(text, slug, suffix=..., dtype=..., cases=..., limit=...); afterwards nothing is left of it."""
     if sys.platform != "linux":
         pytest.skip("the sandbox needs Linux")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     before = traces()
 
     def run(
