@@ -20,7 +20,7 @@ from convt3d.spec.shapes import ConvAxis
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "convt3d"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-LAYERS = ("errors", "spec", "plan", "emit", "run", "front", "torch", "cli")
+LAYERS = ("errors", "spec", "plan", "emit", "run", "front", "torch", "judge", "cli")
 FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 SUFFIXES = (".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".json", ".csv", "")
 

@@ -10,12 +10,16 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import Error
+from ..judge.starter import LANGUAGES
 from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
 from .demo import demo
 from .explain import DUMPS, explain_plan
 from .info import info, version
+from .judge_bench import bench_file
+from .judge_check import check_file, sample_file
+from .judge_starter import write_starter
 from .run import run
 
 Command = Callable[[argparse.Namespace], int]
@@ -70,6 +74,29 @@ def _parser() -> argparse.ArgumentParser:
     explainer.add_argument("--dump", choices=DUMPS, help="instead: LLVM IR, assembly, or build steps of the kernels")
     explainer.add_argument("--measure", action="store_true", help="measure the rates of the roofline on this machine")
 
+    starting = _add(commands, "starter", write_starter, "a file with a problem's signature to start your kernel from")
+    _add_slug(starting)
+    starting.add_argument("--lang", choices=LANGUAGES, required=True, help="language of the file")
+    starting.add_argument("--output", metavar="FILE", help="its name (default: the problem's)")
+
+    sampler = _add(commands, "sample", sample_file, "your kernel on a tiny case: input, expected and got")
+    _add_kernel(sampler)
+    sampler.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default 0)")
+
+    checker = _add(commands, "check", check_file, "judge your kernel on all cases of a problem")
+    _add_kernel(checker)
+    checker.add_argument("--seed", type=_natural, metavar="N", help="repeat the run that printed it (default: fresh)")
+    checker.add_argument("--case", action="append", metavar="NAME", help="this case only, or an .npz file of --keep")
+    checker.add_argument("--keep", metavar="FOLDER", help="leave a failing case there as .npz, with a script")
+    checker.add_argument("--picture", metavar="FILE.png", help="draw which voxels are wrong")
+
+    timer = _add(commands, "bench", bench_file, "time your kernel beside PyTorch and convt3d, every result compared")
+    _add_kernel(timer)
+    timer.add_argument("--size", default="benchmark-in-small", metavar="NAME", help="benchmark, sample or a case")
+    timer.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one size or scalar")
+    timer.add_argument("--repeat", type=_positive, default=10, metavar="N", help="rounds (default 10)")
+    timer.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default: fresh)")
+
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
     demonstration.add_argument("--quick", action="store_true", help="one sample of each")
@@ -87,6 +114,14 @@ def _add(
 
 def _add_slug(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", help="name of the problem, as `convt3d list` prints it")
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="Python, Triton, C or C++ source, a shared library, or CUDA")
+    parser.add_argument("--problem", metavar="SLUG", help="which problem (default: the one the file's header names)")
+    parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32)")
+    parser.add_argument("--allow-torch", action="store_true", help="let the kernel call torch's operators")
+    parser.add_argument("--limit", type=_positive, metavar="SECONDS", help="of one call (default 20, Triton 120)")
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,172 @@
+"""`convt3d check` and `convt3d sample`: somebody's kernel against the meaning of a problem."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError
+from ..judge.cases import Trial, make_trial
+from ..judge.check import Failure, Judgement, Options, check
+from ..judge.diagnose import diagnose
+from ..judge.keep import keep, kept
+from ..judge.languages import Program, language_of, problem_of
+from ..judge.picture import as_png, as_text
+from ..judge.sandbox import Limits
+from ..spec.dtypes import DTYPES
+from ..spec.problem_file import Case
+from ..spec.problems import Problem
+from .choose import compact
+from .report import CHECK_FAILED, OK, emit, emit_json
+from .terminal import Progress, Screen, duration
+
+SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    cases = tuple(args.case) if getattr(args, "case", None) else ()
+    slow = SLOW_INTERPRETER if language_of(args.file) == "triton" else 1
+    limits = Limits(seconds=args.limit or slow * Limits.seconds)
+    return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits)
+
+
+def check_file(args: argparse.Namespace) -> int:
+    options = options_of(args)
+    given = [kept(name) for name in options.cases if name.endswith(".npz")]
+    if given:
+        problem = given[0].problem
+        options = replace(options, dtype=given[0].dtype, cases=())
+    else:
+        problem = problem_of(args.file, args.problem)
+    with Progress(sys.stderr) as progress:
+        progress.begin("starting")
+
+        def before(name: str, done: int, total: int) -> None:
+            progress.begin(name, done / total, (done + 1) / total)
+
+        def examine(program: Program, failure: Failure) -> Mapping[str, Any]:
+            progress.begin("looking for a pattern", 0.9)
+            return diagnose(program, failure, options)
+
+        judgement = check(args.file, problem, options, before, given, examine)
+    document = _document(args, problem, options, judgement)
+    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document, judgement))
+    return OK if judgement.verdict.passed else CHECK_FAILED
+
+
+def _document(args: argparse.Namespace, problem: Problem, options: Options, judgement: Judgement) -> dict[str, Any]:
+    verdict, failure = judgement.verdict, judgement.failure
+    document: dict[str, Any] = {
+        "file": args.file,
+        "slug": problem.slug,
+        "language": judgement.language,
+        "dtype": options.dtype.name,
+        "seed": judgement.seed,
+        "verdict": verdict.word,
+        "passed": verdict.passed,
+        "case": verdict.case,
+        "reason": verdict.reason,
+        "figures": dict(verdict.figures),
+        "cases": [vars(result) for result in judgement.results],
+        "left_out": dict(judgement.left_out),
+    }
+    if failure is not None:
+        document["failing_values"] = dict(failure.trial.values)
+        first = tuple(verdict.figures["first_bad"])
+        document["picture"] = as_text(failure.wrong, first)
+        if args.picture:
+            document["picture_file"] = _write_picture(args.picture, as_png(failure.wrong, first))
+    if args.keep and judgement.trial is not None:
+        output = failure.output if failure else None
+        document["kept"] = keep(judgement.trial, output, args.file, args.keep, allow_torch=args.allow_torch)
+    return document
+
+
+def _write_picture(path: str, data: bytes) -> str:
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        rule = f"cannot be written ({error.strerror})"
+        raise ArgumentError("judge", "--picture", path, rule, "Choose another file") from None
+    return path
+
+
+def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str:
+    verdict, results = judgement.verdict, judgement.results
+    word = verdict.word if verdict.passed else screen.paint(verdict.word, "bold", "red")
+    rows = [
+        ["verdict", screen.verdict(True) if verdict.passed else word],
+        *([["case", verdict.case]] if verdict.case else []),
+        ["reason", verdict.reason],
+        ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
+        ["cases passed", str(len(results))],
+        *([["worst error", f"{max(r.worst for r in results):.3g} of the tolerance"]] if results else []),
+        *([["slowest call", duration(max(r.seconds for r in results))]] if results else []),
+        *(
+            [["left out", "; ".join(f"{name}: {why}" for name, why in judgement.left_out.items())]]
+            * bool(judgement.left_out)
+        ),
+        ["seed", str(document["seed"])],
+    ]
+    figures = document["figures"]
+    if judgement.failure is not None:
+        rows += [
+            ["first bad voxel", str(tuple(figures["first_bad"]))],
+            ["expected", f"{figures['expected']:.9g} (tolerance {figures['tolerance']:.3g})"],
+            ["got", f"{figures['got']:.9g}"],
+            ["worst error", f"{figures['worst_error']:.3g}, {figures['worst']:.3g} times the tolerance"],
+            ["place", figures["place"]],
+            ["where", "; ".join(figures["where"])],
+            ["pattern", figures["pattern"]],
+            ["values", compact(document["failing_values"])],
+            ["smallest that fails", compact(figures["smallest_failing"])],
+            *([["picture", document["picture_file"]]] if "picture_file" in document else []),
+        ]
+    rows += [["kept", ", ".join(document["kept"])]] if "kept" in document else []
+    table = screen.table(["", document["slug"]], rows)
+    return f"{table}\n\n{document['picture']}" if "picture" in document else table
+
+
+def sample_file(args: argparse.Namespace) -> int:
+    """Input, expected and got of the problem's small example."""
+    options, problem = options_of(args), problem_of(args.file, args.problem)
+    seed = 0 if args.seed is None else args.seed
+    case = Case("sample", "the small example of the problem's text", problem.sample)
+    trial = make_trial(problem, case, options.dtype, np.random.default_rng(seed))
+    captured: list[Any] = []
+    judgement = check(args.file, problem, options, given=[trial], seen=lambda call: captured.append(call.output))
+    passed = judgement.verdict.passed
+    got = options.dtype.widen(captured[-1]) if captured else None
+    document = {
+        "file": args.file,
+        "slug": problem.slug,
+        "dtype": options.dtype.name,
+        "seed": seed,
+        "values": dict(trial.values),
+        **{name: options.dtype.widen(array).tolist() for name, array in trial.arrays.items()},
+        "expected": trial.expected.values.tolist(),
+        "got": None if got is None else got.tolist(),
+        "verdict": judgement.verdict.word,
+        "reason": judgement.verdict.reason,
+        "passed": passed,
+    }
+    emit_json(document) if args.json else emit(_sample_text(trial, got, judgement))
+    return OK if passed else CHECK_FAILED
+
+
+def _sample_text(trial: Trial, got: Any, judgement: Judgement) -> str:
+    dtype = trial.dtype
+    parts = [f"{trial.problem.slug}, {dtype.name}: {compact(trial.values)}"]
+    shown = {name: dtype.widen(array) for name, array in trial.arrays.items()}
+    shown |= {"expected": trial.expected.values} | ({} if got is None else {"got": got})
+    with np.printoptions(precision=5, threshold=200, edgeitems=3, linewidth=110, suppress=True):
+        parts += [f"{name} {array.shape}\n{array}" for name, array in shown.items()]
+    verdict = judgement.verdict
+    parts.append(f"{verdict.word}" + (f": {verdict.reason}" if not verdict.passed else ""))
+    return "\n\n".join(parts)

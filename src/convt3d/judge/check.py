@@ -1,0 +1,194 @@
+"""One judgement: a file against the cases of a problem, ending in one verdict.
+
+The kernel runs with sealed inputs and arrays against fences. A process that dies is tried once more with one thing
+changed at a time, and what then lets it live is the reason: inputs that can be written, or memory behind the fences.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, described
+from ..front.verify import Storage
+from ..spec.dtypes import DType
+from ..spec.problems import Problem
+from .arena import SIDES, unwritten
+from .cases import MOST_WORK, Suite, Trial, build_suite
+from .languages import Program, language_of, make_program
+from .sandbox import Limits, remove
+from .session import Call, Died, Session, room_for
+from .verdict import CRASH, INPUT_MUTATED, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
+
+SLOW_LANGUAGE_WORK = {"triton": 20_000}  # its interpreter runs every block in Python
+
+
+@dataclass(frozen=True)
+class Options:
+    dtype: DType
+    cases: tuple[str, ...] = ()
+    seed: int | None = None
+    allow_torch: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, eq=False)
+class CaseResult:
+    """A case that passed: its worst error over the tolerance, and the time of the call."""
+
+    name: str
+    why: str
+    worst: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """Wrong values, kept for the one who looks for the bug."""
+
+    trial: Trial
+    output: Storage
+    wrong: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    verdict: Verdict
+    language: str
+    seed: int
+    results: tuple[CaseResult, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    failure: Failure | None = None
+    trial: Trial | None = None  # the one that ended it
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def check(
+    path: str,
+    problem: Problem,
+    options: Options,
+    progress: Progress = lambda name, done, total: None,
+    given: Sequence[Trial] = (),
+    examine: Callable[[Program, Failure], Mapping[str, Any]] | None = None,
+    seen: Callable[[Call], None] = lambda call: None,
+) -> Judgement:
+    """`given` trials replace the suite; `seen` hears of every call. `examine` looks at wrong values while the compiled
+    file is still there, and what it finds joins the verdict's figures."""
+    if sys.platform != "linux":
+        rule = "the sandbox needs /proc and the process control of Linux"
+        raise ArgumentError("judge", "platform", described(sys.platform), rule, "Use Linux, or a container with it")
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    language = language_of(path)
+    run = _Run(problem, options, seen)
+    folder = tempfile.mkdtemp(prefix="convt3d-judge-")
+    suite = Suite(tuple(given), {})
+    try:
+        program = make_program(
+            path, problem, options.dtype, folder, allow_torch=options.allow_torch, limits=options.limits
+        )
+        if not given:
+            most = SLOW_LANGUAGE_WORK.get(language, MOST_WORK)
+            suite = build_suite(problem, options.dtype, np.random.default_rng(seed), options.cases, most)
+            if not suite.trials:
+                why = "; ".join(f"{name}: {reason}" for name, reason in suite.left_out.items())
+                rule = f"leaves no case that tells a right result from a wrong one ({why})"
+                raise ArgumentError(problem.slug, "--case", options.cases, rule, "Choose other cases")
+        try:
+            run.judge(program, suite.trials, progress)
+        except Rejected as ending:
+            if run.failure is None or examine is None:
+                raise
+            found = {**ending.verdict.figures, **examine(program, run.failure)}
+            raise Rejected(replace(ending.verdict, figures=found)) from None
+        verdict = Verdict(PASSED, None, f"{len(run.results)} cases")
+    except Rejected as ending:
+        verdict = ending.verdict
+    finally:
+        remove(folder)
+    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial)
+
+
+class _Run:
+    """What is known so far."""
+
+    def __init__(self, problem: Problem, options: Options, seen: Callable[[Call], None]) -> None:
+        self.problem, self.options, self.seen = problem, options, seen
+        self.results: list[CaseResult] = []
+        self.failure: Failure | None = None
+        self.trial: Trial | None = None
+
+    def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
+        with self._session(program, trials) as session:
+            earlier: list[Trial] = []
+            for number, trial in enumerate(trials):
+                progress(trial.case.name, number, len(trials))
+                side, self.trial = SIDES[number % 2], trial
+                try:
+                    self._one(session, trial, side, earlier)
+                except Died as death:
+                    raise self._cause(program, trial, side, death.words) from None
+                except Rejected as ending:
+                    raise Rejected(replace(ending.verdict, case=trial.case.name)) from None
+                earlier.append(trial)
+        self.trial = None
+
+    def _session(self, program: Program, trials: Sequence[Trial], sealed: bool = True) -> Session:
+        room = room_for(self.problem, self.options.dtype, [trial.values for trial in trials])
+        return Session(program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed)
+
+    def _one(self, session: Session, trial: Trial, side: str, earlier: Sequence[Trial]) -> None:
+        session.prepare(trial.values, trial.arrays, side)
+        call = session.call(trial.arrays)
+        self.seen(call)
+        dtype = trial.dtype
+        errors = trial.expected.errors(dtype.widen(call.output))
+        wrong = ~(errors <= 1.0)
+        worst = float(errors.max(initial=0.0))
+        if not wrong.any():
+            self.results.append(CaseResult(trial.case.name, trial.case.why, worst, call.seconds))
+            return
+        self.failure = Failure(trial, call.output, wrong)
+        missing = int((call.output.view(f"u{dtype.itemsize}") == unwritten(dtype)).sum())
+        reasons = [f"{int(wrong.sum())} of {wrong.size} voxels are wrong"]
+        if missing:
+            reasons.append("none was written" if missing == wrong.size else f"{missing} of them were never written")
+            if session.late_changes(call.output):
+                reasons.append("the output went on changing after the call had returned: work was left to others")
+        if call.returned:
+            reasons.append(f"solution returned a {call.returned}, which nobody reads: it must write `output`")
+        if any(
+            old.output_shape == trial.output_shape and old.expected.accepts(dtype.widen(call.output)) for old in earlier
+        ):
+            reasons.append("it is the answer to an earlier call")
+        figures = {"wrong": int(wrong.sum()), "voxels": wrong.size, "never_written": missing, "worst": worst}
+        raise Rejected(Verdict(WRONG_VALUES, None, "; ".join(reasons), figures))
+
+    def _cause(self, program: Program, trial: Trial, side: str, words: str) -> Rejected:
+        """Why the process died, found by running it again with more freedom."""
+        case = trial.case.name
+        freedoms: tuple[tuple[bool, str, str], ...] = (
+            (True, INPUT_MUTATED, "it writes into an input: it dies where that is impossible, and only there"),
+            (False, OUT_OF_BOUNDS, "it reads or writes outside the arrays: it dies where there is nothing to be found"),
+        )
+        for fenced, word, reason in freedoms:
+            try:
+                with self._session(program, [trial], sealed=False) as session:
+                    session.prepare(trial.values, trial.arrays, side, fenced)
+                    session.call(trial.arrays)
+            except Died:
+                continue
+            except Rejected as ending:
+                if ending.verdict.word in (INPUT_MUTATED, OUT_OF_BOUNDS):
+                    return Rejected(replace(ending.verdict, case=case))
+                return rejected(CRASH, words, case)
+            return rejected(word, reason, case)
+        return rejected(CRASH, words, case)

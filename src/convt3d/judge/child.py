@@ -1,0 +1,401 @@
+"""What runs inside the sandbox: loads somebody's kernel and calls it when told to. The judge believes nothing it says.
+
+A script of its own (child.py REQUESTS REPLIES, two file descriptors); it must not import convt3d. Requests and replies
+are lines of JSON:
+
+    load      the file: its kind, its path, the module search path; replies after the module's code has run
+    prepare   where the tensors of a case lie in the memory files; builds the arguments, and a ModelNew with its weights
+    call      runs the kernel once
+    noop      nothing
+
+A reply is {"ok": true}, or {"error": word, "detail": text}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import math
+import mmap
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+NO_ACCESS = 0
+CTYPES = {"size_t": ctypes.c_size_t, "double": ctypes.c_double}
+# Modules that hold an answer to the problems; torch has rules of its own.
+ANSWERS = (
+    "convt3d",
+    "jax",
+    "jaxlib",
+    "tensorflow",
+    "onnxruntime",
+    "openvino",
+    "mxnet",
+    "cupy",
+    "scipy.signal",
+    "scipy.ndimage",
+)
+LIBRARIES = re.compile(r"libtorch|dnnl|mkldnn|onednn|onnxruntime|openvino|xla_|tensorflow|cudnn", re.IGNORECASE)
+# Operators of torch that do the work of a stage; arithmetic, reductions, views and copies are everyone's.
+OPERATORS = re.compile(
+    r"conv(?!ert)|mkldnn|onednn|(?<!in)(?<!com)mm(?!a)|matmul|bmm|(?<![a-z])(add)?mv(?![a-z])|dot|linear(?!1d|_comb)|einsum|"
+    r"pool|(layer|group|batch|instance|rms)_norm|softmax|gelu|col2im|im2col"
+)
+
+
+class NotAllowed(ImportError):
+    """The kernel asked somebody else to do the work."""
+
+
+def the_torch() -> Any:
+    """Imported when first asked for: most kernels do without."""
+    return importlib.import_module("torch")
+
+
+class Refused(Exception):
+    """A reply that is no success."""
+
+    def __init__(self, word: str, detail: str) -> None:
+        super().__init__(word, detail)
+        self.word, self.detail = word, detail
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def forbid(names: tuple[str, ...], allow_torch: bool) -> None:
+    """An audit hook, which cannot be taken back: no import of `names`, no library with an answer, no other program, no
+    file written outside the working directory."""
+    folder, writes = os.path.realpath(os.getcwd()) + os.sep, os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "import":
+            name = str(args[0])
+            if any(name == banned or name.startswith(banned + ".") for banned in names):
+                raise NotAllowed(f"import of {name}")
+        elif event == "ctypes.dlopen" and not allow_torch and LIBRARIES.search(os.path.basename(str(args[0]))):
+            raise NotAllowed(f"library {args[0]}")
+        elif event == "open" and isinstance(args[0], (str, bytes)) and (args[2] or 0) & writes:
+            path = os.path.realpath(os.fsdecode(args[0]))
+            if not path.startswith(folder) and path != os.devnull:
+                raise NotAllowed(f"writing {path}")
+        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+            raise NotAllowed(f"start of another program ({event})")
+
+    sys.addaudithook(hook)
+
+
+def forbid_operators() -> None:
+    """torch's kernels for the CPU are replaced, for all threads and for calls from C++ too."""
+    import warnings
+
+    torch = the_torch()
+
+    library = torch.library.Library("aten", "IMPL", "CPU")
+
+    def refuser(name: str) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise NotAllowed(f"torch operator {name}")
+
+        return refuse
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for full in torch._C._dispatch_get_all_op_names():
+            space, _, name = full.partition("::")
+            if space == "aten" and OPERATORS.search(name.partition(".")[0]) and replaceable(torch, full):
+                library.impl(name, refuser(name), "CPU", allow_override=True)
+    KEPT.append(library)
+
+
+KEPT: list[Any] = []
+
+
+def replaceable(torch: Any, name: str) -> bool:
+    """An operator with a kernel of its own; one that only calls others meets the rule there."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has(name, "CPU") or has(name, "CompositeExplicitAutograd"))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """The memory files of the judge, mapped; pages named as fences have no access."""
+
+    def __init__(self) -> None:
+        self.maps: dict[int, tuple[mmap.mmap, int]] = {}
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def address(self, fd: int, size: int, writable: bool) -> int:
+        if fd not in self.maps:
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            view = mmap.mmap(fd, size, mmap.MAP_SHARED, protection)
+            self.maps[fd] = view, start_of(view)
+        return self.maps[fd][1]
+
+    def fence(self, files: list[dict[str, Any]], fences: list[tuple[int, int, int]]) -> None:
+        for file in files:
+            base = self.address(file["fd"], file["size"], file["writable"])
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if file["writable"] else 0)
+            self.libc.mprotect(base, file["size"], access)
+        for fd, offset, length in fences:
+            self.libc.mprotect(self.maps[fd][1] + offset, length, NO_ACCESS)
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("rest", ctypes.c_void_p * 6),
+    ]
+
+
+def start_of(view: mmap.mmap) -> int:
+    """The address of a mapping, read-only ones included."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    return int(buffer.buf)  # the view is never released: the mapping lives as long as the process
+
+
+# --- arrays of the kernel's kind --------------------------------------------------------------------------------------
+
+
+def numpy_array(address: int, shape: list[int], dtype: str) -> Any:
+    import numpy
+
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        kind = numpy.dtype(ml_dtypes.bfloat16)
+    else:
+        kind = numpy.dtype(dtype)
+    count = math.prod(shape)
+    raw = (ctypes.c_ubyte * (count * kind.itemsize)).from_address(address)
+    return numpy.frombuffer(raw, numpy.uint8).view(kind).reshape(shape)
+
+
+def torch_tensor(address: int, shape: list[int], dtype: str) -> Any:
+    torch = the_torch()
+
+    kind = getattr(torch, dtype)
+    count = math.prod(shape)
+    raw = (ctypes.c_ubyte * (count * kind.itemsize)).from_address(address)
+    return torch.frombuffer(raw, dtype=kind).reshape(shape)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Kernel:
+    """Builds a call from a case; `prepare` returns what `call` runs."""
+
+    def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
+        raise NotImplementedError
+
+
+class Native(Kernel):
+    """A shared library with `solution`."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.function = ctypes.CDLL(path).solution
+        except AttributeError:
+            raise Refused("wrong signature", 'the library has no symbol `solution` (C++ needs extern "C")') from None
+        except NotAllowed:
+            raise
+        except OSError as error:
+            raise Refused("compile error", f"not a library of this machine: {error}") from None
+        self.function.restype = None
+
+    def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
+        args = [
+            ctypes.c_void_p(addresses[name]) if kind == "[VAR]" else CTYPES[kind](case["values"][name])
+            for name, kind in case["parameters"]
+        ]
+        return lambda: self.function(*args)
+
+
+class Function(Kernel):
+    """`solution(...)` of a Python file."""
+
+    def __init__(self, function: Any, array: Callable[..., Any]) -> None:
+        self.function, self.array = function, array
+
+    def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
+        import inspect
+
+        shapes = case["shapes"]
+        args = [
+            self.array(addresses[name], shapes[name], case["dtype"]) if kind == "[VAR]" else case["values"][name]
+            for name, kind in case["parameters"]
+        ]
+        try:
+            inspect.signature(self.function).bind(*args)
+        except TypeError as error:
+            raise Refused("wrong signature", f"solution takes {len(args)} arguments: {error}") from None
+        except ValueError:  # a builtin without a signature: the call will tell
+            pass
+        return lambda: self.function(*args)
+
+
+class Model(Kernel):
+    """`ModelNew`: built from the case's sizes and scalars, given the weights, called with the input alone."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
+        torch = the_torch()
+        tensors = {name: torch_tensor(addresses[name], shape, case["dtype"]) for name, shape in case["shapes"].items()}
+        try:
+            model = self.model(**case["constructor"])
+        except TypeError as error:
+            raise Refused("wrong signature", f"ModelNew takes {', '.join(case['constructor'])}: {error}") from None
+        if not isinstance(model, torch.nn.Module):
+            raise Refused("wrong signature", "ModelNew must be a torch.nn.Module")
+        model = model.to(getattr(torch, case["dtype"])).eval()
+        for name in case["weights"]:
+            self._load(model, name, tensors[name])
+        x, output = tensors["input"], tensors["output"]
+
+        def call() -> None:
+            with torch.no_grad():
+                result = model(x)
+            if not isinstance(result, torch.Tensor) or result.shape != output.shape:
+                got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+                raise Refused("wrong shape", f"forward returned {got}, not {tuple(output.shape)}")
+            if result.dtype != output.dtype:
+                raise Refused("wrong dtype", f"forward returned {result.dtype}, not {output.dtype}")
+            output.copy_(result)
+
+        return call
+
+    def _load(self, model: Any, name: str, tensor: Any) -> None:
+        """Into the parameter or buffer of that name, else into the one that alone has the right number of elements
+        and shape."""
+        torch = the_torch()
+
+        known = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        words = {"kernel": ("kernel", "weight"), "conv_bias": ("conv_bias", "bias"), "scale": ("scale",)}[name]
+        shapes = [tuple(tensor.shape), (tensor.numel(),)] if name != "kernel" else [tuple(tensor.shape)]
+        fitting = [key for key, own in known.items() if tuple(own.shape) in shapes]
+        named = [key for word in words for key in fitting if key.rpartition(".")[2] == word]
+        if not named and len(fitting) != 1:
+            found = ", ".join(f"{key} {tuple(own.shape)}" for key, own in known.items()) or "none"
+            raise Refused("wrong signature", f"ModelNew needs one parameter for {name} {shapes[0]}; it has {found}")
+        with torch.no_grad():
+            target = known[(named or fitting)[0]]
+            target.copy_(tensor.reshape(target.shape))
+
+
+def load(request: dict[str, Any]) -> Kernel:
+    if request["kind"] == "native":
+        forbid(ANSWERS, request["allow_torch"])
+        return Native(request["path"])
+    sys.path[:] = request["search"]
+    uses_torch, allow_torch = request["torch"], request["allow_torch"]
+    if uses_torch:
+        torch = the_torch()
+
+        torch.set_num_threads(request["threads"])
+        if not allow_torch:
+            forbid_operators()
+    if request["triton"]:
+        import triton  # noqa: F401 - before the rules: it looks for libraries of its own
+    forbid(ANSWERS if uses_torch or allow_torch else (*ANSWERS, "torch"), uses_torch or allow_torch)
+    space = run_module(request["path"])
+    if callable(space.get("solution")):
+        return Function(space["solution"], torch_tensor if uses_torch else numpy_array)
+    if callable(space.get("ModelNew")):
+        return Model(space["ModelNew"])
+    raise Refused("wrong signature", "the file defines neither solution(...) nor ModelNew")
+
+
+def run_module(path: str) -> dict[str, Any]:
+    """As an import would, under the name `kernel`; Triton reads the source of its functions by it."""
+    specification = importlib.util.spec_from_file_location("kernel", path)
+    if specification is None or specification.loader is None:
+        raise Refused("compile error", "not a Python file")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["kernel"] = module
+    sys.dont_write_bytecode = True
+    specification.loader.exec_module(module)
+    return vars(module)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class Session:
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.kernel: Kernel | None = None
+        self.run: Callable[[], Any] | None = None
+
+    def obey(self, request: dict[str, Any]) -> dict[str, Any]:
+        word = request["do"]
+        if word == "load":
+            self.kernel = load(request)
+        elif word == "prepare" and self.kernel is not None:
+            self.memory.fence(request["files"], request["fences"])
+            addresses = {name: self.memory.maps[fd][1] + offset for name, (fd, offset) in request["places"].items()}
+            self.run = self.kernel.prepare(request, addresses)
+        elif word == "call" and self.run is not None:
+            returned = self.run()
+            if returned is not None:
+                return {"ok": True, "returned": type(returned).__name__}
+        return {"ok": True}
+
+
+def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return session.obey(request)
+    except Refused as refusal:
+        return {"error": refusal.word, "detail": refusal.detail}
+    except MemoryError as error:
+        return {"error": "crash", "detail": f"out of memory: {error}".rstrip(": ")}
+    except SyntaxError as error:
+        return {"error": "compile error", "detail": "".join(traceback.format_exception_only(error)).strip()[-2000:]}
+    except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, NotAllowed):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            return {"error": "not allowed", "detail": str(cause)}
+        if isinstance(error, SystemExit):
+            return {"error": "crash", "detail": f"the kernel ended the process (exit {error.code!r})"}
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" (line {last[0].lineno} of {os.path.basename(last[0].filename)})" if last else ""
+        return {"error": "crash", "detail": f"{type(error).__name__}: {str(error)[:1000]}{where}"}
+
+
+def main() -> None:
+    requests = os.fdopen(int(sys.argv[1]), "rb", buffering=0)
+    replies = int(sys.argv[2])
+    session = Session()
+    write, encode = os.write, json.dumps
+    pending = b""
+    while True:
+        while b"\n" not in pending:
+            data = requests.read(65536)
+            if not data:
+                os._exit(0)
+            pending += data
+        line, _, pending = pending.partition(b"\n")
+        write(replies, encode(answer(session, json.loads(line))).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""How a file becomes something that can be called: by its name and its imports, compiled where that is needed.
+
+| file | becomes |
+|---|---|
+| .py with `solution` or `ModelNew` | a module; torch tensors if it imports torch, else numpy arrays |
+| .py that imports triton | the same, through Triton's interpreter |
+| .c, .cc, .cpp, .cxx | a shared library, by the system's compiler |
+| .so, .dylib | used as it is |
+| .cu | compiled by nvcc if there is one, and not run |
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ArgumentError, described
+from ..spec.dtypes import DType
+from ..spec.problem_file import TENSOR
+from ..spec.problems import PROBLEMS, Problem
+from .sandbox import Ended, Limits, Sandbox, TimedOut
+from .verdict import COMPILE_ERROR, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
+
+C_SUFFIXES = (".c",)
+CPP_SUFFIXES = (".cc", ".cpp", ".cxx")
+LIBRARY_SUFFIXES = (".so", ".dylib")
+COMPILERS = {"c": ("cc", "gcc", "clang"), "cpp": ("c++", "g++", "clang++")}
+STANDARDS = {"c": "-std=gnu11", "cpp": "-std=gnu++17"}
+REALS = {"float32": "float", "float64": "double", "float16": "_Float16", "bfloat16": "__bf16"}
+MOST_SOURCE = 4_000_000  # bytes
+HEADER = re.compile(r"convt3d problem:\s*([a-z0-9-]+)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A file that can be loaded by the kernel's process. `kind`: python or native."""
+
+    kind: str
+    path: str
+    language: str
+    torch: bool = False
+    triton: bool = False
+    allow_torch: bool = False
+
+
+def language_of(path: str) -> str:
+    """python, triton, c, cpp, library or cuda."""
+    _check_file(path)
+    suffix = Path(path).suffix.lower()
+    known = {".py": "python", ".cu": "cuda", **dict.fromkeys(C_SUFFIXES, "c"), **dict.fromkeys(CPP_SUFFIXES, "cpp")}
+    known |= dict.fromkeys(LIBRARY_SUFFIXES, "library")
+    if suffix not in known:
+        rule = f"must end in one of {', '.join(known)}"
+        raise ArgumentError("judge", "FILE", path, rule, "Name the file by its language; `convt3d starter` does")
+    if suffix == ".py" and "triton" in imports(path):
+        return "triton"
+    return known[suffix]
+
+
+def problem_of(path: str, slug: str | None) -> Problem:
+    """The one asked for, or the one that the header `convt3d problem: SLUG` names."""
+    language = language_of(path)
+    if slug is None:
+        found = None if language == "library" else HEADER.search(_text(path))
+        if not found:
+            rule = "must be given, since FILE has no line `convt3d problem: SLUG`"
+            raise ArgumentError("judge", "--problem", described("nothing"), rule, "Name the problem (`convt3d list`)")
+        slug = found[1]
+    return PROBLEMS[slug]
+
+
+def _check_file(path: str) -> None:
+    try:
+        size = os.path.getsize(path)
+        readable = os.path.isfile(path) and os.access(path, os.R_OK)
+    except OSError:
+        readable, size = False, 0
+    if not readable:
+        raise ArgumentError("judge", "FILE", path, "must be a file that can be read", "Check its name")
+    if size > MOST_SOURCE and Path(path).suffix.lower() not in LIBRARY_SUFFIXES:
+        raise ArgumentError("judge", "FILE", path, f"must be source of at most {MOST_SOURCE} bytes", "Split it")
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def imports(path: str) -> set[str]:
+    """The packages a Python file imports anywhere; nothing for one that does not parse."""
+    try:
+        tree = ast.parse(_text(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def make_program(
+    path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits
+) -> Program:
+    """Ready to be loaded; compiled into `folder`. Raises Rejected where the compiler refuses."""
+    language = language_of(path)
+    path = os.path.abspath(path)
+    if language in ("python", "triton"):
+        used = imports(path)
+        return Program(
+            "python", path, language, "torch" in used or language == "triton", language == "triton", allow_torch
+        )
+    if language == "library":
+        return Program("native", path, language, allow_torch=allow_torch)
+    if language == "cuda":
+        _compile_cuda(path, problem, dtype, folder, limits)
+    return Program(
+        "native", _compile(path, language, problem, dtype, folder, limits), language, allow_torch=allow_torch
+    )
+
+
+def compiler_of(language: str) -> str | None:
+    if language == "cuda":
+        return shutil.which("nvcc")
+    named = os.environ.get({"c": "CC", "cpp": "CXX"}[language])
+    return next((found for name in (named, *COMPILERS[language]) if name and (found := shutil.which(name))), None)
+
+
+def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
+    compiler = compiler_of(language)
+    if compiler is None:
+        names = " or ".join(COMPILERS[language])
+        rule = f"needs a compiler of this machine ({names}), and there is none"
+        raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
+    library, caller = os.path.join(folder, "kernel.so"), os.path.join(folder, f"call.{language}")
+    Path(caller).write_text(_call_text(path, problem, language), encoding="utf-8")
+    flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", *_macros(dtype)]
+    plain = [flag for flag in flags if flag not in ("-fopenmp", "-march=native")]  # not every compiler has them
+    for choice in (flags, plain):
+        code, told = _run([compiler, *choice, "-shared", caller, "-o", library, "-lm"], folder, limits)
+        if code == 0:
+            return library
+    code, alone = _run([compiler, *plain, "-w", "-fsyntax-only", path], folder, limits)
+    if code:
+        raise rejected(COMPILE_ERROR, alone)
+    raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
+
+
+def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> None:
+    """Always ends in a verdict: there is no GPU here to run it."""
+    compiler = compiler_of("cuda")
+    if compiler is None:
+        raise rejected(NOT_RUN, "not even compiled: there is no nvcc here, and no GPU is asked for")
+    reals = {**REALS, "float16": "__half", "bfloat16": "__nv_bfloat16"}
+    macros = [f"-DCONVT3D_REAL={reals[dtype.name]}", *_macros(dtype)[1:]]
+    code, told = _run([compiler, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)
+    if code:
+        raise rejected(COMPILE_ERROR, told)
+    raise rejected(NOT_RUN, "nvcc accepts it; nothing was run, so nothing is known about its results")
+
+
+def _macros(dtype: DType) -> list[str]:
+    """What the starters are written with: the type of the arrays, and the type sums run in."""
+    return [f"-DCONVT3D_REAL={REALS[dtype.name]}", f"-DCONVT3D_SUM={REALS[dtype.accumulate]}"]
+
+
+def _call_text(path: str, problem: Problem, language: str) -> str:
+    """The file, and a call of its solution with the types of the problem: what C would convert in silence is refused,
+    in this call only."""
+    declared, passed = [], []
+    for p in problem.parameters:
+        kind = "CONVT3D_REAL *" if p.type == TENSOR else f"{p.type} "
+        declared.append(f"{kind}convt3d_{p.name}")
+        passed.append(f"convt3d_{p.name}")
+    strict = ["-Wfloat-conversion"] + ["-Wincompatible-pointer-types", "-Wimplicit-function-declaration"] * (
+        language == "c"
+    )
+    pragmas = "".join(f'#pragma GCC diagnostic error "{flag}"\n' for flag in strict)
+    call = f"void convt3d_call({', '.join(declared)}) {{\n    solution({', '.join(passed)});\n}}\n"
+    return f'#include <stddef.h>\n#include "{path}"\n{pragmas}{call}'
+
+
+def _run(argv: Sequence[str], folder: str, limits: Limits) -> tuple[int, str]:
+    """A compiler's exit code and the beginning of what it printed."""
+    with Sandbox([str(shutil.which(argv[0])), *argv[1:]], limits, may_exec=True, folder=folder) as box:
+        try:
+            code = box.run()
+        except TimedOut:
+            raise rejected(TIME_OUT, f"the compiler took more than {limits.start_seconds:g} s") from None
+        except Ended as ended:
+            raise rejected(COMPILE_ERROR, f"the compiler did not end well: {ended.words()}") from None
+    return code, box.text[:2000]

@@ -1,0 +1,273 @@
+"""Runs a program with limits and takes everything away afterwards: processes, temporary files, what it printed.
+
+    with Sandbox(argv, limits, fds=[theirs]) as box:
+        line, moment = box.read_reply(ours, seconds)
+
+Time is told by this process's clock. The program's parent is a keeper (keeper.py), which freezes and kills it with all
+its descendants; whatever the program says about itself has no part in that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+KEEPER = Path(__file__).with_name("keeper.py")
+GIGABYTE = 2**30
+THREAD_SPACE = 2**27  # addresses, not memory, that a library reserves for each of its threads
+MOST_OUTPUT = 16384  # bytes of what the program printed that are kept, from its end
+MOST_REPLY = 65536
+PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseconds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use. Seconds are of the wall clock, for each thing it is asked; memory is what it and its
+    descendants hold together, and bounds the addresses of each."""
+
+    seconds: float = 20.0
+    start_seconds: float = 60.0
+    memory: int = 6 * GIGABYTE
+    processes: int = 32
+    file_bytes: int = GIGABYTE // 4
+
+    def rlimits(self) -> dict[str, int]:
+        return {
+            "RLIMIT_AS": self.memory + THREAD_SPACE * (os.cpu_count() or 1),
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),
+            "RLIMIT_NOFILE": 256,
+        }
+
+
+class Ended(Exception):
+    """The program is no longer there: exit code, or minus the signal; or None with the limit it went over."""
+
+    def __init__(self, status: int | None, over: str = "") -> None:
+        super().__init__(status, over)
+        self.status, self.over = status, over
+
+    def words(self) -> str:
+        if self.over:
+            return f"it used {self.over}"
+        if self.status is not None and self.status < 0:
+            with suppress(ValueError):
+                return f"it was ended by {signal.Signals(-self.status).name}"
+        return f"it ended itself with exit code {self.status}"
+
+
+class TimedOut(Exception):
+    """No answer within the limit."""
+
+
+class Sandbox:
+    """One program, from its start to the removal of its last trace."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        limits: Limits,
+        *,
+        fds: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        may_exec: bool = False,
+        folder: str | None = None,
+    ) -> None:
+        self.limits = limits
+        self.printed = b""
+        self.pid = 0
+        self._status: int | None = None
+        self._over = ""
+        self._own_folder = folder is None
+        self.folder = folder or tempfile.mkdtemp(prefix="convt3d-judge-")
+        self._output, theirs = os.pipe()
+        os.set_blocking(self._output, False)
+        orders = {
+            "argv": list(argv),
+            "env": {**_environment(self.folder), **(environment or {})},
+            "cwd": self.folder,
+            "limits": limits.rlimits(),
+            "fds": list(fds),
+            "output": theirs,
+            "writable": [self.folder],
+            "exec": may_exec,
+            "bytes": limits.memory,
+            "processes": limits.processes,
+        }
+        listening, self._orders = os.pipe()
+        self._news, speaking = os.pipe()
+        try:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), json.dumps(orders)],
+                stdin=listening,
+                stdout=speaking,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[*fds, theirs],
+                start_new_session=True,
+                env={},
+            )
+        finally:
+            for fd in (theirs, listening, speaking):
+                os.close(fd)
+        self._pending = b""
+        self._answer: dict[str, Any] | None = None
+
+    def __enter__(self) -> Sandbox:
+        self._await_news(lambda: bool(self.pid))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.write(self._orders, b"end\n")
+        try:
+            self._keeper.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        if self._keeper.returncode and self.pid:  # somebody killed the keeper: what can still be found goes too
+            with suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._drain()
+        for fd in (self._output, self._orders, self._news):
+            os.close(fd)
+        if self._own_folder:
+            remove(self.folder)
+
+    @property
+    def text(self) -> str:
+        """The end of what the program printed."""
+        return self.printed.decode("utf-8", "replace").strip()
+
+    def read_reply(self, fd: int, seconds: float) -> tuple[bytes, float]:
+        """One line from `fd`, and the moment it was here. Raises Ended or TimedOut."""
+        deadline = time.perf_counter() + seconds
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            for watched in (fd, self._news, self._output):
+                selector.register(watched, selectors.EVENT_READ)
+            while True:
+                left = deadline - time.perf_counter()
+                if left <= 0:
+                    raise TimedOut
+                ready = {key.fd for key, _ in selector.select(left)}
+                now = time.perf_counter()
+                if fd in ready:
+                    data = os.read(fd, MOST_REPLY)
+                    line += data
+                    if b"\n" in line or len(line) > MOST_REPLY:
+                        return line.partition(b"\n")[0], now
+                    if not data:
+                        selector.unregister(fd)
+                if self._output in ready and not self._drain():
+                    selector.unregister(self._output)
+                if self._news in ready:
+                    self._read_news()
+                    if self._status is not None or self._over:
+                        raise Ended(self._status, self._over)
+
+    def run(self) -> int:
+        """Waits until the program has ended by itself; its exit code. Raises Ended for a signal, or TimedOut."""
+        unused, other = os.pipe()
+        try:
+            self.read_reply(unused, self.limits.start_seconds)
+        except Ended as ended:
+            if ended.status is None or ended.status < 0:
+                raise
+            return ended.status
+        finally:
+            os.close(unused)
+            os.close(other)
+        raise TimedOut
+
+    def stop(self) -> int:
+        """Freezes the program; how many other processes of its making are alive."""
+        self._answer = None
+        self._tell(b"stop\n")
+        self._await_news(lambda: self._answer is not None)
+        return int(self._answer["others"]) if self._answer else 0
+
+    def resume(self) -> None:
+        """Directly, without the keeper: the clock is running."""
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGCONT)
+
+    def maps(self) -> str:
+        """Which files the program has in its memory."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.pid}/maps").read_text(errors="replace")
+        return ""
+
+    def _tell(self, order: bytes) -> None:
+        try:
+            os.write(self._orders, order)
+        except OSError:
+            raise Ended(self._status, self._over or "a signal against its keeper") from None
+
+    def _await_news(self, known: Any) -> None:
+        deadline = time.monotonic() + PATIENCE
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._news, selectors.EVENT_READ)
+            while not known():
+                if self._status is not None or self._over:
+                    raise Ended(self._status, self._over)
+                if time.monotonic() > deadline:
+                    raise TimedOut
+                if selector.select(0.5):
+                    self._read_news()
+
+    def _read_news(self) -> None:
+        data = os.read(self._news, MOST_REPLY)
+        if not data and self._status is None and not self._over:
+            self._over = "a signal against its keeper"
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self.pid = message.get("pid", self.pid)
+            self._status = message.get("status", self._status)
+            self._over = message.get("over", self._over)
+            if "others" in message:
+                self._answer = message
+
+    def _drain(self) -> bool:
+        """Takes what was printed, keeps its end; False at the end of the pipe."""
+        try:
+            data = os.read(self._output, 1 << 16)
+        except BlockingIOError:
+            return True
+        self.printed = (self.printed + data)[-MOST_OUTPUT:]
+        return bool(data)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Nothing of the caller's but the way to programs; caches and temporary files go to `folder`."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+    places = dict.fromkeys(("HOME", "TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"), folder)
+    return {**kept, **places, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def remove(folder: str) -> None:
+    """Also what was made unreadable on purpose."""
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                os.chmod(os.path.join(root, name), 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,265 @@
+"""A conversation with one kernel: write the inputs, ask for a call, take the output, look for traces of foul play.
+
+Between two calls the kernel's process stands still. The inputs of a call are written while it does, the clock starts
+when it is let go and stops when its reply is here, and the output is copied after it was stopped again: work that is
+not done by then is not in the copy. Timed calls and others are the same to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..front.verify import Storage
+from ..plan.cores import get_num_threads
+from ..spec.dtypes import DType
+from ..spec.problems import Problem
+from .arena import Arena, region_bytes, tensor_bytes
+from .child import LIBRARIES
+from .languages import Program
+from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, TIME_OUT, WORDS, rejected
+
+CHILD = Path(__file__).with_name("child.py")
+EMPTY_CALLS = 8
+LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What one call left: a copy of the output, the seconds it took, the type of a value it returned."""
+
+    output: Storage
+    seconds: float
+    returned: str | None
+
+
+class Died(Exception):
+    """The kernel's process ended by a signal; the reason may lie in the memory around its arrays."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+
+
+class Session:
+    """A kernel's process, from its start to its end. `sealed`: its inputs cannot be written."""
+
+    def __init__(
+        self,
+        program: Program,
+        problem: Problem,
+        dtype: DType,
+        room: tuple[int, int],
+        limits: Limits,
+        *,
+        sealed: bool = True,
+    ) -> None:
+        self.program, self.problem, self.dtype, self.limits = program, problem, dtype, limits
+        self.arena = Arena(*room, sealed)
+        theirs, self._requests = os.pipe()
+        self._replies, their_replies = os.pipe()
+        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
+        memory = max(limits.memory, GIGABYTE + 8 * sum(room))
+        own = Limits(limits.seconds, limits.start_seconds, memory, limits.processes, limits.file_bytes)
+        try:
+            self.box = Sandbox(
+                argv, own, fds=[theirs, their_replies, *self.arena.fds], environment=_environment(program)
+            )
+        finally:
+            os.close(theirs)
+            os.close(their_replies)
+        self._shape: tuple[int, ...] = ()
+        self.overhead = 0.0
+
+    def __enter__(self) -> Session:
+        try:
+            self.box.__enter__()
+            self._load()
+        except (Ended, TimedOut):
+            self.__exit__()
+            raise rejected(CRASH, "its process did not start") from None
+        except Died as death:  # no array was there yet
+            self.__exit__()
+            raise rejected(CRASH, death.words) from None
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.box.close()
+        self.arena.close()
+        os.close(self._requests)
+        os.close(self._replies)
+
+    def _load(self) -> None:
+        """The overhead of an empty call is measured before anything of the kernel's runs."""
+        self._ask({"do": "noop"}, self.limits.start_seconds)
+        times = []
+        for _ in range(EMPTY_CALLS):
+            self._frozen()
+            times.append(self._timed({"do": "noop"})[1])
+        self.overhead = min(times)
+        request = {
+            "do": "load",
+            "kind": self.program.kind,
+            "path": self.program.path,
+            "torch": self.program.torch,
+            "triton": self.program.triton,
+            "allow_torch": self.program.allow_torch,
+            "search": search_path(),
+            "threads": get_num_threads(),
+        }
+        self._ask(request, self.limits.start_seconds)
+
+    def prepare(
+        self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", fenced: bool = True
+    ) -> None:
+        """Lays out a case and tells the kernel's process where it is; of its data only the weights are there yet."""
+        shapes = self.problem.shapes(values)
+        self.arena.lay(tensor_bytes(shapes, self.dtype), side, fenced)
+        for name in self.problem.operand_names:
+            self.arena.write(name, arrays[name])
+        request = {
+            "do": "prepare",
+            "dtype": self.dtype.name,
+            "values": dict(values),
+            "shapes": shapes,
+            "parameters": [(p.name, p.type) for p in self.problem.parameters],
+            "weights": self.problem.operand_names,
+            "constructor": constructor(self.problem, values),
+            **self.arena.description(),
+        }
+        self.box.resume()
+        self._ask(request, self.limits.start_seconds)
+        self._frozen()
+        self._shape = shapes["output"]
+
+    def call(self, arrays: Mapping[str, Storage]) -> Call:
+        """One call on fresh data of the prepared shapes."""
+        for name, array in arrays.items():
+            self.arena.write(name, array)
+        self.arena.clear_output(self.dtype)
+        reply, seconds = self._timed({"do": "call"})
+        others = self._frozen()
+        output = self.arena.read_output(self.dtype, self._shape)
+        call = Call(output, max(0.0, seconds - self.overhead), reply.get("returned"))
+        self._inspect(arrays, others)
+        return call
+
+    def _frozen(self) -> int:
+        try:
+            return self.box.stop()
+        except TimedOut:
+            raise rejected(CRASH, "it could not be stopped") from None
+        except Ended as ended:
+            raise self._ending(ended) from None
+
+    def _inspect(self, arrays: Mapping[str, Storage], others: int) -> None:
+        damage = self.arena.damage(self.dtype.itemsize)
+        if damage:
+            raise rejected(OUT_OF_BOUNDS, damage)
+        for name, array in arrays.items():
+            if not self.arena.holds(name, array):
+                raise rejected(INPUT_MUTATED, f"`{name}` is not what it was before the call")
+        if others:
+            raise rejected(NOT_ALLOWED, f"{others} other processes were left running when the call returned")
+        if not self.program.allow_torch and not self.program.torch:
+            found = LIBRARIES.search("\n".join(os.path.basename(line) for line in self.box.maps().splitlines()))
+            if found:
+                raise rejected(NOT_ALLOWED, f"a library with an answer is loaded ({found[0]})")
+
+    def late_changes(self, output: Storage) -> bool:
+        """Whether the output goes on changing after the call has returned."""
+        self.box.resume()
+        time.sleep(LATE)
+        with suppress(Ended, TimedOut):
+            self.box.stop()
+        return bool((self.arena.read_output(self.dtype, output.shape).view("u1") != output.view("u1")).any())
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _timed(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], float]:
+        """For a process that stands still: the request waits in its pipe before the clock starts."""
+        self._send(request)
+        begun = time.perf_counter()
+        self.box.resume()
+        reply, ended = self._receive(self.limits.seconds)
+        return reply, ended - begun
+
+    def _ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        self._send(request)
+        return self._receive(seconds)[0]
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the reply will tell
+            os.write(self._requests, json.dumps(request).encode() + b"\n")
+
+    def _receive(self, seconds: float) -> tuple[Mapping[str, Any], float]:
+        try:
+            line, moment = self.box.read_reply(self._replies, seconds)
+        except TimedOut:
+            raise rejected(TIME_OUT, f"no answer within {seconds:g} s") from None
+        except Ended as ended:
+            raise self._ending(ended) from None
+        try:
+            reply = json.loads(line)
+            word = reply.get("error")
+        except (ValueError, AttributeError, RecursionError):
+            raise rejected(CRASH, "its reply is not understood: the kernel wrote to the judge's pipe") from None
+        if word is not None:
+            raise rejected(word if word in WORDS[1:] else CRASH, self._told(str(reply.get("detail", ""))[:2000]))
+        return reply, moment
+
+    def _ending(self, ended: Ended) -> Exception:
+        words = self._told(ended.words())
+        return Died(words) if ended.status is not None and ended.status < 0 else rejected(CRASH, words)
+
+    def _told(self, words: str) -> str:
+        text = self.box.text
+        return f"{words}; it printed: {text[-600:]}" if text else words
+
+
+def room_for(problem: Problem, dtype: DType, every: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Bytes of the memory files, inputs and output, in which each case with these values has room."""
+    rooms = []
+    for values in every:
+        sizes = tensor_bytes(problem.shapes(values), dtype)
+        output = region_bytes(sizes.pop("output"))
+        rooms.append((sum(map(region_bytes, sizes.values())), output))
+    return max(inputs for inputs, _ in rooms), max(output for _, output in rooms)
+
+
+def constructor(problem: Problem, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of ModelNew: the problem's sizes, three of a kind as a tuple, without those of the data."""
+    triples = {name[:-2] for name in values if name.endswith("_d")}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        stem = name[:-2]
+        if stem in triples and name[-2:] in ("_d", "_h", "_w"):
+            key = "kernel_size" if stem == "kernel" else stem
+            found[key] = [values[f"{stem}_{axis}"] for axis in "dhw"]
+        elif name not in ("batch_size", "depth", "height", "width"):
+            found[name] = value
+    return found
+
+
+def search_path() -> list[str]:
+    """Where the kernel's process finds modules: as here, without this project's own source."""
+    source = Path(__file__).resolve().parents[2]
+    return [path for path in sys.path if path and Path(path).resolve() != source]
+
+
+def _environment(program: Program) -> dict[str, str]:
+    threads = str(get_num_threads())
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
+    return {**dict.fromkeys(names, threads), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}

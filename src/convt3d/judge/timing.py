@@ -1,0 +1,157 @@
+"""Times a kernel that has passed, in turns with its peers: new data in every round, and every result compared.
+
+In each round all contenders get the same fresh arrays, in an order that rotates; the kernel's process stands still
+while others run. The kernel's time is from the moment its process is let go to its reply, by this process's clock,
+less what the same takes for an empty request.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..front.verify import Storage, compare, sampled_check
+from ..spec.dtypes import DType
+from ..spec.problem_file import Case
+from ..spec.problems import Problem
+from .cases import trial_of, work
+from .check import Options
+from .languages import make_program
+from .peers import CHANNELS_LAST, EAGER, OWN, peers
+from .sandbox import remove
+from .session import Died, Session, room_for
+from .verdict import CRASH, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
+
+KERNEL = "your kernel"
+PAUSE = 0.05  # seconds between contenders: threads of the one before that still spin go to sleep
+MOST_EXACT_WORK = 20_000_000  # multiply-adds up to which each round has its own float64 meaning
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Seconds of each contender, round by round (the warm-up is not among them); peers that could not run."""
+
+    verdict: Verdict
+    seed: int
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Time of each other contender over the kernel's, median over the rounds; above 1 the kernel is faster."""
+        own = self.seconds.get(KERNEL, ())
+        return {
+            name: statistics.median(a / b for a, b in zip(times, own, strict=True))
+            for name, times in self.seconds.items()
+            if name != KERNEL and own
+        }
+
+    @property
+    def best_peer(self) -> str | None:
+        found = [name for name in (EAGER, CHANNELS_LAST) if name in self.seconds]
+        return min(found, key=self.median) if found else None
+
+
+def time_file(
+    path: str,
+    problem: Problem,
+    values: Mapping[str, Any],
+    options: Options,
+    rounds: int,
+    progress: Callable[[int], None] = lambda number: None,
+) -> Timing:
+    """Of a file that `check` has passed."""
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    folder = tempfile.mkdtemp(prefix="convt3d-judge-")
+    dtype, limits = options.dtype, options.limits
+    race = _Race(problem, values, dtype, np.random.default_rng(seed))
+    try:
+        program = make_program(path, problem, dtype, folder, allow_torch=options.allow_torch, limits=limits)
+        with Session(program, problem, dtype, room_for(problem, dtype, [values]), limits) as session:
+            for number in range(rounds + 1):
+                progress(number)
+                race.round(session, number)
+        verdict = Verdict(PASSED, None, f"{rounds + 1} results of each contender compared")
+    except Died as death:
+        verdict = Verdict(CRASH, "timed", death.words)
+    except Rejected as ending:
+        verdict = replace(ending.verdict, case="timed")
+    finally:
+        remove(folder)
+    if verdict.word != PASSED:
+        return Timing(verdict, seed)
+    return Timing(verdict, seed, {name: tuple(times[1:]) for name, times in race.seconds.items()}, race.missing)
+
+
+class _Race:
+    """The contenders and their times."""
+
+    def __init__(self, problem: Problem, values: Mapping[str, Any], dtype: DType, rng: np.random.Generator) -> None:
+        self.problem, self.values, self.dtype, self.rng = problem, values, dtype, rng
+        self.peers = peers(problem, values, dtype)
+        self.seconds: dict[str, list[float]] = {name: [] for name in (KERNEL, *self.peers)}
+        self.missing: dict[str, str] = {}
+
+    def round(self, session: Session, number: int) -> None:
+        wide = self.problem.make_inputs(self.values, self.rng)
+        arrays = {name: self.dtype.narrow(wide.pop(name)) for name in list(wide)}
+        names = [name for name in self.seconds if name not in self.missing]
+        turn = number % len(names)
+        results: dict[str, Storage] = {}
+        for name in (*names[turn:], *names[:turn]):
+            time.sleep(PAUSE)
+            if name == KERNEL:
+                session.prepare(self.values, arrays)
+                call = session.call(arrays)
+                results[name], seconds = call.output, call.seconds
+            else:
+                try:
+                    results[name], seconds = self.peers[name](arrays)
+                except Exception as error:  # such as an operator PyTorch does not have for this type
+                    self.missing[name] = str(error).splitlines()[0][:200]
+                    del self.seconds[name]
+                    continue
+            self.seconds[name].append(seconds)
+        self._compare(arrays, results)
+
+    def _compare(self, arrays: Mapping[str, Storage], results: Mapping[str, Storage]) -> None:
+        """Every voxel of every result: with the meaning where that is affordable, else with convt3d's result, which is
+        then compared with the meaning on sampled voxels."""
+        accepts = self._judge(arrays, results[OWN])
+        if not accepts(results[KERNEL]):
+            raise rejected(WRONG_VALUES, "a timed result is wrong")
+        for name, result in results.items():
+            if not accepts(result):
+                self.missing[name] = "its results lie outside the tolerance"
+                self.seconds.pop(name, None)
+
+    def _judge(self, arrays: Mapping[str, Storage], own: Storage) -> Callable[[Storage], bool]:
+        dtype, problem = self.dtype, self.problem
+        if work(problem, self.values) <= MOST_EXACT_WORK:
+            case = Case("timed", "", dict(self.values))
+            expected = trial_of(problem, case, dtype, arrays, self.rng).expected
+            return lambda result: expected.accepts(dtype.widen(result))
+        pipeline = problem.pipeline(self.values)
+        operands = [arrays[name] if name == "kernel" else arrays[name].reshape(-1) for name in problem.operand_names]
+        check = sampled_check(pipeline, arrays["input"], operands, own, dtype, self.rng)
+        if not check.passed:
+            raise rejected(WRONG_VALUES, "convt3d's own result is wrong here: please report these sizes")
+        kernel = problem.shapes(self.values)["kernel"]
+        terms = kernel[0] // int(self.values.get("groups", 1)) * int(np.prod(kernel[2:]))
+        wide = dtype.widen(own)
+
+        def close(result: Storage) -> bool:
+            found = compare(dtype.widen(result), wide, dtype, terms)
+            return found.worst <= 2 * found.tolerance  # both sides are rounded
+
+        return close

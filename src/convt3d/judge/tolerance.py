@@ -1,0 +1,158 @@
+"""How far an honest result may lie from its meaning, voxel by voxel: rounding errors are played through the stages.
+
+The convolution of n products p has, summed in any order in a type of unit roundoff u, an error of about
+u * sqrt(n) * sqrt(sum of p^2); every stage after it rounds what it reads and what it writes. Random errors of that size
+are added to the float64 meaning several times, and the spread of the results is the scale of the tolerance: MARGIN
+times it, and the one rounding with which the result is stored. A 16-bit kernel may also store each stage's value.
+
+A sum of products that were rounded to bfloat16 or TF32 is off by 2^-9 or 2^-12 of the same scale: more than MARGIN *
+sqrt(n) * 2^-24 for every n below a hundred thousand, so lower precision than was asked for fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline
+from ..spec.reference import MEANINGS
+from ..spec.rewrite import round_scalars
+from ..spec.stages import ConvTranspose3d, Softmax
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+MARGIN = 16.0
+STORED_MARGIN = 2.0  # of values stored between stages, each off by at most half a unit in its last place
+PLAYS = 8
+STAGE_ROUNDINGS = 4.0  # of an elementary function, in units of the roundoff
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """The meaning of a case, and how far from it each voxel may be."""
+
+    values: Array
+    tolerance: Array
+    dtype: DType
+
+    def errors(self, actual: Array) -> Array:
+        """|actual - expected| over the tolerance; infinite where a number is missing or NaN."""
+        stored = self.dtype.widen(self.dtype.narrow(self.values))
+        finite = np.isfinite(stored)
+        with np.errstate(all="ignore"):
+            off = np.abs(actual - self.values) / self.tolerance
+            same = (actual == stored) | (np.isnan(actual) & np.isnan(stored))
+        ratio = np.where(finite, off, np.where(same, 0.0, np.inf))
+        ratio[np.isnan(ratio)] = np.inf
+        return ratio
+
+    def accepts(self, actual: Array) -> bool:
+        return bool((self.errors(actual) <= 1.0).all())
+
+
+def expectation(
+    pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], rng: np.random.Generator
+) -> Expectation:
+    """Of a pipeline without kept values; `x` and `operands` are what the stored arrays hold, vectors 1-D."""
+    pipeline = round_scalars(pipeline, dtype)
+    chain = _Chain(pipeline, x, operands)
+    exact = chain.play(lambda stage, value, length, spread: value)
+    unit = float(np.finfo(dtype.accumulate).eps) / 2
+    spreads = _spread(chain, exact, rng, unit, stored=0.0)
+    tolerance = MARGIN * spreads
+    if dtype.storage != dtype.accumulate:
+        tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, stored=dtype.eps / 2)
+    tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
+    return Expectation(exact, tolerance, dtype)
+
+
+def smallest(dtype: DType) -> float:
+    """The spacing of numbers around zero."""
+    return 2.0**-133 if dtype.name == "bfloat16" else float(np.finfo(dtype.storage).smallest_subnormal)
+
+
+def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, stored: float) -> Array:
+    """Root mean square of the change that errors of `unit` in sums, or of `stored` at each stage's end, make."""
+
+    def disturb(last: bool, value: Array, length: int, spread: Array) -> Array:
+        noise = unit * (np.sqrt(length) * spread + STAGE_ROUNDINGS * np.abs(value)) * rng.standard_normal(value.shape)
+        if stored and not last:
+            noise = noise + stored * np.abs(value) * rng.choice((-1.0, 1.0), value.shape)
+        disturbed: Array = value + noise
+        return disturbed
+
+    total = np.zeros_like(exact)
+    with np.errstate(all="ignore"):
+        for _ in range(PLAYS):
+            total = np.hypot(total, chain.play(disturb) - exact)  # squares of 1e300 would overflow
+    total[~np.isfinite(total)] = 0.0
+    total /= np.sqrt(PLAYS)
+    # Few plays may by chance leave a voxel almost alone: none is better off than the middle one of its channel.
+    floored: Array = np.maximum(total, np.median(total, axis=(2, 3, 4), keepdims=True))
+    return floored
+
+
+class _Chain:
+    """A pipeline's stages with everything that stays the same between plays."""
+
+    def __init__(self, pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> None:
+        self.pipeline, self.x = pipeline, x
+        self.own = [
+            [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
+            for index in range(len(pipeline.stages))
+        ]
+        self._conv: dict[bytes, tuple[Array, Array, int]] = {}
+
+    def play(self, disturb: Any) -> Array:
+        """The value after all stages; `disturb(last, value, length, spread)` follows each of them: `length` terms
+        were summed, and `spread` is the root of the sum of their squares (0 where nothing was summed)."""
+        value, last = self.x, len(self.pipeline.stages) - 1
+        with np.errstate(all="ignore"):
+            for index, stage in enumerate(self.pipeline.stages):
+                if isinstance(stage, ConvTranspose3d):
+                    value, spread, length = self._convolve(stage, value, index)
+                else:
+                    value, spread, length = _apply(stage, value, self.own[index])
+                value = disturb(index == last, value, length, spread)
+        return value
+
+    def _convolve(self, stage: ConvTranspose3d, value: Array, index: int) -> tuple[Array, Array, int]:
+        """Kept, since the plays of a pipeline that begins with its convolution all repeat it."""
+        key = value.tobytes() if index else b""
+        if key not in self._conv:
+            weight, *bias = self.own[index]
+            meaning = MEANINGS[ConvTranspose3d]
+            spread = np.sqrt(meaning(stage, value**2, weight**2, *[b**2 for b in bias]))
+            # Fast algorithms spread their errors over all voxels, those no tap reaches among them.
+            spread = np.maximum(spread, 0.25 * np.sqrt(np.mean(spread**2)))
+            self._conv.clear()
+            length = weight.shape[0] // stage.groups * prod(weight.shape[2:])
+            self._conv[key] = meaning(stage, value, weight, *bias), spread, length
+        return self._conv[key]
+
+
+_REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
+
+
+def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array, int]:
+    """A stage, the root of the sum of squares of what it sums as its result sees it, and how many that are."""
+    after = MEANINGS[type(stage)](stage, value, *(own or ([stage.other] if hasattr(stage, "other") else [])))
+    over = getattr(stage, "over", None)
+    if over is None:
+        return after, np.zeros_like(after), 1
+    axes = _REDUCED[over]
+    length = prod(value.shape[axis] for axis in axes)
+    if after.shape != value.shape:  # a sum
+        return after, np.sqrt((value**2).sum(axis=axes, keepdims=True)), length
+    typical = np.sqrt((after**2).mean(axis=axes, keepdims=True))
+    if isinstance(
+        stage, Softmax
+    ):  # its sum has terms of one sign, often equal ones: their roundings may all go one way
+        typical = np.maximum(typical, np.abs(after) * np.sqrt(length) / MARGIN)
+    return after, typical * np.ones_like(after), length

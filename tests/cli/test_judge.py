@@ -1,0 +1,283 @@
+"""starter, sample, check and bench: as text and JSON, their files, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import kernels_python
+
+from convt3d.cli import main as cli
+from convt3d.judge.languages import compiler_of
+
+CONV = "conv-transpose-3d-asym-input-sq-kernel"
+MAXES = "conv-transpose3d-max-max-sum"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    def call(*argv: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in argv])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def kernel(tmp_path: Path):
+    """An honest numpy kernel, changed by the lines that follow it."""
+
+    def write(more: str = "", slug: str = CONV) -> Path:
+        path = tmp_path / "mine.py"
+        path.write_text(kernels_python.solution(slug, kernels_python.NUMPY) + f"\nhonest = solution\n{more}\n")
+        return path
+
+    return write
+
+
+BUG = "def solution(*a):\n    honest(*a)\n    a[2][..., -1] += 1"
+
+
+def test_starter_writes_a_file_once(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("starter", MAXES, "--lang", "python")
+    assert code == 0
+    assert "convt3d check conv_transpose3d_max_max_sum.py" in out
+    assert (tmp_path / "conv_transpose3d_max_max_sum.py").read_text().startswith(f"# convt3d problem: {MAXES}\n")
+    code, _, err = run("starter", MAXES, "--lang", "python")
+    assert code == 2
+    assert "exists, and is not overwritten" in err
+    code, out, _ = run("starter", MAXES, "--lang", "cuda", "--output", "other.cu", "--json")
+    assert json.loads(out)["path"] == str(tmp_path / "other.cu")
+    assert run("starter", MAXES, "--lang", "fortran")[0] == 2
+    assert run("starter", MAXES, "--lang", "c", "--output", "no/folder.c")[0] == 2
+
+
+def test_check_reads_the_problem_from_the_file(run, kernel) -> None:
+    code, out, err = run("check", kernel(), "--seed", 4)
+    assert (code, err) == (0, "")
+    assert "passed" in out
+    assert "seed          4" in out
+
+
+def test_check_as_json(run, kernel) -> None:
+    code, out, _ = run("check", kernel(), "--json", "--case", "sample", "--case", "two-groups", "--dtype", "float64")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["verdict"], document["dtype"], document["language"]) == ("passed", "float64", "python")
+    assert [case["name"] for case in document["cases"]] == ["sample"] * 3 + ["two-groups"]
+    assert all(case["worst"] <= 1 for case in document["cases"])
+
+
+def test_a_fresh_seed_each_time_and_the_same_on_request(run, kernel) -> None:
+    path = kernel()
+    documents = [json.loads(run("check", path, "--json", "--case", "sample")[1]) for _ in range(2)]
+    assert documents[0]["seed"] != documents[1]["seed"]
+    again = json.loads(run("check", path, "--json", "--case", "sample", "--seed", documents[0]["seed"])[1])
+    assert [case["worst"] for case in again["cases"]] == [case["worst"] for case in documents[0]["cases"]]
+
+
+def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
+    path = kernel(BUG)
+    picture, folder = tmp_path / "wrong.png", tmp_path / "kept"
+    code, out, _ = run("check", path, "--picture", picture, "--keep", folder, "--seed", 2, "--case", "prime-sizes")
+    assert code == 1
+    for piece in (
+        "wrong values",
+        "first bad voxel",
+        "(0, 0, 0, 0, 10)",
+        "the last of 11 widths",
+        "# wrong",
+        "..........#",
+    ):
+        assert piece in out, piece
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    script, arrays = folder / "failing-prime-sizes.py", folder / "failing-prime-sizes.npz"
+    assert len(script.read_text().splitlines()) == 3
+    with np.load(arrays) as kept:
+        assert kept["expected"].shape == kept["got"].shape == (1, 13, 5, 7, 11)
+    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "(0, 0, 0, 0, 10)" in done.stdout
+    path.write_text(kernels_python.solution(CONV, kernels_python.NUMPY))
+    assert run("check", path, "--case", arrays)[0] == 0
+
+
+def test_a_case_that_ends_in_a_crash_is_kept_too(run, kernel, tmp_path: Path) -> None:
+    path = kernel("def solution(*a):\n    1 / 0")
+    code, out, _ = run("check", path, "--keep", tmp_path / "kept", "--json")
+    arrays, script = json.loads(out)["kept"]
+    assert code == 1
+    with np.load(arrays) as kept:
+        assert "got" not in kept.files
+    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stdout
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    import convt3d
+
+    return {**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1])}
+
+
+def test_a_kept_case_that_was_changed_is_refused(run, kernel, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(b"nothing")
+    code, _, err = run("check", kernel(), "--case", broken)
+    assert code == 2
+    assert "is no case that --keep wrote" in err
+
+
+def test_sample_shows_input_expected_and_got(run, kernel) -> None:
+    code, out, _ = run("sample", kernel())
+    assert code == 0
+    for piece in ("input (1, 2, 2, 3, 4)", "kernel (2, 2, ", "expected (", "got (", "passed"):
+        assert piece in out
+    code, out, _ = run("sample", kernel(BUG), "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert document["verdict"] == "wrong values"
+    assert np.shape(document["got"]) == np.shape(document["expected"])
+    code, out, _ = run("sample", kernel("def solution(*a): raise ValueError('mine')"))
+    assert code == 1
+    assert "ValueError: mine" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "piece"),
+    [
+        ("mine.f90", "", "must end in one of .py, .cu, .c"),
+        ("mine.py", "def solution(*a): pass", "must be given, since FILE has no line"),
+        ("mine.py", "# convt3d problem: nothing", "must be one of conv-transpose"),
+        ("missing", None, "must be a file that can be read"),
+    ],
+)
+def test_files_that_cannot_be_judged(run, tmp_path: Path, name: str, text: str | None, piece: str) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    for command in ("check", "sample", "bench"):
+        code, out, err = run(command, path)
+        assert (code, out) == (2, "")
+        assert piece in err
+
+
+def test_a_case_that_proves_nothing_is_refused(run, kernel) -> None:
+    slug = "conv-transpose3d-layernorm-gelu-scaling"
+    code, _, err = run("check", kernel(slug=slug), "--case", "scaling-zero")
+    assert code == 2
+    assert "scaling-zero: zeros would pass" in err
+
+
+def test_bench_judges_before_it_times(run, kernel) -> None:
+    code, out, _ = run("bench", kernel(BUG), "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert document["verdict"] == "wrong values"
+    assert "seconds" not in document
+
+
+def test_bench(run, kernel) -> None:
+    code, out, _ = run("bench", kernel(), "--json", "--repeat", 3, "--size", "sample", "--set", "batch_size=2")
+    document: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert document["values"]["batch_size"] == 2
+    assert document["rounds"] == 3
+    assert {"your kernel", "convt3d"} <= set(document["seconds"])
+    assert all(len(times) == 3 and min(times) > 0 for times in document["all_seconds"].values())
+    ratio = document["ratio_to_convt3d"]
+    assert ratio > 0
+    if "torch eager" in document["seconds"]:
+        assert document["ratio_to_torch_eager"] > 0
+        assert document["best_peer"] in ("torch eager", "torch channels_last")
+    code, out, _ = run("bench", kernel(), "--repeat", 1, "--size", "sample")
+    assert "time over yours" in out
+
+
+def test_a_kernel_that_skips_work_in_timed_runs_is_caught(run, kernel) -> None:
+    """It is right on all cases of the check; a shape that comes for the fifth time must be a timed one."""
+    late = (
+        "calls = {}\ndef solution(*a):\n    calls[a[2].shape] = calls.get(a[2].shape, 0) + 1\n"
+        "    if calls[a[2].shape] < 5: honest(*a)"
+    )
+    code, out, _ = run("bench", kernel(late), "--size", "two-groups", "--repeat", 8, "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert (document["verdict"], document["case"]) == ("wrong values", "timed")
+
+
+@pytest.mark.parametrize("shape_seen", [3, 5])
+def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shape_seen: int) -> None:
+    """It works honestly for as often as the check repeats a shape, and answers from memory afterwards."""
+    cache = (
+        "known = {}\ndef solution(*a):\n    seen = known.setdefault(a[2].shape, [])\n"
+        f"    if len(seen) < {shape_seen}:\n        honest(*a)\n        seen.append(a[2].copy())\n"
+        "    a[2][...] = seen[-1]"
+    )
+    code, out, _ = run("bench", kernel(cache), "--size", "two-groups", "--repeat", 8, "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert (document["verdict"], document["case"]) == ("wrong values", "timed")
+
+
+def test_the_worked_example_of_the_document(run, tmp_path: Path) -> None:
+    """Its kernel passes, and the two slips it tells of give what it shows; `...` stands for lines left out."""
+    document = (EXAMPLES.parents[1] / "docs" / "judge.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```text\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    slip = code.replace("(height - 1) * stride_h", "(height - 1) * stride_w").replace(
+        "+ 1, stride_h)", "+ 1, stride_w)"
+    )
+    in_c = (EXAMPLES / "max_max_sum.c").read_text().replace("stride_h, padding_h)", "stride_w, padding_h)")
+    files = {"slip.py": slip, "slip.c": in_c, "mine.py": code}
+    for (name, text), lines in zip(files.items(), shown, strict=True):
+        if name.endswith(".c") and compiler_of("c") is None:
+            continue
+        (tmp_path / name).write_text(text)
+        code, out, _ = run("check", tmp_path / name, "--seed", 7)
+        assert code == (0 if name == "mine.py" else 1)
+        printed = iter(out.splitlines())
+        for line in lines.splitlines():
+            assert line == "..." or line in printed, f"check no longer prints {line!r} for {name}"
+
+
+@pytest.mark.parametrize(
+    "name", ["conv_transpose.py", "max_max_sum.c", "layernorm_gelu_scaling.cpp", "conv_transpose_triton.py"]
+)
+def test_examples_pass(run, name: str) -> None:
+    language = {".c": "c", ".cpp": "cpp"}.get(Path(name).suffix)
+    if language and compiler_of(language) is None:
+        pytest.skip(f"no compiler for {language} on this machine")
+    cases = []
+    if "triton" in name:
+        pytest.importorskip("triton", reason="triton is not installed")
+        cases = ["--case", "sample"]
+    code, out, _ = run("check", EXAMPLES / name, *cases)
+    assert code == 0, out
+
+
+def test_the_cuda_example_is_compiled_and_not_run(run) -> None:
+    code, out, _ = run("check", EXAMPLES / "conv_transpose.cu")
+    assert code == 1
+    assert "compiled, not run" in out
+
+
+def test_every_example_kernel_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
+        "conv_transpose.py",
+        "conv_transpose_triton.py",
+        "conv_transpose.cu",
+        "max_max_sum.c",
+        "layernorm_gelu_scaling.cpp",
+    }

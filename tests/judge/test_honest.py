@@ -1,0 +1,108 @@
+"""An honest kernel in every language passes every problem, in each type the language has."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from helpers import kernels_c, kernels_python, kernels_triton
+
+from convt3d.judge.languages import compiler_of
+from convt3d.judge.verdict import NOT_RUN
+from convt3d.spec.problems import PROBLEMS
+
+SUFFIX = {"c": ".c", "cpp": ".cpp", "cuda": ".cu"}
+FEW = ("sample", "unequal-everything", "kernel-smaller-than-stride", "drawn-1")
+slugs = pytest.mark.parametrize("slug", PROBLEMS)
+
+
+def needs(language: str) -> None:
+    if compiler_of(language) is None:
+        pytest.skip(f"no compiler for {language} on this machine")
+
+
+@slugs
+def test_numpy(judge, slug: str) -> None:
+    """All cases."""
+    judgement = judge(kernels_python.solution(slug, kernels_python.NUMPY), slug)
+    assert judgement.verdict.passed, judgement.verdict
+    assert len(judgement.results) >= 15
+
+
+@slugs
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_numpy_types(judge, slug: str, dtype: str) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    judgement = judge(kernels_python.solution(slug, kernels_python.NUMPY), slug, dtype=dtype, cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@pytest.mark.parametrize("slug", list(PROBLEMS)[2:4])
+def test_torch_tensors(judge, slug: str) -> None:
+    """Arithmetic on torch tensors is allowed. ModelNew, below, covers every problem."""
+    pytest.importorskip("torch")
+    judgement = judge(kernels_python.solution(slug, kernels_python.TORCH), slug, dtype="bfloat16", cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@slugs
+def test_model_new(judge, slug: str) -> None:
+    pytest.importorskip("torch")
+    judgement = judge(kernels_python.model(slug), slug, cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@slugs
+def test_triton(judge, slug: str) -> None:
+    """Through the interpreter, which is slow: the two smallest cases."""
+    if not importlib.util.find_spec("triton"):
+        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
+    pytest.importorskip("torch")
+    judgement = judge(kernels_triton.solution(slug), slug, cases=("sample", "unequal-everything"), limit=60)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@slugs
+def test_c(judge, slug: str) -> None:
+    """All cases."""
+    needs("c")
+    judgement = judge(kernels_c.source(slug, "c"), slug, ".c")
+    assert judgement.verdict.passed, judgement.verdict
+    assert len(judgement.results) >= 15
+
+
+@slugs
+def test_c_double(judge, slug: str) -> None:
+    needs("c")
+    judgement = judge(kernels_c.source(slug, "c"), slug, ".c", dtype="float64", cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@slugs
+def test_cpp(judge, slug: str) -> None:
+    needs("cpp")
+    judgement = judge(kernels_c.source(slug, "cpp"), slug, ".cpp", cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
+
+
+@slugs
+def test_cuda_is_compiled_and_not_run(judge, slug: str) -> None:
+    judgement = judge(kernels_c.source(slug, "cuda"), slug, ".cu")
+    assert judgement.verdict.word == NOT_RUN
+    assert not judgement.verdict.passed
+    told = "no nvcc here" if compiler_of("cuda") is None else "nvcc accepts it"
+    assert told in judgement.verdict.reason
+
+
+def test_shared_library(judge, tmp_path) -> None:
+    """A library somebody compiled with whatever they have."""
+    import subprocess
+
+    needs("c")
+    slug = "conv-transpose3d-layernorm-gelu-scaling"
+    source, library = tmp_path / "mine.c", tmp_path / "mine.so"
+    source.write_text(kernels_c.source(slug, "c"))
+    subprocess.run([compiler_of("c"), "-O1", "-shared", "-fPIC", source, "-o", library, "-lm"], check=True)
+    judgement = judge(library.read_bytes(), slug, ".so", cases=FEW)
+    assert judgement.verdict.passed, judgement.verdict
