@@ -22,7 +22,7 @@ from .rounds import FULL, QUICK, play
 
 SAMPLE_SECONDS, QUICK_SAMPLE_SECONDS = 4.0, 0.5  # for the float64 meaning of a case
 GIVE_UP, QUICK_GIVE_UP = 20.0, 2.0  # seconds of one call: nobody slower takes part in rounds
-SLOW = 4.0  # or this many times our time, and a quarter of the above
+SLOW, SLOW_SHARE = 20.0, 1 / 40  # or this many times our time, and this share of the above
 
 Before = Callable[[str, float], None]  # hears what comes next, and about how many seconds it takes
 
@@ -111,7 +111,7 @@ def _warm_calls(
         one.run()
         took = time.perf_counter() - begun
         ours = estimates.get("convt3d", took)
-        if took > give_up or took > max(SLOW * ours, give_up / 4):
+        if took > give_up or took > max(SLOW * ours, give_up * SLOW_SHARE):
             _slow(found[name], took, "one call only")
         else:
             estimates[name] = took
@@ -125,7 +125,7 @@ def _slow(found: dict[str, Any], seconds: float, note: str) -> None:
 def _measure_apart(case: Case, found: dict[str, dict[str, Any]], quick: bool, before: Before) -> None:
     for name, one in found.items():
         own = name.startswith("convt3d")
-        if one["status"] not in ("ok", "slow") or not (own or (case.peers_alone and not quick)):
+        if one["status"] != "ok" or not (own or (case.peers_alone and not quick)):
             continue
         before(f"{case.name}: {name}, memory", 3.0)
         one["extra_bytes"] = peak_memory(case, name)

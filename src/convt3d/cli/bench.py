@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .terminal import Progress, Screen, duration
 
 RESULTS, PAGE = "bench.jsonl", "bench.html"
 NOT_QUICK = ("torch-compile", "jax")  # one compiles for seconds, the other runs for seconds
+QUICK_SECONDS = 42.0  # --quick begins no case after this
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -43,7 +45,7 @@ def bench(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace) -> int:
     cases = choose_cases(args.suite, DTYPES[args.dtype], args.threads, args.filter, args.quick)
     names = list(dict.fromkeys([OWN, *args.peer])) if args.peer else [n for n in MODULES if not _left_out(n, args)]
-    path = Path(args.output or RESULTS)
+    path, begun = Path(args.output or RESULTS), time.monotonic()
     rows: list[Row] = []
     with Progress(sys.stderr) as progress:
         progress.begin("importing the peers")
@@ -52,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
         earlier = read_rows(path) if path.exists() else []
         try:
             for number, case in enumerate(cases):
+                if args.quick and time.monotonic() - begun > QUICK_SECONDS:
+                    complain(f"no time left for {', '.join(case.name for case in cases[number:])}")
+                    break
                 share = _Share(progress, number, len(cases))
                 found = measure_case(case, contenders, args.quick, earlier=[*earlier, *rows], before=share.begin)
                 rows.append({**origin, **found})

@@ -117,11 +117,13 @@ def _conv(m: _Writer, stage: s.ConvTranspose3d, x: str, given: Sequence[str]) ->
 
 
 def _pool(m: _Writer, stage: Any, x: str, given: Sequence[str]) -> str:
+    if stage.ceil_mode:
+        raise UnsupportedError("runtimes of ONNX disagree with PyTorch on ceil_mode")
     kernel, stride, padding = stage.triples
     average = isinstance(stage, s.AvgPool3d)
     more = {"count_include_pad": stage.count_include_pad} if average else {}
     name = "AveragePool" if average else "MaxPool"
-    return m.op(name, x, kernel_shape=kernel, strides=stride, pads=padding * 2, ceil_mode=stage.ceil_mode, **more)
+    return m.op(name, x, kernel_shape=kernel, strides=stride, pads=padding * 2, **more)
 
 
 def _reduction(name: str) -> Callable[..., str]:

@@ -24,7 +24,7 @@ class Eager:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
         torch.set_num_threads(case.threads)
         function = torch_function(case.pipeline)
-        x, *operands = (self._laid_out(to_tensor(case, a)) for a in (arrays.x, *arrays.operands))
+        x, *operands = (to_tensor(case, array, self.channels_last) for array in (arrays.x, *arrays.operands))
 
         def run() -> Any:
             with torch.inference_mode():
@@ -32,16 +32,13 @@ class Eager:
 
         return Ready(run, from_tensor, allocates=True)
 
-    def _laid_out(self, tensor: Any) -> Any:
-        last = self.channels_last and tensor.ndim == 5
-        return tensor.contiguous(memory_format=torch.channels_last_3d) if last else tensor
 
-
-def to_tensor(case: Case, array: Storage) -> Any:
-    """The array's memory as a tensor; bfloat16 is stored as its bits."""
-    if case.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+def to_tensor(case: Case, array: Storage, channels_last: bool) -> Any:
+    """The array as a tensor; bfloat16 is stored as its bits."""
+    bits = array.view(np.int16) if case.dtype.name == "bfloat16" else array
+    tensor = torch.from_numpy(bits)
+    tensor = tensor.view(torch.bfloat16) if case.dtype.name == "bfloat16" else tensor
+    return tensor.contiguous(memory_format=torch.channels_last_3d) if channels_last and tensor.ndim == 5 else tensor
 
 
 def from_tensor(tensor: Any) -> Storage:

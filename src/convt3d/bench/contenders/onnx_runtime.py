@@ -18,6 +18,9 @@ def contender(name: str) -> OnnxRuntime:
 
 class OnnxRuntime:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
+        strides, _, extras, _ = case.pipeline.conv.triples
+        if any(extra >= stride for extra, stride in zip(extras, strides, strict=True)):
+            raise UnsupportedError("its output_padding must be smaller than the stride, whatever the dilation")
         model = onnx_model(case, arrays)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = case.threads

@@ -9,7 +9,7 @@ import openvino
 
 from ..cases import Arrays, Case
 from .as_onnx import onnx_model
-from .base import Ready
+from .base import Ready, UnsupportedError
 
 
 def contender(name: str) -> OpenVino:
@@ -18,6 +18,8 @@ def contender(name: str) -> OpenVino:
 
 class OpenVino:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
+        if case.dtype.name == "float64":
+            raise UnsupportedError("it computes float64 in float32")
         model = onnx_model(case, arrays)
         core = openvino.Core()
         settings = {
