@@ -13,7 +13,7 @@ from .figures import OWN, Figures, fastest_peer, geometric_mean, row_figures
 from .rounds import middle
 from .svg import shown
 from .table import HEADERS, label, own_cells, peer_names, ratio_cell
-from .units import ratio
+from .units import amount, ratio
 
 HEADINGS = {
     "seeds": "The five operators",
@@ -130,7 +130,10 @@ def _suite_section(suite: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _remarks(row: Mapping[str, Any]) -> str:
     wrong = [shown(name) for name, one in row["contenders"].items() if one["status"] in ("wrong", "failed")]
-    return f"<p class='bad'>not timed: {escape(', '.join(wrong))}</p>" if wrong else ""
+    held = {name: one.get("extra_bytes") for name, one in row["contenders"].items()}
+    memory = [f"{shown(name)} {amount(size)}" for name, size in held.items() if size is not None]
+    lines = [f"<p class='bad'>not timed: {escape(', '.join(wrong))}</p>"] if wrong else []
+    return "".join([f"<p class='muted'>extra memory: {escape(', '.join(memory))}</p>" if memory else "", *lines])
 
 
 def _table_section(rows: Sequence[Mapping[str, Any]]) -> str:
