@@ -15,6 +15,7 @@ from helpers.bench_rows import row
 from convt3d.bench.figure import draw_figure
 from convt3d.bench.page import draw_page
 from convt3d.bench.record import read_latest
+from convt3d.bench.summary import summary
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "first.jsonl"
@@ -162,5 +163,6 @@ def test_the_figure_has_a_mark_for_every_peer() -> None:
 def test_the_readme_shows_the_committed_results() -> None:
     rows = read_latest([RESULTS])
     assert draw_figure(rows) == (ROOT / "docs" / "speed.svg").read_text(encoding="utf-8")
+    assert summary(rows) in (ROOT / "README.md").read_text(encoding="utf-8")
     assert {row["suite"] for row in rows} == {"seeds", "models", "small", "scaling"}
     assert all(row["contenders"]["convt3d"]["status"] in ("ok", "unsupported") for row in rows)

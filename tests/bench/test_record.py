@@ -39,6 +39,8 @@ def test_the_latest_row_of_a_case_counts(tmp_path: Path) -> None:
     found = latest([old, other, new])
     assert [one["dtype"] for one in found] == ["float32", "float64"]
     assert found[0]["contenders"]["convt3d"]["seconds"] == [3.0]
+    quick = row({"convt3d": [4.0]}, quick=True)
+    assert latest([quick, new, quick]) == [new], "a quick one never replaces a full one"
 
 
 def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:

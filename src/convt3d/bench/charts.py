@@ -50,7 +50,8 @@ def _bar(one: Figures, place: int, longest: float) -> str:
         parts.append(f'<path class="cut" d="M{cut} {y - 1}l5 8.5-5 8.5h5l5-8.5-5-8.5z"/>')
     elif one.seconds and one.seconds.spread:
         half = BAR_ROOM * one.seconds.spread / longest / 2
-        parts.append(line(BAR_LEFT + length - half, y + 7.5, BAR_LEFT + length + half, y + 7.5, "spread"))
+        ends = (max(0.0, length - half), min(BAR_ROOM + 6.0, length + half))
+        parts.append(line(BAR_LEFT + ends[0], y + 7.5, BAR_LEFT + ends[1], y + 7.5, "spread"))
     parts.append(text(BAR_LEFT + BAR_ROOM + 72, y + 12, told, "own" if own else "", "end"))
     parts.append(text(WIDTH - 2, y + 12, times, "muted", "end"))
     return "".join(parts)
@@ -81,11 +82,13 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> str:
     start = max(across.low, up.low / copy)
     flat, higher = up(gemm), min(up(registers), up(gemm) - 3)
     slope = (start * knee) ** 0.5
+    roomy = across(knee) - PLOT_LEFT > 130  # names stand left of the knee, or where there is no room, along the lines
+    anchor, beside, lower = ("end", across(knee) - 6, 0) if roomy else ("start", across(knee) + 8, 9)
     parts += [
         path([(across(start), up(start * copy)), (across(knee), flat), (across(across.high), flat)], "roof"),
         line(across(knee), up(registers), across(across.high), up(registers), "roof2"),
-        text(across(knee) - 6, max(flat + 4, higher + 17), f"sgemm {gemm:.0f} GFLOP/s", "muted small", "end"),
-        text(across(knee) - 6, higher + 4, f"registers {registers:.0f}", "muted small", "end"),
+        text(beside, max(flat + 4, higher + 17) + lower, f"sgemm {gemm:.0f} GFLOP/s", "muted small", anchor),
+        text(beside, higher + 4 - lower, f"registers {registers:.0f}", "muted small", anchor),
         text(across(slope) + 6, up(slope * copy) + 12, f"copy {copy:.0f} GB/s", "muted small"),
     ]
     places = [(across(x), up(y)) for x, y, _ in points]

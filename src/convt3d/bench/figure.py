@@ -10,7 +10,7 @@ from .svg import LogScale, line, mark, number, shown, svg, text
 from .table import label, peer_names
 from .units import ratio
 
-LEFT, RIGHT, TOP, STEP = 352, 836, 62, 19
+LEFT, RIGHT, TOP, STEP = 384, 866, 62, 19
 SUITES = {"seeds": "the five operators", "models": "layers of real networks"}
 STYLE = (
     "<style>text{font:12px system-ui,sans-serif;fill:#24292f}.head{font-weight:600}.muted{fill:#59636e}"
@@ -69,5 +69,5 @@ def _key(names: Sequence[str]) -> list[str]:
     return parts
 
 
-def _short(words: str, most: int = 54) -> str:
+def _short(words: str, most: int = 52) -> str:
     return words if len(words) <= most else f"{words[: most - 1]}…"

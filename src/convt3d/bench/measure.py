@@ -71,7 +71,8 @@ def measure_case(
     racing = {name: one.run for name, one in ready.items() if name in estimates}
 
     def next_round(turn: int, rounds: int, one: float) -> None:
-        before(f"{case.name}: round {turn + 1} of {rounds}", one)
+        again = "" if turn < rounds else " again, others were busy"
+        before(f"{case.name}: round {turn % rounds + 1} of {rounds}{again}", one)
 
     played = play(racing, limits(case, quick), estimates, pace, next_round)
     for name, samples in played.seconds.items():
@@ -79,7 +80,7 @@ def measure_case(
     del ready, racing, arrays
     if apart:
         _measure_apart(case, found, quick, before)
-    return {**_facts(case, quick), "rates": played.rates, "contenders": found}
+    return {**_facts(case, quick), "rates": played.rates, "foreign": played.foreign, "contenders": found}
 
 
 def judge(name: str, case: Case, sample: Sample, result: Any) -> dict[str, Any]:

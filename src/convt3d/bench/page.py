@@ -23,7 +23,8 @@ HEADINGS = {
 }
 METHOD = """All contenders and the limits of the machine take turns within a round; ratios and shares are taken within a
 round, and the median over rounds counts. The spread is the interquartile range. Every result was compared with the
-float64 meaning of the operator on sampled voxels before it was timed: a wrong one is listed as wrong, not timed."""
+float64 meaning of the operator on sampled voxels before it was timed: a wrong one is listed as wrong, not timed. A
+round during which other processes were busy was played again."""
 TERMS = {
     "needed GFLOP/s": "multiply-adds that reach the result, zeros that a stride inserts left out, two FLOP each",
     "nominal": "FLOP as usually counted: 2 · batch · Cin · Cout · kernel · input volume",
@@ -69,9 +70,9 @@ def _head(rows: Sequence[Mapping[str, Any]]) -> str:
     last = rows[-1]
     threads = max(row["threads"] for row in rows)
     facts = f"{last['machine']['cpu']}, {last['machine']['isa']}, {threads} threads · {last['when'][:10]}"
-    return (
-        f"<h1>convt3d beside its peers</h1><p class='muted'>{escape(facts)} · commit {escape(str(last['commit']))}</p>"
-    )
+    commits = ", ".join(sorted({row["commit"] for row in rows if row["commit"]}))
+    told = f"{facts} · commit {commits}" if commits else facts
+    return f"<h1>convt3d beside its peers</h1><p class='muted'>{escape(told)}</p>"
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -91,10 +91,12 @@ def case_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of every case, in the order in which cases first appear."""
+    """The last row of every case, in the order in which cases first appear; a quick one never replaces a full one."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        found[case_key(row)] = row
+        known = found.get(case_key(row))
+        if known is None or known["quick"] or not row["quick"]:
+            found[case_key(row)] = row
     return list(found.values())
 
 

@@ -1,7 +1,9 @@
 """Rounds: in each of them every limit and every contender has its turn, so a slow moment of the machine meets all.
 
 Figures are taken within a round (a ratio, a share) and their median over rounds counts; the spread is the interquartile
-range. Between turns there is a pause, because threads of most libraries spin for a while after their work.
+range. Between turns there is a pause, because threads of most libraries spin for a while after their work. A round
+during which other processes took much of the processor is played again: two threads that wait for each other suffer
+from that out of proportion, and some libraries more than others.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.cores import available_cores
+from .calm import Watch
+
 LEAST_SAMPLE = 2e-3  # seconds: shorter calls are repeated, and their mean counts
 MOST_REPEATS = 200
+CALM = 0.05  # share of the processor others may take in a round
 LONG = 0.5  # seconds: a call beyond this finds its data cold anyway, and is not run once more to warm up
 
 
@@ -39,10 +45,11 @@ QUICK = Pace(seconds=1.5, least=3, most=3, pause=0.05)
 
 @dataclass(frozen=True)
 class Played:
-    """For each contender seconds of a call, and for each limit its rate, in every round."""
+    """For each contender seconds of a call, for each limit its rate, and the share others took, in every round."""
 
     seconds: dict[str, list[float]]
     rates: dict[str, list[float]]
+    foreign: list[float]
 
 
 def play(
@@ -57,18 +64,33 @@ def play(
     cost = {name: (1 + (estimates[name] < LONG)) * turns[name] * estimates[name] + pace.pause for name in contenders}
     one_round = sum(cost.values()) + 0.2  # for the limits
     rounds = pace.rounds(one_round)
-    played = Played({name: [] for name in contenders}, {name: [] for name in limits})
+    played = Played({name: [] for name in contenders}, {name: [] for name in limits}, [])
     order = list(contenders)
     with _no_collection():
-        for number in range(rounds):
+        while sum(share <= CALM for share in played.foreign) < rounds and len(played.foreign) < 2 * rounds:
+            number = len(played.foreign)
             before(number, rounds, one_round)
+            watch, begun = Watch(), time.perf_counter()
             for name, rate in limits.items():
                 time.sleep(pace.pause)
                 played.rates[name].append(rate())
             for name in order if number % 2 == 0 else reversed(order):
                 time.sleep(pace.pause)
                 played.seconds[name].append(_sample(contenders[name], turns[name], estimates[name] < LONG))
-    return played
+            taken = watch.foreign_seconds() or 0.0
+            played.foreign.append(taken / available_cores() / (time.perf_counter() - begun))
+    return _calmest(played, rounds)
+
+
+def _calmest(played: Played, rounds: int) -> Played:
+    """The rounds in which others took least, in the order they were played."""
+    chosen = sorted(sorted(range(len(played.foreign)), key=lambda at: played.foreign[at])[:rounds])
+
+    def pick(values: list[float]) -> list[float]:
+        return [values[at] for at in chosen]
+
+    seconds, rates = ({name: pick(values) for name, values in part.items()} for part in (played.seconds, played.rates))
+    return Played(seconds, rates, pick(played.foreign))
 
 
 def _repeats(estimate: float) -> int:

@@ -17,6 +17,7 @@ from ..bench.measure import measure_case
 from ..bench.page import draw_page
 from ..bench.record import Row, append_row, provenance, read_latest, read_rows
 from ..bench.suites import choose_cases
+from ..bench.summary import summary
 from ..bench.table import HEADERS, number_columns, peer_names, table_row
 from ..errors import ArgumentError, ArgumentTypeError, described
 from ..spec.dtypes import DTYPES
@@ -111,7 +112,10 @@ def report(args: argparse.Namespace, paths: Sequence[Path]) -> int:
             rule = f"cannot be written: {error.strerror}"
             raise ArgumentError("bench report", "--output", str(path), rule, "Choose another place") from None
     names = [str(path) for path in written]
-    emit_json({"cases": len(rows), "written": names}) if args.json else emit(f"{len(rows)} cases: {', '.join(names)}")
+    if args.json:
+        emit_json({"cases": len(rows), "written": names})
+    else:
+        emit(f"{summary(rows)}\n\n{len(rows)} cases: {', '.join(names)}")
     return OK
 
 
