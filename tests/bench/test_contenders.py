@@ -106,3 +106,17 @@ def test_unknown_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     case = small_case()
     with pytest.raises(UnsupportedError, match="is not installed"):
         absent.prepare(case, case.draw())
+
+
+@pytest.mark.parametrize("name", ["convt3d", "onnxruntime", "openvino"])
+def test_bound_memory_lives_as_long_as_the_run(name: str) -> None:
+    """Runtimes that are given addresses must not outlive the arrays behind them."""
+    contender = find_contender(name)
+    if isinstance(contender, Absent):
+        pytest.skip(contender.why)
+    case = small_case(threads=available_cores(), x=(1, 8, 16, 16, 16))
+    run = contender.prepare(case, case.draw()).run
+    held = [np.full((1 << 16,), 7.0) for _ in range(64)]  # would take the place of arrays that are gone
+    for _ in range(3):
+        run()
+    assert all((array == 7.0).all() for array in held)

@@ -80,21 +80,23 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [*_grid(across, up, "FLOP per byte moved at least", "needed GFLOP/s")]
     knee = gemm / copy
     start = max(across.low, up.low / copy)
-    flat, higher = up(gemm), min(up(registers), up(gemm) - 3)
-    slope = (start * knee) ** 0.5
-    roomy = across(knee) - PLOT_LEFT > 130  # names stand left of the knee, or where there is no room, along the lines
-    anchor, beside, lower = ("end", across(knee) - 6, 0) if roomy else ("start", across(knee) + 8, 9)
+    flat, slope = up(gemm), (start * knee) ** 0.5
     parts += [
         path([(across(start), up(start * copy)), (across(knee), flat), (across(across.high), flat)], "roof"),
         line(across(knee), up(registers), across(across.high), up(registers), "roof2"),
-        text(beside, max(flat + 4, higher + 17) + lower, f"sgemm {gemm:.0f} GFLOP/s", "muted small", anchor),
-        text(beside, higher + 4 - lower, f"registers {registers:.0f}", "muted small", anchor),
-        text(across(slope) + 6, up(slope * copy) + 12, f"copy {copy:.0f} GB/s", "muted small"),
     ]
+    if across(knee) - PLOT_LEFT > 130:  # names stand left of the knee, or where there is no room, along the lines
+        names = [(across(knee) - 6, flat - 3, "end"), (across(knee) - 6, min(up(registers) + 4, flat - 16), "end")]
+    else:
+        names = [(across(knee) + 8, flat + 13, "start"), (across(knee) + 8, up(registers) - 5, "start")]
+    names.append((across(slope) + 6, up(slope * copy) + 12, "start"))
+    words = (f"sgemm {gemm:.0f} GFLOP/s", f"registers {registers:.0f}", f"copy {copy:.0f} GB/s")
+    parts += [text(x, y, told, "muted small", anchor) for (x, y, anchor), told in zip(names, words, strict=True)]
+    taken = [_box(x, y, told, anchor) for (x, y, anchor), told in zip(names, words, strict=True)]
     places = [(across(x), up(y)) for x, y, _ in points]
     for (x, y), (_, rate, row) in zip(places, points, strict=True):
         parts.append(mark(OWN, x, y, f"{label(row)}: {rate:.3g} GFLOP/s"))
-    parts += _labels(places, points)
+    parts += _labels(places, points, taken)
     return svg(WIDTH, 300, "Roofline: needed GFLOP/s over FLOP per byte", parts)
 
 
@@ -112,22 +114,33 @@ def _grid(across: LogScale, up: LogScale, x_name: str, y_name: str) -> list[str]
     return parts
 
 
-def _labels(places: Sequence[tuple[float, float]], points: Sequence[tuple[float, float, Any]]) -> list[str]:
+def _labels(
+    places: Sequence[tuple[float, float]],
+    points: Sequence[tuple[float, float, Any]],
+    named: Sequence[tuple[float, ...]],
+) -> list[str]:
     """Names beside the points where there is room, the lowest points first; the table has all of them."""
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
-    parts = []
+    marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    taken, parts = list(named), []
     for at in sorted(range(len(points)), key=lambda at: points[at][1]):
-        (x, y), words = places[at], points[at][2]["name"].split(",")[0]
-        wide = 6.2 * len(words)
-        for left, base in ((x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y + 17), (x - wide / 2, y - 9)):
-            box = (left, base - 10, left + wide, base + 3)
-            inside = left > PLOT_LEFT and left + wide < PLOT_RIGHT and base < PLOT_BOTTOM and base - 10 > PLOT_TOP + 60
-            others = taken[:at] + taken[at + 1 :]
+        (x, y), row = places[at], points[at][2]
+        words = f"{row['series']} {row['at']}" if row["series"] else str(row["name"]).split(", ")[0]
+        for left, base, anchor in ((x + 8, y + 4, "start"), (x - 8, y + 4, "end"), (x, y + 17, "middle")):
+            box = _box(left, base, words, anchor)
+            inside = box[0] > PLOT_LEFT and box[2] < PLOT_RIGHT and box[1] > PLOT_TOP and box[3] < PLOT_BOTTOM
+            others = [*taken, *marks[:at], *marks[at + 1 :]]
             if inside and not any(_overlap(box, other) for other in others):
                 taken.append(box)
-                parts.append(text(left, base, words, "small"))
+                parts.append(text(left, base, words, "small", anchor))
                 break
     return parts
+
+
+def _box(x: float, y: float, words: str, anchor: str) -> tuple[float, float, float, float]:
+    """About the place a small text takes."""
+    wide = 6.2 * len(words)
+    left = x - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
+    return left, y - 10, left + wide, y + 3
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

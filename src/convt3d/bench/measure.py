@@ -104,8 +104,8 @@ def _warm_calls(
     """Seconds of a second call of those who take part in rounds; for the others that call is their figure."""
     estimates: dict[str, float] = {}
     for name, one in ready.items():
-        if found[name]["first_seconds"] > 3 * give_up:
-            _slow(found[name], found[name]["first_seconds"], "one call, the first")
+        if found[name]["first_seconds"] > give_up:
+            _slow(found[name], found[name]["first_seconds"], "one call, the first, with its preparation")
             continue
         time.sleep(pause)
         begun = time.perf_counter()

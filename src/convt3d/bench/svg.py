@@ -101,4 +101,4 @@ def scale_around(values: Sequence[float], start: float, end: float, room: float 
 
 def number(value: float) -> str:
     """A tick's label."""
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return f"{value / 1e3:g}k" if value >= 1e4 else f"{value:g}"

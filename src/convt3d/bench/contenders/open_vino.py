@@ -35,7 +35,7 @@ class OpenVino:
         out = np.full(case.plan.trace.output, np.nan, case.dtype.storage)
         request.set_tensor("y", openvino.Tensor(out, shared_memory=True))
 
-        def run() -> Any:
+        def run(bound: Any = (model.inputs, out)) -> Any:  # the request knows addresses only: these must live as long
             request.infer()
 
         return Ready(run, lambda _: out)
