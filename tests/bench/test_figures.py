@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from helpers.bench_rows import row
 
-from convt3d.bench.figures import contender_figures, fastest_peer, geometric_mean, row_figures
+from convt3d.bench.figures import contender_figures, disturbed, fastest_peer, geometric_mean, row_figures
+from convt3d.bench.page import draw_page
+from convt3d.bench.summary import summary
 from convt3d.bench.table import HEADERS, peer_names, table_row
 
 TIMES = {"convt3d": [1e-3, 2e-3, 1e-3], "torch": [3e-3, 6e-3, 3e-3], "openvino": [5e-4, 1e-3, 5e-4], "jax": []}
@@ -50,6 +52,14 @@ def test_the_fastest_peer() -> None:
     assert peer.name == "openvino"
     assert fastest_peer(row_figures(row({"convt3d": [1.0]}))) is None
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_a_disturbed_row_says_so() -> None:
+    calm, busy = row(TIMES), row(TIMES, foreign=[0.5, 0.6, 0.0], name="a busy case")
+    assert (disturbed(calm), disturbed(busy)) == (0.0, 0.5)
+    assert "Measured while other processes were busy: a busy case." in summary([calm, busy])
+    assert "others took 50% of the processor meanwhile" in draw_page([calm, busy])
+    assert "others took" not in draw_page([calm])
 
 
 def test_the_table() -> None:

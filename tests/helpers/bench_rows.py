@@ -43,6 +43,7 @@ def row(times: dict[str, list[float]], gemm: list[float] | None = None, **change
         "nominal_flop": plan.work.nominal,
         "bytes": 40_000,
         "rates": {"gemm": gemm or [100e9] * rounds, "copy": [10e9] * rounds, "registers": [120e9] * rounds},
+        "foreign": [0.0] * rounds,
         "contenders": contenders,
     }
     return {**ORIGIN, **case.document(), **facts, **changes}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Any
 
-from .rounds import middle, spread
+from .rounds import CALM, middle, spread
 
 OWN = "convt3d"
 
@@ -87,6 +87,12 @@ def _over(function: Callable[..., float], *series: Sequence[float]) -> Figure | 
     if rounds == 1:
         return Figure(function(*map(middle, series)), 0.0)
     return _figure([function(*values) for values in zip(*series, strict=False)])
+
+
+def disturbed(row: Mapping[str, Any]) -> float:
+    """The share of the processor others took while it was measured, where that is more than nothing to speak of."""
+    share = middle(row["foreign"]) if row.get("foreign") else 0.0
+    return share if share > CALM else 0.0
 
 
 def fastest_peer(figures: Mapping[str, Figures]) -> Figures | None:

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from .charts import bars, curves, roofline, title
-from .figures import OWN, Figures, fastest_peer, geometric_mean, row_figures
+from .figures import OWN, Figures, disturbed, fastest_peer, geometric_mean, row_figures
 from .rounds import middle
 from .svg import shown
 from .table import HEADERS, label, own_cells, peer_names, ratio_cell
@@ -134,6 +134,9 @@ def _remarks(row: Mapping[str, Any]) -> str:
     held = {name: one.get("extra_bytes") for name, one in row["contenders"].items()}
     memory = [f"{shown(name)} {amount(size)}" for name, size in held.items() if size is not None]
     lines = [f"<p class='bad'>not timed: {escape(', '.join(wrong))}</p>"] if wrong else []
+    lines += [
+        f"<p class='bad'>others took {share:.0%} of the processor meanwhile</p>" if (share := disturbed(row)) else ""
+    ]
     return "".join([f"<p class='muted'>extra memory: {escape(', '.join(memory))}</p>" if memory else "", *lines])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figures import OWN, Figures, contender_figures, fastest_peer, geometric_mean, row_figures
+from .figures import OWN, Figures, contender_figures, disturbed, fastest_peer, geometric_mean, row_figures
 from .rounds import middle
 from .svg import shown
 from .table import rate_text, ratio_cell, share_text
@@ -17,7 +17,7 @@ HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of roofline", "fastest pe
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     timed = [row for row in rows if _own(row)]
     lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_case(row) for row in timed if row["suite"] == "seeds")]
-    told = [_peers(timed), _first_calls(timed), _small(timed), _forced(rows)]
+    told = [_peers(timed), _first_calls(timed), _small(timed), _forced(rows), _disturbed(timed)]
     return "\n".join([*lines, "", *(sentence for sentence in told if sentence)])
 
 
@@ -76,3 +76,9 @@ def _forced(rows: Sequence[Mapping[str, Any]]) -> str:
             rates = f"{own.needed_gflops:.0f} of the {limit:.0f} GFLOP/s of multiply-adds in registers"
             found.append(f"- With {row['isa']} forced, one thread reaches {rates}.")
     return "\n".join(found)
+
+
+def _disturbed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Figures that should be taken with care."""
+    names = [str(row["name"]) for row in rows if disturbed(row)]
+    return f"- Measured while other processes were busy: {'; '.join(names)}." if names else ""
