@@ -101,5 +101,11 @@ def fastest_peer(figures: Mapping[str, Figures]) -> Figures | None:
     return min(timed, key=lambda one: one.ratio.value if one.ratio else 0.0, default=None)
 
 
+def nearest_ratios(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """In each case that has peers, the fastest peer's time over ours."""
+    peers = [fastest_peer(row_figures(row)) for row in rows]
+    return [peer.ratio.value for peer in peers if peer and peer.ratio]
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     return exp(sum(map(log, values)) / len(values))

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from .charts import bars, curves, roofline, title
-from .figures import OWN, Figures, disturbed, fastest_peer, geometric_mean, row_figures
+from .figures import OWN, Figures, disturbed, geometric_mean, nearest_ratios, row_figures
 from .rounds import middle
 from .svg import shown
 from .table import HEADERS, label, own_cells, peer_names, ratio_cell
@@ -76,14 +76,15 @@ def _head(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]]) -> str:
-    nearest = [peer.ratio.value for row in rows if (peer := fastest_peer(row_figures(row))) and peer.ratio]
+    large = [row for row in rows if row["suite"] in ("seeds", "models")]
+    nearest = nearest_ratios(large or rows)
     owns = [own for row in rows if (own := row_figures(row).get(OWN))]
     shares = [own.of_roofline.value for own in owns if own.of_roofline]
     tiles = []
     if nearest:
         wins = sum(value > 1 for value in nearest)
-        tiles.append((f"{wins} of {len(nearest)}", "cases where convt3d is faster than every peer"))
-        tiles.append((f"{ratio(geometric_mean(nearest))}×", "our speed over the fastest peer's, geometric mean"))
+        tiles.append((f"{wins} of {len(nearest)}", "operators and layers where convt3d is faster than every peer"))
+        tiles.append((f"{ratio(geometric_mean(nearest))}×", "fastest peer's time over ours there, geometric mean"))
     if shares:
         tiles.append((f"{middle(shares):.0%}", "of the roofline, median of all cases"))
     warm = [own.first_call["warm"] for own in owns if "warm" in own.first_call]
