@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from .figures import OWN, Figures, row_figures
+from .figures import OWN, Figures, disturbed, row_figures
 from .rounds import middle
 from .svg import LogScale, colour, line, mark, number, path, scale_around, shown, svg, text
 from .table import label
@@ -71,8 +71,9 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> str:
             points.append((row["needed_flop"] / row["bytes"], own.needed_gflops, row))
     if not points:
         return ""
+    calm = [row for row in rows if not disturbed(row)] or rows
     gemm, copy, registers = (
-        middle([rate for row in rows for rate in row["rates"].get(name, [])]) / 1e9
+        middle([rate for row in calm for rate in row["rates"].get(name, [])]) / 1e9
         for name in ("gemm", "copy", "registers")
     )
     across = scale_around([x for x, _, _ in points] + [gemm / copy], PLOT_LEFT, PLOT_RIGHT, 1.6)
