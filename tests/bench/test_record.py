@@ -43,6 +43,18 @@ def test_the_latest_row_of_a_case_counts(tmp_path: Path) -> None:
     assert latest([quick, new, quick]) == [new], "a quick one never replaces a full one"
 
 
+def test_the_calm_rounds_count(tmp_path: Path) -> None:
+    """Whatever ran once, outside of rounds, stays."""
+    path = tmp_path / "results.jsonl"
+    times = {"convt3d": [1.0, 9.0, 1.1, 1.2], "jax": [50.0]}
+    append_row(path, row(times, gemm=[1e9, 2e9, 3e9, 4e9], foreign=[0.0, 0.9, 0.01, 0.0]))
+    (found,) = read_latest([path])
+    assert found["contenders"]["convt3d"]["seconds"] == [1.0, 1.1, 1.2]
+    assert found["contenders"]["jax"]["seconds"] == [50.0]
+    assert found["rates"]["gemm"] == [1e9, 3e9, 4e9]
+    assert found["foreign"] == [0.0, 0.01, 0.0]
+
+
 def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="cannot be read"):
         read_rows(tmp_path / "none.jsonl")

@@ -154,7 +154,7 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 def curves(rows: Sequence[Mapping[str, Any]]) -> str:
     """Time over the size that grows, one line for each contender, named at its end."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for row in sorted(rows, key=lambda row: row["at"]):
+    for row in sorted((row for row in rows if not disturbed(row)), key=lambda row: row["at"]):
         for name, one in row_figures(row).items():
             if one.seconds:
                 lines.setdefault(name, []).append((row["at"], 1e3 * one.seconds.value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figures import OWN, row_figures
+from .figures import OWN, disturbed, row_figures
 from .svg import LogScale, line, mark, number, shown, svg, text
 from .table import label, peer_names
 from .units import ratio
@@ -22,6 +22,7 @@ STYLE = (
 
 def draw_figure(rows: Sequence[Mapping[str, Any]]) -> str:
     """Marks to the right of the line at 1 are slower than convt3d, marks in the tinted strip are faster."""
+    rows = [row for row in rows if not disturbed(row)]
     chosen = [(suite, [row for row in rows if row["suite"] == suite]) for suite in SUITES]
     groups = [(suite, found) for suite, found in chosen if found]
     ratios = [one for _, found in groups for row in found for one in _ratios(row).values()]

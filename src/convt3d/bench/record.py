@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from ..errors import ArgumentError, described
 from ..plan.machine import machine
 from .contenders import PACKAGES
+from .rounds import calm_rounds
 
 Row: TypeAlias = dict[str, Any]
 
@@ -100,8 +101,25 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
+def calmed(row: Row) -> Row:
+    """The row with the rounds that count; what ran once, outside of rounds, stays."""
+    foreign = row.get("foreign") or []
+    chosen = calm_rounds(foreign)
+
+    def pick(values: list[float]) -> list[float]:
+        return [values[at] for at in chosen] if len(values) == len(foreign) else values
+
+    contenders = {
+        name: {**one, "seconds": pick(one["seconds"])} if one.get("seconds") and one["status"] == "ok" else one
+        for name, one in row["contenders"].items()
+    }
+    rates = {name: pick(values) for name, values in row.get("rates", {}).items()}
+    return {**row, "foreign": pick(foreign), "rates": rates, "contenders": contenders}
+
+
 def read_latest(paths: Sequence[Path]) -> list[Row]:
-    rows = latest(row for path in paths for row in read_rows(path))
+    """Of every case the last row, with the rounds that count."""
+    rows = [calmed(row) for row in latest(row for path in paths for row in read_rows(path))]
     if not rows:
         received = described(", ".join(path.name for path in paths) or "no file")
         raise ArgumentError("bench", "results", received, "holds no row", "Run `convt3d bench` first")

@@ -23,6 +23,7 @@ from .calm import Watch
 LEAST_SAMPLE = 2e-3  # seconds: shorter calls are repeated, and their mean counts
 MOST_REPEATS = 200
 CALM = 0.05  # share of the processor others may take in a round
+LEAST_CALM = 3
 LONG = 0.5  # seconds: a call beyond this finds its data cold anyway, and is not run once more to warm up
 
 
@@ -79,18 +80,15 @@ def play(
                 played.seconds[name].append(_sample(contenders[name], turns[name], estimates[name] < LONG))
             taken = watch.foreign_seconds() or 0.0
             played.foreign.append(taken / available_cores() / (time.perf_counter() - begun))
-    return _calmest(played, rounds)
+    return played
 
 
-def _calmest(played: Played, rounds: int) -> Played:
-    """The rounds in which others took least, in the order they were played."""
-    chosen = sorted(sorted(range(len(played.foreign)), key=lambda at: played.foreign[at])[:rounds])
-
-    def pick(values: list[float]) -> list[float]:
-        return [values[at] for at in chosen]
-
-    seconds, rates = ({name: pick(values) for name, values in part.items()} for part in (played.seconds, played.rates))
-    return Played(seconds, rates, pick(played.foreign))
+def calm_rounds(foreign: Sequence[float]) -> list[int]:
+    """The rounds that count: the calm ones, or where these are too few, the calmest."""
+    calm = [at for at, share in enumerate(foreign) if share <= CALM]
+    return (
+        calm if len(calm) >= LEAST_CALM else sorted(sorted(range(len(foreign)), key=foreign.__getitem__)[:LEAST_CALM])
+    )
 
 
 def _repeats(estimate: float) -> int:

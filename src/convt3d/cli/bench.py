@@ -15,7 +15,7 @@ from ..bench.figure import draw_figure
 from ..bench.figures import OWN
 from ..bench.measure import measure_case
 from ..bench.page import draw_page
-from ..bench.record import Row, append_row, provenance, read_latest, read_rows
+from ..bench.record import Row, append_row, calmed, provenance, read_latest, read_rows
 from ..bench.suites import choose_cases
 from ..bench.summary import summary
 from ..bench.table import HEADERS, number_columns, peer_names, table_row
@@ -93,7 +93,8 @@ def _show(args: argparse.Namespace, rows: Sequence[Row], path: Path) -> None:
     elif rows:
         screen = Screen(sys.stdout)
         peers = peer_names(rows)
-        table = screen.table([*HEADERS, *peers], [table_row(row, peers) for row in rows], number_columns(peers))
+        cells = [table_row(calmed(row), peers) for row in rows]
+        table = screen.table([*HEADERS, *peers], cells, number_columns(peers))
         emit(f"{table}\npeers: their time over ours, above 1 is slower than convt3d\nappended to {path}")
 
 
