@@ -16,7 +16,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# ARGS="--quick", ARGS="--suite models --peer openvino", ...
+# ARGS=--quick, ARGS="--suite models --peer openvino", ...
 bench: $(VENV)/.bench
 	$(BIN)/convt3d bench $(ARGS)
 

@@ -126,9 +126,10 @@ def test_a_real_signal(tmp_path: Path) -> None:
 
 def test_quick_ends_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUICK_SECONDS", -1.0)
-    code, out, err = run("--quick", "--peer", "convt3d")
-    assert (code, out) == (0, "")
-    assert "no time left for sum-layernorm-avgpool-gelu, batch 4, " in err
+    code, out, err = run("--quick", "--peer", "convt3d", *TINY)
+    assert code == 0
+    assert "4->4 k3 @2x3x4" in out
+    assert "no time left for 16->8 k2 s2 @4^3" in err
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:

@@ -26,7 +26,7 @@ from .terminal import Progress, Screen, duration
 
 RESULTS, PAGE = "bench.jsonl", "bench.html"
 NOT_QUICK = ("torch-compile", "jax")  # one compiles for seconds, the other runs for seconds
-QUICK_SECONDS = 42.0  # --quick begins no case after this
+QUICK_SECONDS = 42.0  # --quick begins no further case after this
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         earlier = read_rows(path) if path.exists() else []
         try:
             for number, case in enumerate(cases):
-                if args.quick and time.monotonic() - begun > QUICK_SECONDS:
+                if args.quick and rows and time.monotonic() - begun > QUICK_SECONDS:
                     complain(f"no time left for {', '.join(case.name for case in cases[number:])}")
                     break
                 share = _Share(progress, number, len(cases))
