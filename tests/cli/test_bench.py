@@ -143,7 +143,7 @@ def test_report(run: Run, tmp_path: Path) -> None:
     code, out, err = run("report", results, "--figure", "figure.svg")
     assert (code, err) == (0, "")
     assert "1 cases: bench.html, figure.svg" in out
-    assert "- Faster than every peer: models 1 of 1 cases (fastest peer's time over ours, mean: 2.00)." in out
+    assert "the fastest peer's time over ours): models 1 of 1 (2.00)." in out
     assert "k3 s2 8-&gt;4 @3x4x5" in (tmp_path / "bench.html").read_text()
     assert "k3 s2 8-&gt;4 @3x4x5" in (tmp_path / "figure.svg").read_text()
     code, _, err = run("report", tmp_path / "none.jsonl")

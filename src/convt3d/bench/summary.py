@@ -26,7 +26,7 @@ HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of roofline", "fastest pe
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     timed = [row for row in rows if _own(row) and not disturbed(row)]
     lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_case(row) for row in timed if row["suite"] == "seeds")]
-    told = [_peers(timed), _first_calls(timed), _small(timed), _forced(timed), _disturbed(rows)]
+    told = [_peers(timed), _first_calls(timed), _small(rows), _forced(timed), _disturbed(rows)]
     return "\n".join([*lines, "", *(sentence for sentence in told if sentence)])
 
 
@@ -57,8 +57,9 @@ def _peers(rows: Sequence[Mapping[str, Any]]) -> str:
         nearest = nearest_ratios([row for row in rows if row["suite"] == suite])
         if nearest:
             wins, mean = sum(value > 1 for value in nearest), ratio(geometric_mean(nearest))
-            told.append(f"{suite} {wins} of {len(nearest)} cases (fastest peer's time over ours, mean: {mean})")
-    return f"- Faster than every peer: {'; '.join(told)}." if told else ""
+            told.append(f"{suite} {wins} of {len(nearest)} ({mean})")
+    words = "Cases in which convt3d is faster than every peer (and the mean of the fastest peer's time over ours)"
+    return f"- {words}: {', '.join(told)}." if told else ""
 
 
 def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,10 +71,11 @@ def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _small(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The shortest call, which is overhead alone."""
-    timed = [own for row in rows if row["suite"] == "small" and (own := _own(row))]
-    times = [own.seconds.value for own in timed if own.seconds]
-    return f"- A repeated call on a tiny volume: {duration(min(times))}." if times else ""
+    """The call with least to compute, which is overhead alone."""
+    small = [row for row in rows if row["suite"] == "small"]
+    least = min(small, key=lambda row: int(row["needed_flop"]), default=None)
+    own = _own(least) if least and not disturbed(least) else None
+    return f"- A repeated call on a tiny volume: {duration(own.seconds.value)}." if own and own.seconds else ""
 
 
 def _forced(rows: Sequence[Mapping[str, Any]]) -> str:
