@@ -16,8 +16,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# ARGS=--quick, ARGS="--suite models --peer openvino", ...
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/convt3d bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -14,7 +14,7 @@ import pytest
 import convt3d
 
 SOURCE = Path(convt3d.__file__).parent
-OPTIONAL = ("torch", "triton", "jax", "dask", "ml_dtypes", "rich", "tqdm", "onnxruntime")
+OPTIONAL = ("torch", "triton", "jax", "dask", "ml_dtypes", "rich", "tqdm", "onnx", "onnxruntime", "openvino")
 
 
 def run(code: str) -> str:

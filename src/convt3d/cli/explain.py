@@ -41,7 +41,7 @@ def explain_plan(args: argparse.Namespace) -> int:
 def _rates(plan: Plan, measure: bool) -> Rates:
     if not measure:
         return assumed_rates(plan)
-    from .balance import measured_rates  # only --measure runs code
+    from ..bench.balance import measured_rates  # only --measure runs code
 
     return measured_rates(plan)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from importlib import metadata
 from typing import Any
 
+from ..bench.record import version
 from ..plan.machine import machine
 from ..run.cache import default_directory
 from .report import OK, emit, emit_json
@@ -45,14 +45,6 @@ def describe() -> dict[str, Any]:
         "versions": {name: version(name) for name in PACKAGES},
         "cache_directory": str(directory) if directory else None,
     }
-
-
-def version(package: str) -> str | None:
-    """As installed, without importing it; convt3d itself may run from its sources."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return sys.modules["convt3d"].__version__ if package == "convt3d" else None
 
 
 def _cache(document: dict[str, Any], name: str) -> str:

@@ -9,14 +9,18 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from ..bench.contenders import MODULES
+from ..bench.record import version
+from ..bench.suites import SUITES
 from ..errors import Error
 from ..judge.starter import LANGUAGES
 from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
+from .bench import bench
 from .demo import demo
 from .explain import DUMPS, explain_plan
-from .info import info, version
+from .info import info
 from .judge_bench import bench_file
 from .judge_check import check_file, sample_file
 from .judge_starter import write_starter
@@ -100,7 +104,26 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
     demonstration.add_argument("--quick", action="store_true", help="one sample of each")
+    _add_bench(commands)
     return parser
+
+
+def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "convt3d and its peers side by side; `report` draws the results, `compare A B` says what changed"
+    parser = _add(commands, "bench", bench, text)
+    parser.add_argument(
+        "words", nargs="*", metavar="report | compare", help="report [FILE ...], or compare FILE FILE; else: measure"
+    )
+    parser.add_argument("--quick", action="store_true", help="few cases, peers that start at once, under a minute")
+    parser.add_argument("--suite", action="append", default=[], choices=SUITES, help="all, unless some are named")
+    parser.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
+    parser.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="element type (default float32)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="rows are appended here (bench.jsonl); of `report`: the page (bench.html)"
+    )
+    parser.add_argument("--figure", metavar="FILE.svg", help="of `report`: also draw the figure of a README")
 
 
 def _add(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..bench.memory import PeakMemory
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
 from ..plan.choice import AUTO, Options
@@ -149,29 +148,3 @@ def measure(
     rng = np.random.default_rng(seed)
     check = sampled_check(plan.asked, prepared.x, prepared.operands, result, plan.dtype, rng)
     return Outcome(plan, kernel_seconds, tuple(seconds), extra, result, check)
-
-
-class PeakMemory:
-    """The most memory this process held since the object was made, beyond what it held then. Linux only."""
-
-    def __init__(self) -> None:
-        self._resettable = False
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-            self._resettable = True
-        self._before = _status("VmRSS")
-
-    def extra(self) -> int | None:
-        peak = _status("VmHWM")
-        if not self._resettable or peak is None or self._before is None:
-            return None
-        return max(0, peak - self._before)
-
-
-def _status(key: str) -> int | None:
-    """Bytes of one line of /proc/self/status."""
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{key}:"):
-                return int(line.split()[1]) * 1024
-    return None

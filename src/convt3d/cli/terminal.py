@@ -14,6 +14,9 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import IO, Any
 
+from ..bench.units import amount as amount
+from ..bench.units import duration as duration
+
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32"}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _NARROWEST = 12
@@ -100,24 +103,6 @@ def _boxed(rows: Sequence[list[list[str]]], widths: Sequence[int]) -> str:
 
     head, *body = ["\n".join(f"│ {' │ '.join(line)} │" for line in lines) for lines in rows]
     return "\n".join([rule("┌", "┬", "┐"), head, rule("├", "┼", "┤"), *body, rule("└", "┴", "┘")])
-
-
-def amount(size: int) -> str:
-    """Bytes for people."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= scale:
-            return f"{size / scale:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{size} B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: microseconds to minutes."""
-    if seconds >= 100:
-        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
 
 
 def to_json(document: Any) -> str:

@@ -42,6 +42,7 @@ class Check:
     worst: float
     tolerance: float
     passed: bool
+    scale: float = 0.0  # the largest expected value, finite ones only
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,40 @@ class Crop:
         return x[part], arrays
 
 
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The meaning of some blocks of a result: drawn and computed once, compared with as many results as one likes."""
+
+    dtype: DType
+    crops: tuple[Crop, ...]
+    expected: tuple[Any, ...]  # of each crop, flat
+    terms: int  # products in each sum of the convolution
+
+    def check(self, y: Storage) -> Check:
+        if not self.crops:
+            return Check(0, 0.0, 0.0, True)
+        actual = [self.dtype.widen(y[crop.sample][_slices(crop.block)]).ravel() for crop in self.crops]
+        return compare(np.concatenate(actual), np.concatenate(self.expected), self.dtype, self.terms)
+
+
+def draw_sample(
+    pipeline: Pipeline,
+    x: Storage,
+    operands: Sequence[Storage],
+    dtype: DType,
+    rng: np.random.Generator,
+    voxels: int = 512,
+    seconds: float = SECONDS,
+) -> Sample:
+    """The meaning at `voxels` positions or more, or at fewer where that would take longer than about `seconds`."""
+    pipeline = round_scalars(pipeline, dtype)
+    trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
+    crops = tuple(_choose(pipeline, trace, x, operands, rng, voxels, seconds))
+    expected = tuple(crop.expected(pipeline, dtype, x, operands).ravel() for crop in crops)
+    terms = prod(trace.operands[pipeline.conv_index][0][2:]) * trace.values[pipeline.conv_index][1]
+    return Sample(dtype, crops, expected, terms // pipeline.conv.groups)
+
+
 def sampled_check(
     pipeline: Pipeline,
     x: Storage,
@@ -92,15 +127,7 @@ def sampled_check(
     voxels: int = 512,
 ) -> Check:
     """Compares `y` with the meaning at `voxels` positions or more. Arrays hold storage values, as for `execute`."""
-    pipeline = round_scalars(pipeline, dtype)
-    trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
-    crops = _choose(pipeline, trace, x, operands, rng, voxels)
-    expected = [crop.expected(pipeline, dtype, x, operands).ravel() for crop in crops]
-    actual = [dtype.widen(y[crop.sample][_slices(crop.block)]).ravel() for crop in crops]
-    terms = prod(trace.operands[pipeline.conv_index][0][2:]) * trace.values[pipeline.conv_index][1]
-    if not crops:
-        return Check(0, 0.0, 0.0, True)
-    return compare(np.concatenate(actual), np.concatenate(expected), dtype, terms // pipeline.conv.groups)
+    return draw_sample(pipeline, x, operands, dtype, rng, voxels).check(y)
 
 
 def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Check:
@@ -120,7 +147,7 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
         errors = np.where(finite, np.abs(actual - expected), np.where(_same(actual, stored), 0.0, np.inf))
     errors[np.isnan(errors)] = np.inf
     worst = float(errors.max(initial=0.0))
-    return Check(expected.size, worst, tolerance, worst <= tolerance)
+    return Check(expected.size, worst, tolerance, worst <= tolerance, scale)
 
 
 def _same(a: Storage, b: Storage) -> Any:
@@ -144,6 +171,7 @@ def _choose(
     operands: Sequence[Storage],
     rng: np.random.Generator,
     voxels: int,
+    most_seconds: float,
 ) -> list[Crop]:
     """Distinct blocks until there are enough positions, or no time for more; at least one."""
     crops: dict[tuple[int, Box], Crop] = {}
@@ -154,7 +182,7 @@ def _choose(
         if cost > BLOCK_SECONDS:
             crop = make_crop(pipeline, trace, sample, _narrow(pipeline, trace, block, rng))
             cost = crop.seconds(pipeline, x, operands)
-        if crops and seconds + cost > SECONDS:
+        if crops and seconds + cost > most_seconds:
             break
         if (sample, crop.block) not in crops:
             crops[sample, crop.block] = crop

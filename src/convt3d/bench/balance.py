@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ..plan.cores import get_num_threads
 from ..plan.machine import Machine
 from ..plan.plan import Plan
 from ..plan.roofline import Rates, number_bytes
+from ..run.build import Code
 from ..run.compiled import compiled
 from ..run.memory import empty
 from ..run.team import launch
@@ -75,38 +77,40 @@ done:
 def measured_rates(plan: Plan) -> Rates:
     """Rates of this machine, now, with the threads, vectors and numbers that the plan's kernels use."""
     threads, item = get_num_threads(), number_bytes(plan)
-    machine = plan.machine
-    code = compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"))
-    flops = _multiply_rate(code.addresses["multiply"], machine, item, threads)
-    moved = _copy_rate(code.addresses["copy"], machine, threads)
+    multiply, copy = multiplier(plan.machine, item, threads), copier(plan.machine, threads)
+    flops, moved = (max(rate() for _ in range(_REPEATS)) for rate in (multiply, copy))
     return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {threads} threads")
 
 
-def _multiply_rate(function: int, machine: Machine, item: int, threads: int) -> float:
+def multiplier(machine: Machine, item: int, threads: int) -> Callable[[], float]:
+    """A function that measures once: FLOP/s of multiply-adds of `item`-byte numbers that stay in registers."""
     numbers = empty((threads + 1) * machine.lanes(item), f"f{item}")
     numbers[:] = 0.5
     flop = 2 * _CHAINS * machine.lanes(item) * _TURNS * threads
-    return flop / _best(function, [numbers.ctypes.data, _TURNS], threads)
+    code = _code(machine, item)  # in the closure: its addresses are good for as long as it lives
+    return lambda: flop / _seconds(code.addresses["multiply"], [numbers.ctypes.data, _TURNS], threads)
 
 
-def _copy_rate(function: int, machine: Machine, threads: int) -> float:
+def copier(machine: Machine, threads: int) -> Callable[[], float]:
+    """A function that measures once: bytes/s read and written by a copy of an array too large for the caches."""
     size = min(max(_COPIED, 4 * machine.l3), _MOST_COPIED)
     vectors = size // machine.vector_bytes // threads
     source, target = (empty(size, np.uint8) for _ in range(2))
     source[:], target[:] = 1, 2  # pages exist, and are not all the same one of zeros
     moved = 2 * vectors * machine.vector_bytes * threads
-    return moved / _best(function, [target.ctypes.data, source.ctypes.data, vectors], threads)
+    code = _code(machine, 4)
+    return lambda: moved / _seconds(code.addresses["copy"], [target.ctypes.data, source.ctypes.data, vectors], threads)
 
 
-def _best(function: int, arguments: list[int], threads: int) -> float:
-    """Seconds of the fastest of some launches."""
+def _code(machine: Machine, item: int) -> Code:
+    return compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"))
+
+
+def _seconds(function: int, arguments: list[int], threads: int) -> float:
     table = np.array(arguments, np.int64)
-    seconds = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        launch(function, table.ctypes.data, threads)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    start = time.perf_counter()
+    launch(function, table.ctypes.data, threads)
+    return time.perf_counter() - start
 
 
 def _ir(machine: Machine, item: int) -> str:

@@ -1,0 +1,31 @@
+"""Who takes part: convt3d and its peers, by name. A library is imported when its contender is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ...errors import ArgumentError
+from .base import Absent, Contender
+
+# Name -> module here whose `contender(name)` makes it. Ours come first; names of ours begin with "convt3d".
+MODULES = {
+    "convt3d": "own",
+    "torch": "eager",
+    "torch-channels-last": "eager",
+    "torch-compile": "compiled",
+    "onnxruntime": "onnx_runtime",
+    "openvino": "open_vino",
+    "jax": "xla",
+}
+PACKAGES = ("convt3d", "numpy", "llvmlite", "torch", "onnx", "onnxruntime", "openvino", "jax", "jaxlib")
+
+
+def find_contender(name: str) -> Contender:
+    if name not in MODULES:
+        rule = f"must be one of {', '.join(MODULES)}"
+        raise ArgumentError("bench", "--peer", name, rule, "Choose one of them")
+    try:
+        made: Contender = import_module(f".{MODULES[name]}", __package__).contender(name)
+    except ModuleNotFoundError as missing:
+        return Absent(f"{missing.name} is not installed")
+    return made

@@ -1,0 +1,100 @@
+"""Results in a few lines of Markdown, as the README shows them: the operators as a table, the rest as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .figures import (
+    OWN,
+    Figures,
+    contender_figures,
+    disturbed,
+    fastest_peer,
+    geometric_mean,
+    nearest_ratios,
+    row_figures,
+)
+from .rounds import middle
+from .svg import shown
+from .table import rate_text, ratio_cell, share_text
+from .units import duration, ratio
+
+HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of roofline", "fastest peer", "PyTorch")
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    timed = [row for row in rows if _own(row) and not disturbed(row)]
+    lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_case(row) for row in timed if row["suite"] == "seeds")]
+    told = [_peers(timed), _first_calls(timed), _small(rows), _forced(timed), _disturbed(rows)]
+    return "\n".join([*lines, "", *(sentence for sentence in told if sentence)])
+
+
+def _own(row: Mapping[str, Any]) -> Figures | None:
+    """Ours, where it was timed."""
+    own = contender_figures(row, OWN) if OWN in row["contenders"] else None
+    return own if own and own.seconds else None
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    figures = row_figures(row)
+    own, peer = figures[OWN], fastest_peer(figures)
+    nearest = f"{shown(peer.name)}, {ratio_cell(peer)}x our time" if peer else "-"
+    torch = figures.get("torch")
+    time = duration(own.seconds.value) if own.seconds else "-"
+    shares = (rate_text(own.needed_gflops), share_text(own.of_gemm), share_text(own.of_roofline))
+    return _line([row["name"], time, *shares, nearest, f"{ratio_cell(torch)}x" if torch and torch.ratio else "-"])
+
+
+def _peers(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Suite by suite: overhead decides some cases, arithmetic others."""
+    told = []
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        nearest = nearest_ratios([row for row in rows if row["suite"] == suite])
+        if nearest:
+            wins, mean = sum(value > 1 for value in nearest), ratio(geometric_mean(nearest))
+            told.append(f"{suite} {wins} of {len(nearest)} ({mean})")
+    words = "Cases in which convt3d is faster than every peer (and the mean of the fastest peer's time over ours)"
+    return f"- {words}: {', '.join(told)}." if told else ""
+
+
+def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:
+    calls = [own.first_call for row in rows if (own := _own(row)) and len(own.first_call) == 2]
+    if not calls:
+        return ""
+    empty, warm = (duration(middle([call[cache] for call in calls])) for cache in ("empty", "warm"))
+    return f"- First call of a process beyond a repeated one: {empty} with an empty disk cache, {warm} with a warm one."
+
+
+def _small(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The call with least to compute, which is overhead alone."""
+    small = [row for row in rows if row["suite"] == "small"]
+    least = min(small, key=lambda row: int(row["needed_flop"]), default=None)
+    own = _own(least) if least and not disturbed(least) else None
+    return f"- A repeated call on a tiny volume: {duration(own.seconds.value)}." if own and own.seconds else ""
+
+
+def _forced(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Under a forced instruction set, beside a loop of its multiply-adds."""
+    found = []
+    for row in rows:
+        own = _own(row) if row["isa"] else None
+        if own and own.of_registers and own.needed_gflops:
+            limit = own.needed_gflops / own.of_registers.value
+            rates = f"{own.needed_gflops:.0f} of the {limit:.0f} GFLOP/s of multiply-adds in registers"
+            found.append(f"- With {row['isa']} forced, one thread reaches {rates}.")
+    return "\n".join(found)
+
+
+def _disturbed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Two threads that wait for each other on one free core say nothing about a library."""
+    count = sum(disturbed(row) > 0 for row in rows)
+    return (
+        f"- Left out here and in the figure, because other processes were busy: {count} of {len(rows)} cases."
+        if count
+        else ""
+    )

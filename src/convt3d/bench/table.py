@@ -1,0 +1,75 @@
+"""Figures as the cells of a table: one line for a case, one column for the ratio to each peer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .figures import OWN, Figure, Figures, row_figures
+from .units import amount, duration, ratio
+
+HEADERS = (
+    "case",
+    "time",
+    "± spread",
+    "needed GFLOP/s",
+    "nominal",
+    "of sgemm",
+    "of roofline",
+    "extra memory",
+    "first call, empty / warm cache",
+    "error, roundings",
+)
+
+
+def number_columns(peers: Sequence[str]) -> set[int]:
+    return set(range(1, len(HEADERS) + len(peers)))
+
+
+def peer_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row["contenders"] if name != OWN))
+
+
+def table_row(row: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
+    figures = row_figures(row)
+    own = figures.get(OWN)
+    cells = own_cells(own) if own else ["-"] * (len(HEADERS) - 1)
+    return [label(row), *cells, *(ratio_cell(figures.get(name)) for name in peers)]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    return f"{row['model']}: {row['name']}" if row["model"] else str(row["name"])
+
+
+def own_cells(own: Figures) -> list[str]:
+    if own.seconds is None:
+        return [own.status.upper() if own.status in ("wrong", "failed") else own.status, *["-"] * (len(HEADERS) - 2)]
+    first = " / ".join(duration(own.first_call[cache]) for cache in ("empty", "warm") if cache in own.first_call)
+    return [
+        duration(own.seconds.value),
+        f"{own.seconds.spread / own.seconds.value:.0%}",
+        rate_text(own.needed_gflops),
+        rate_text(own.nominal_gflops),
+        share_text(own.of_gemm),
+        share_text(own.of_roofline),
+        "-" if own.extra_bytes is None else amount(own.extra_bytes),
+        first or "-",
+        "-" if own.error_units is None else f"{own.error_units:.1f}",
+    ]
+
+
+def ratio_cell(one: Figures | None) -> str:
+    """Time over ours; a status where there is none; * after one that ran only once."""
+    if one is None:
+        return "-"
+    if one.ratio is None:
+        return one.status.upper() if one.status in ("wrong", "failed") else one.status
+    return f"{ratio(one.ratio.value)}{'*' if one.status == 'slow' else ''}"
+
+
+def rate_text(gflops: float | None) -> str:
+    return "-" if gflops is None else f"{gflops:.3g}"
+
+
+def share_text(share: Figure | None) -> str:
+    return "-" if share is None else f"{share.value:.2f}"

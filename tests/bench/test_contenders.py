@@ -1,0 +1,122 @@
+"""Every contender means what the pipeline means, stage by stage; those whose library is missing are skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.bench_rows import small_case
+
+pytest.importorskip("torch")
+
+from spec.stage_rows import ROWS, Row
+
+from convt3d.bench.contenders import MODULES, find_contender
+from convt3d.bench.contenders.base import Absent, UnsupportedError
+from convt3d.bench.measure import judge
+from convt3d.bench.text import write_pipeline
+from convt3d.errors import ArgumentError
+from convt3d.front.verify import draw_sample
+from convt3d.plan.cores import available_cores
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.stages import Binary, ConvTranspose3d, Keep
+
+# Rows that make every voxel NaN or Inf, or whose special values a runtime may treat in its own way, are not timed.
+FINITE = [row for row in ROWS if row.chains]
+TRANSLATED = ("torch", "torch-channels-last", "onnxruntime", "openvino", "jax")
+
+
+def judged(name: str, pipeline: str, dtype: str = "float32", **changes: Any) -> dict[str, Any]:
+    contender = find_contender(name)
+    if isinstance(contender, Absent):
+        pytest.skip(contender.why)
+    case = small_case(pipeline=pipeline, dtype=DTYPES[dtype], **{"threads": available_cores(), **changes})
+    arrays = case.draw()
+    sample = draw_sample(case.pipeline, arrays.x, arrays.operands, case.dtype, np.random.default_rng(0), voxels=1000)
+    ready = contender.prepare(case, arrays)
+    ready.run()
+    result = ready.stored(ready.run())
+    assert result.shape == case.plan.trace.output
+    return judge(name, case, sample, result)
+
+
+def pipeline_of(row: Row) -> str:
+    """A convolution before the stage; an Exp or a division meets moderate, non-zero values."""
+    if isinstance(row.stage, ConvTranspose3d):
+        return write_pipeline(Pipeline(row.stage))
+    label = row.stage.label if isinstance(row.stage, Binary) else None
+    if label == "x":  # the input has another size than what a strided convolution makes of it
+        return write_pipeline(Pipeline(ConvTranspose3d(1, 1), row.stage))
+    kept = [Keep("kept")] if label == "kept" else []
+    return write_pipeline(Pipeline(ConvTranspose3d(2, 1, 1), *kept, row.stage))
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
+@pytest.mark.parametrize("row", FINITE, ids=lambda row: row.id)
+def test_stages(name: str, row: Row) -> None:
+    w = (6, *row.kernel) if row.kernel else (6, 6, 3, 3, 3)
+    try:
+        found = judged(name, pipeline_of(row), x=(2, 6, 4, 5, 7), w=w)
+    except UnsupportedError as reason:
+        pytest.skip(str(reason))
+    assert found["status"] == "ok", found
+
+
+CHAIN = "ConvTranspose3d(2, 1, 1, bias=True) -> BatchNorm(affine=True) -> Add('tensor') -> ReLU() -> MaxPool3d(2)"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "torch-compile"])
+def test_chains_in_every_type(name: str, dtype: str) -> None:
+    if name == "convt3d" and dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    try:
+        found = judged(name, CHAIN, dtype)
+    except UnsupportedError as reason:
+        pytest.skip(str(reason))
+    assert found["status"] == "ok", found
+
+
+def test_torch_compile() -> None:
+    """Weights are frozen, the skip is not: two calls with the same module give the meaning of both."""
+    import shutil
+
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own code
+        assert judged("torch-compile", CHAIN)["status"] == "ok"
+
+
+def test_jax_uses_all_cores_or_none() -> None:
+    pytest.importorskip("jax")
+    with pytest.raises(UnsupportedError, match="all"):
+        judged("jax", CHAIN, threads=available_cores() + 1)
+
+
+def test_unknown_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="must be one of convt3d, torch"):
+        find_contender("numpy")
+    monkeypatch.setitem(MODULES, "jax", "no_such_module")
+    absent = find_contender("jax")
+    case = small_case()
+    with pytest.raises(UnsupportedError, match="is not installed"):
+        absent.prepare(case, case.draw())
+
+
+@pytest.mark.parametrize("name", ["convt3d", "onnxruntime", "openvino"])
+def test_bound_memory_lives_as_long_as_the_run(name: str) -> None:
+    """Runtimes that are given addresses must not outlive the arrays behind them."""
+    contender = find_contender(name)
+    if isinstance(contender, Absent):
+        pytest.skip(contender.why)
+    case = small_case(threads=available_cores(), x=(1, 8, 16, 16, 16))
+    run = contender.prepare(case, case.draw()).run
+    held = [np.full((1 << 16,), 7.0) for _ in range(64)]  # would take the place of arrays that are gone
+    for _ in range(3):
+        run()
+    assert all((array == 7.0).all() for array in held)
