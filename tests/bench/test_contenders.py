@@ -15,13 +15,13 @@ from spec.stage_rows import ROWS, Row
 from convt3d.bench.contenders import MODULES, find_contender
 from convt3d.bench.contenders.base import Absent, UnsupportedError
 from convt3d.bench.measure import judge
-from convt3d.bench.text import write_pipeline
 from convt3d.errors import ArgumentError
 from convt3d.front.verify import draw_sample
 from convt3d.plan.cores import available_cores
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stages import Binary, ConvTranspose3d, Keep
+from convt3d.spec.text import write_pipeline
 
 # Rows that make every voxel NaN or Inf, or whose special values a runtime may treat in its own way, are not timed.
 FINITE = [row for row in ROWS if row.chains]

@@ -168,8 +168,9 @@ def test_compare(run: Run, tmp_path: Path) -> None:
 
 
 def test_nonsense_is_refused(run: Run) -> None:
-    code, _, err = run("nonsense")
+    code, _, err = run("nonsense", "more")
     assert code == 2
-    assert "first word = 'nonsense': must be report or compare" in err
+    assert "first word = 'nonsense': must be report or compare, or the one file of your kernel" in err
+    assert run("nonsense")[0] == 2  # a kernel that is not there
     assert run("--suite", "nonsense")[0] == 2
     assert run("--filter", "nonsense")[0] == 2

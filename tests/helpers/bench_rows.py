@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from convt3d import Pipeline
 from convt3d.bench.cases import Case
 from convt3d.bench.record import SCHEMA
-from convt3d.bench.text import read_pipeline
+from convt3d.spec.text import read_stages
 
 ORIGIN = {
     "schema": SCHEMA,
@@ -21,7 +22,7 @@ def small_case(**changes: Any) -> Case:
     """Something every contender can run at once."""
     given = {"suite": "models", "name": "k3 s2 8->4 @3x4x5", "w": (8, 4, 3, 3, 3), "x": (2, 8, 3, 4, 5), "threads": 2}
     text = changes.pop("pipeline", "ConvTranspose3d(2, 1, 1) -> LayerNorm() -> GELU()")
-    return Case(pipeline=read_pipeline(text), **{**given, **changes})
+    return Case(pipeline=Pipeline(*read_stages(text)), **{**given, **changes})
 
 
 def row(times: dict[str, list[float]], gemm: list[float] | None = None, **changes: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
-from convt3d.errors import ArgumentError, Error  # noqa: E402
-from convt3d.torch import engine, text  # noqa: E402
+from convt3d.errors import Error  # noqa: E402
+from convt3d.torch import engine  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -148,21 +148,3 @@ def test_autocast_of_swapped_models() -> None:
             got = model(x)
         assert got.dtype == expected.dtype, tail
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
-
-
-def test_text_of_pipelines() -> None:
-    for written in (
-        "ConvTranspose3d(stride=2), Clamp(min=-inf, max=1e+300), Add(other=nan), Multiply(other=-0.0)",
-        "AvgPool3d(kernel_size=2, stride=(1, 2, 3)), ConvTranspose3d(bias=True), Keep(label='y'), Add(other='y')",
-    ):
-        assert text.write(text.read(written)) == written
-    for wrong in (
-        "",
-        "ReLU()",
-        "ConvTranspose3d(), Elu()",
-        "ConvTranspose3d(), __import__('os')",
-        "ConvTranspose3d(",
-        "1",
-    ):
-        with pytest.raises(ArgumentError):
-            text.read(wrong)

@@ -13,10 +13,11 @@ from helpers.draws import drawn  # noqa: E402
 from helpers.eager import CASES, tensors  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.reference import MEANINGS as REFERENCE  # noqa: E402
+from convt3d.spec.text import read_stages, write_pipeline  # noqa: E402
 from convt3d.torch import gradients, stock  # noqa: E402
 from convt3d.torch.stage_gradients import GRADIENTS  # noqa: E402
-from convt3d.torch.text import read, write  # noqa: E402
 
 
 def test_every_stage_has_a_stock_meaning_and_a_gradient() -> None:
@@ -39,7 +40,7 @@ def test_drawn_pipelines(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     case = drawn(rng, "float64")
     x, *operands = leaves(case)
-    text = write(case.pipeline)
+    text = write_pipeline(case.pipeline)
     result, expected = ct.pipeline(x, operands, text), stock.run(case.pipeline, x, operands)
     scale = max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(result, expected, rtol=0.0, atol=1e-9 * scale)
@@ -100,11 +101,16 @@ def test_ties_and_nan_take_the_stock_way() -> None:
     x = torch.randint(-1, 2, (2, 2, 4, 4, 4)).double()
     x[0, 0, 1, 1, 1] = torch.nan
     w = torch.randint(-1, 2, (2, 3, 2, 2, 2)).double()
-    for tail in ("MaxPool3d(2), ReLU()", "Clamp(-1.0, 1.0)", "Max('channels')", "HardTanh(0.0, 6.0), MaxPool3d(3, 1)"):
-        text = f"ConvTranspose3d(stride=2), {tail}"
+    for tail in (
+        "MaxPool3d(2) -> ReLU()",
+        "Clamp(-1.0, 1.0)",
+        "Max('channels')",
+        "HardTanh(0.0, 6.0) -> MaxPool3d(3, 1)",
+    ):
+        text = f"ConvTranspose3d(stride=2) -> {tail}"
         values = [x.clone().requires_grad_(), w.clone().requires_grad_()]
         got = torch.autograd.grad(ct.pipeline(values[0], values[1:], text).nansum(), values)
-        truth = torch.autograd.grad(stock.run(read(text), values[0], values[1:]).nansum(), values)
+        truth = torch.autograd.grad(stock.run(Pipeline(*read_stages(text)), values[0], values[1:]).nansum(), values)
         for a, b in zip(got, truth, strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
 
@@ -112,11 +118,11 @@ def test_ties_and_nan_take_the_stock_way() -> None:
 def test_result_is_kept_only_if_needed_and_guarded() -> None:
     """Writing into a result that the gradient needs is refused, as for PyTorch's own relu; else it is allowed."""
     x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2))
-    kept = ct.pipeline(x, [w], "ConvTranspose3d(stride=2), ReLU()")
+    kept = ct.pipeline(x, [w], "ConvTranspose3d(stride=2) -> ReLU()")
     kept.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.sum().backward()
-    free = ct.pipeline(x, [w], "ConvTranspose3d(stride=2), SiLU()")
+    free = ct.pipeline(x, [w], "ConvTranspose3d(stride=2) -> SiLU()")
     free.add_(1.0).sum().backward()
 
 
@@ -138,7 +144,7 @@ def norm_relu(x: Any, w: Any, weight: Any, bias: Any) -> Any:
 
 
 def fused_norm_relu(x: Any, w: Any, weight: Any, bias: Any) -> Any:
-    text = "ConvTranspose3d(stride=2, padding=1), BatchNorm(affine=True), ReLU()"
+    text = "ConvTranspose3d(stride=2, padding=1) -> BatchNorm(affine=True) -> ReLU()"
     return ct.pipeline(x, [w, torch.zeros(8), torch.ones(8), weight, bias], text)
 
 

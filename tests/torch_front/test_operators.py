@@ -13,6 +13,8 @@ from helpers.eager import CASES, OVERLOADS, positional, tensors  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.text import read_stages  # noqa: E402
 
 LAST = torch.channels_last_3d
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -58,17 +60,15 @@ def test_opcheck_other_layouts_and_types(layout: str, dtype: Any) -> None:
 @pytest.mark.parametrize(
     "stages",
     [
-        "ConvTranspose3d(stride=2, bias=True), BatchNorm(affine=True), ReLU()",
-        "ConvTranspose3d(stride=2, bias=True), InstanceNorm(affine=True), PReLU()",
-        "ConvTranspose3d(padding=1, bias=True), Keep('y'), HardSwish(), Multiply('y'), Softmax(), Max('spatial')",
-        "AvgPool3d(2), ConvTranspose3d(stride=(1, 2, 3)), Add('tensor'), GroupNorm(2), LeakyReLU(0.2), Mean()",
+        "ConvTranspose3d(stride=2, bias=True) -> BatchNorm(affine=True) -> ReLU()",
+        "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm(affine=True) -> PReLU()",
+        "ConvTranspose3d(1, 1, bias=True) -> Keep('y') -> HardSwish() -> Multiply('y') -> Softmax() -> Max('spatial')",
+        "AvgPool3d(2) -> ConvTranspose3d((1, 2, 3)) -> Add('tensor') -> GroupNorm(2) -> LeakyReLU(0.2) -> Mean()",
     ],
 )
 def test_opcheck_pipelines(stages: str) -> None:
-    from convt3d.torch.text import read
-
     torch.manual_seed(2)
-    pipeline = read(stages)
+    pipeline = Pipeline(*read_stages(stages))
     shapes = pipeline.operand_shapes((2, 2, 4, 3, 4), (2, 4, 3, 2, 3))
     x, *operands = tensors((2, 2, 4, 3, 4), *shapes)
     with torch.no_grad():

@@ -105,7 +105,7 @@ def test_vmap() -> None:
     weights = torch.stack([w, 2 * w, -w])
     each = torch.func.vmap(ours)(x, weights)
     torch.testing.assert_close(each[1], functional.conv_transpose3d(x[1], 2 * w, bias, 2))
-    text = "ConvTranspose3d(stride=2, bias=True), ReLU()"
+    text = "ConvTranspose3d(stride=2, bias=True) -> ReLU()"
     fused = torch.func.vmap(lambda x, w: ct.pipeline(x, [w, bias], text))(x, weights)
     torch.testing.assert_close(fused, each.relu())
 

@@ -16,7 +16,7 @@ from ..plan.plan import Plan, make_plan
 from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Slot
 from ..spec.stages import AvgPool3d
-from .text import read_pipeline, write_pipeline
+from ..spec.text import read_stages, write_pipeline
 
 Storage: TypeAlias = npt.NDArray[Any]
 
@@ -108,6 +108,6 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Storage:
 
 def read_case(document: Mapping[str, Any]) -> Case:
     fields = dict(document)
-    fields["pipeline"] = read_pipeline(fields["pipeline"])
+    fields["pipeline"] = Pipeline(*read_stages(fields["pipeline"]))
     fields["dtype"] = DTYPES[fields["dtype"]]
     return Case(**{**fields, "x": tuple(fields["x"]), "w": tuple(fields["w"])})

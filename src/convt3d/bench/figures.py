@@ -9,7 +9,7 @@ from typing import Any
 
 from .rounds import CALM, middle, spread
 
-OWN = "convt3d"
+OWN, DIRECT = "convt3d", "convt3d-direct"
 
 
 @dataclass(frozen=True)

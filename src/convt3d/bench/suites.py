@@ -20,8 +20,8 @@ from ..front.pipeline import Pipeline
 from ..plan.cores import available_cores
 from ..spec.dtypes import DTYPES, DType
 from ..spec.problems import PROBLEMS
+from ..spec.text import read_stages
 from .cases import Case
-from .text import read_pipeline
 
 SUITES = ("seeds", "models", "small", "scaling")
 
@@ -60,7 +60,7 @@ def _cases(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Case
     for value in entry.get("values", [0]):
         filled = {key: _fill(item, value) for key, item in entry.items() if key != "values"}
         filled |= {"at": value, "name": f"{entry['name']}, {entry['series']} {value}"} if value else {}
-        filled["pipeline"] = read_pipeline(filled["pipeline"])
+        filled["pipeline"] = Pipeline(*read_stages(filled["pipeline"]))
         yield Case(**{"threads": 0, **shared, **filled, "x": tuple(filled["x"]), "w": tuple(filled["w"])})
 
 

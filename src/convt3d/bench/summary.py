@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .figures import (
+    DIRECT,
     OWN,
     Figures,
     contender_figures,
@@ -26,7 +27,7 @@ HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of roofline", "fastest pe
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     timed = [row for row in rows if _own(row) and not disturbed(row)]
     lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_case(row) for row in timed if row["suite"] == "seeds")]
-    told = [_peers(timed), _first_calls(timed), _small(rows), _forced(timed), _disturbed(rows)]
+    told = [_peers(timed), _choice(timed), _first_calls(timed), _small(rows), _forced(timed), _disturbed(rows)]
     return "\n".join([*lines, "", *(sentence for sentence in told if sentence)])
 
 
@@ -60,6 +61,16 @@ def _peers(rows: Sequence[Mapping[str, Any]]) -> str:
             told.append(f"{suite} {wins} of {len(nearest)} ({mean})")
     words = "Cases in which convt3d is faster than every peer (and the mean of the fastest peer's time over ours)"
     return f"- {words}: {', '.join(told)}." if told else ""
+
+
+def _choice(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The algorithm that the cost model chose beside direct summation, both measured."""
+    found = [(one.ratio.value, row["name"]) for row in rows if (one := row_figures(row).get(DIRECT)) and one.ratio]
+    if not found:
+        return ""
+    mean, (worst, name) = ratio(geometric_mean([value for value, _ in found])), min(found)
+    words = f"- Direct summation takes {mean} times our time in the mean of {len(found)} cases"
+    return f"{words}; the worst choice of the cost model is {name}, where it takes {ratio(worst)}."
 
 
 def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:

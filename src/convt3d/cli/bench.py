@@ -21,6 +21,7 @@ from ..bench.summary import summary
 from ..bench.table import HEADERS, number_columns, peer_names, table_row
 from ..errors import ArgumentError, ArgumentTypeError, described
 from ..spec.dtypes import DTYPES
+from .judge_bench import bench_file
 from .report import CHECK_FAILED, OK, complain, emit, emit_json
 from .terminal import Progress, Screen, duration
 
@@ -34,17 +35,20 @@ def bench(args: argparse.Namespace) -> int:
     if not first:
         return run(args)
     commands = {"report": report, "compare": compare}
-    if first not in commands:
-        rule = f"must be {' or '.join(commands)}"
-        raise ArgumentError("bench", "first word", first, rule, "Leave it out to measure")
-    return commands[first](args, [Path(word) for word in rest])
+    if first in commands:
+        return commands[first](args, [Path(word) for word in rest])
+    if rest:
+        rule = f"must be {' or '.join(commands)}, or the one file of your kernel"
+        raise ArgumentError("bench", "first word", first, rule, "Leave it out to measure the suites")
+    args.file = first
+    return bench_file(args)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
 def run(args: argparse.Namespace) -> int:
-    cases = choose_cases(args.suite, DTYPES[args.dtype], args.threads, args.filter, args.quick)
+    cases = choose_cases(args.suite, DTYPES[args.dtype or "float32"], args.threads, args.filter, args.quick)
     names = list(dict.fromkeys([OWN, *args.peer])) if args.peer else [n for n in MODULES if not _left_out(n, args)]
     path, begun = Path(args.output or RESULTS), time.monotonic()
     rows: list[Row] = []

@@ -21,7 +21,6 @@ from .bench import bench
 from .demo import demo
 from .explain import DUMPS, explain_plan
 from .info import info
-from .judge_bench import bench_file
 from .judge_check import check_file, sample_file
 from .judge_starter import write_starter
 from .run import run
@@ -94,13 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--keep", metavar="FOLDER", help="leave a failing case there as .npz, with a script")
     checker.add_argument("--picture", metavar="FILE.png", help="draw which voxels are wrong")
 
-    timer = _add(commands, "bench", bench_file, "time your kernel beside PyTorch and convt3d, every result compared")
-    _add_kernel(timer)
-    timer.add_argument("--size", default="benchmark-in-small", metavar="NAME", help="benchmark, sample or a case")
-    timer.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one size or scalar")
-    timer.add_argument("--repeat", type=_positive, default=10, metavar="N", help="rounds (default 10)")
-    timer.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default: fresh)")
-
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
     demonstration.add_argument("--quick", action="store_true", help="one sample of each")
@@ -109,21 +101,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "convt3d and its peers side by side; `report` draws the results, `compare A B` says what changed"
+    text = (
+        "convt3d and its peers side by side; `report` draws the results, `compare A B` says what changed, "
+        "FILE is a kernel of yours, judged and then timed beside PyTorch and convt3d"
+    )
     parser = _add(commands, "bench", bench, text)
     parser.add_argument(
-        "words", nargs="*", metavar="report | compare", help="report [FILE ...], or compare FILE FILE; else: measure"
+        "words",
+        nargs="*",
+        metavar="report | compare | FILE",
+        help="report [RESULTS ...], compare RESULTS RESULTS, or your kernel; else: measure the suites",
     )
-    parser.add_argument("--quick", action="store_true", help="few cases, peers that start at once, under a minute")
-    parser.add_argument("--suite", action="append", default=[], choices=SUITES, help="all, unless some are named")
-    parser.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
-    parser.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="element type (default float32)")
-    parser.add_argument(
+    suites = parser.add_argument_group("of the suites")
+    suites.add_argument("--quick", action="store_true", help="few cases, peers that start at once, under a minute")
+    suites.add_argument("--suite", action="append", default=[], choices=SUITES, help="all, unless some are named")
+    suites.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
+    suites.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
+    suites.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
+    suites.add_argument(
         "--output", metavar="FILE", help="rows are appended here (bench.jsonl); of `report`: the page (bench.html)"
     )
-    parser.add_argument("--figure", metavar="FILE.svg", help="of `report`: also draw the figure of a README")
+    suites.add_argument("--figure", metavar="FILE.svg", help="of `report`: also draw the figure of a README")
+    kernel = parser.add_argument_group("of a kernel")
+    _add_kernel_options(kernel)
+    kernel.add_argument("--size", default="benchmark-in-small", metavar="NAME", help="benchmark, sample or a case")
+    kernel.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one size or scalar")
+    kernel.add_argument("--repeat", type=_positive, default=10, metavar="N", help="rounds (default 10)")
+    kernel.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default: fresh)")
 
 
 def _add(
@@ -141,6 +145,10 @@ def _add_slug(parser: argparse.ArgumentParser) -> None:
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="Python, Triton, C or C++ source, a shared library, or CUDA")
+    _add_kernel_options(parser)
+
+
+def _add_kernel_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--problem", metavar="SLUG", help="which problem (default: the one the file's header names)")
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32)")
     parser.add_argument("--allow-torch", action="store_true", help="let the kernel call torch's operators")

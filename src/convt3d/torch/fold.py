@@ -52,7 +52,7 @@ def fold_chain(modules: Sequence[nn.Module]) -> tuple[str, list[Tensor], int, st
         stage, more, why = fold(modules[count])
         if why:
             break
-        text = f"{text}, {stage}" if stage else text
+        text = f"{text} -> {stage}" if stage else text
         operands = operands + more
         count += 1
     return text, operands, count, why

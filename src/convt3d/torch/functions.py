@@ -116,7 +116,7 @@ def conv_transpose3d_layernorm_gelu_scaling(
 
 
 def pipeline(input: Tensor, operands: Sequence[Tensor], stages: str) -> Tensor:
-    """A pipeline written as text, such as "ConvTranspose3d(stride=2, bias=True), InstanceNorm(), ReLU()"."""
+    """A pipeline written as text, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()"."""
     return _call("pipeline", input, list(operands), stages)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any, TypeAlias
 
 from ..front import named
-from ..front.named import remembered
+from ..front.named import remembered, shared
 from ..spec.pipeline import Pipeline
+from ..spec.text import read_stages
 from .stock import Tensor
-from .text import read
 
 Size: TypeAlias = int | Sequence[int]
 Lowered: TypeAlias = tuple[Pipeline, Tensor, list[Tensor]]  # the pipeline, its input, its operands in slot order
@@ -132,7 +132,12 @@ def conv_transpose3d_layernorm_gelu_scaling(
 
 
 def pipeline(input: Tensor, operands: Sequence[Tensor], stages: str) -> Lowered:
-    return read(stages), input, list(operands)
+    return _read(stages), input, list(operands)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> Pipeline:
+    return shared(Pipeline(*read_stages(text)))
 
 
 def _conv(stride: Size, padding: Size, output_padding: Size, groups: int, dilation: Size, bias: Any) -> tuple[Any, ...]:

@@ -21,10 +21,16 @@ AXES = {"channels": 1, "spatial": (2, 3, 4)}
 def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """The result as eager PyTorch computes it, in the memory format of the operators."""
     x, operands, unbatched = batched(pipeline, x, operands)
-    value = values(pipeline, x, operands, {len(pipeline.stages)})[len(pipeline.stages)]
+    value = function_of(pipeline)(x, operands)
     if x.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
     return value[0] if unbatched else value
+
+
+def function_of(pipeline: Pipeline) -> Callable[[Tensor, Sequence[Tensor]], Tensor]:
+    """f(x, operands in slot order): the stages as a user of PyTorch writes them, in the memory format they give."""
+    last = len(pipeline.stages)
+    return lambda x, operands: values(pipeline, x, operands, {last})[last]
 
 
 def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], bool]:

@@ -10,6 +10,7 @@ from .base import Absent, Contender
 # Name -> module here whose `contender(name)` makes it. Ours come first; names of ours begin with "convt3d".
 MODULES = {
     "convt3d": "own",
+    "convt3d-direct": "own",
     "torch": "eager",
     "torch-channels-last": "eager",
     "torch-compile": "compiled",

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ...torch.stock import function_of
 from ..cases import Arrays, Case
-from .as_torch import torch_function
 from .base import Ready
 from .eager import from_tensor, to_tensor
 
@@ -23,7 +23,7 @@ class Compiled:
         torch._dynamo.reset()  # no guard of an earlier case is tried first, and shapes stay static
         kinds = [slot.operand.kind for slot in case.pipeline.slots]
         operands = [to_tensor(case, array, channels_last=True) for array in arrays.operands]
-        module = _module(torch_function(case.pipeline), kinds, operands).eval()
+        module = _module(function_of(case.pipeline), kinds, operands).eval()
         x = to_tensor(case, arrays.x, channels_last=True)
         tensors = [tensor for kind, tensor in zip(kinds, operands, strict=True) if kind == "tensor"]
         fast = torch.compile(module, dynamic=False, options={"freezing": True})

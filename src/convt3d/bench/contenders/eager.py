@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...torch.stock import function_of
 from ..cases import Arrays, Case, Storage
-from .as_torch import torch_function
 from .base import Ready
 
 
@@ -23,7 +23,7 @@ class Eager:
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
         torch.set_num_threads(case.threads)
-        function = torch_function(case.pipeline)
+        function = function_of(case.pipeline)
         x, *operands = (to_tensor(case, array, self.channels_last) for array in (arrays.x, *arrays.operands))
 
         def run() -> Any:

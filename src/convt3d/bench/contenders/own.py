@@ -1,7 +1,4 @@
-"""convt3d itself, through its public call, into an array that is reused.
-
-A name such as `convt3d-direct` would be a row of `OPTIONS`: what the call is given beside its arrays.
-"""
+"""convt3d itself, through its public call, into an array that is reused; `convt3d-direct` sums products one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ...plan.cores import set_num_threads
 from ..cases import Arrays, Case, Storage
 from .base import Ready, UnsupportedError
 
-OPTIONS: dict[str, dict[str, Any]] = {"convt3d": {}}
+OPTIONS: dict[str, dict[str, Any]] = {"convt3d": {}, "convt3d-direct": {"algorithm": "direct"}}
 
 
 def contender(name: str) -> Own:

@@ -10,10 +10,9 @@ import math
 from typing import Any
 
 from ..errors import ArgumentError
-from ..front.pipeline import Pipeline
-from ..spec import pipeline as spec
-from ..spec import stages
-from ..spec.stage import Stage
+from . import stages
+from .pipeline import Pipeline
+from .stage import Stage
 
 ARROW = "->"
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
@@ -24,12 +23,13 @@ _STAGES = {
 }
 
 
-def write_pipeline(pipeline: spec.Pipeline) -> str:
+def write_pipeline(pipeline: Pipeline) -> str:
     return f" {ARROW} ".join(map(repr, pipeline.stages))
 
 
-def read_pipeline(text: str) -> Pipeline:
-    return Pipeline(*(_stage(part.strip()) for part in text.split(ARROW)))
+def read_stages(text: str) -> tuple[Stage, ...]:
+    """The stages that `write_pipeline` has written, or a person."""
+    return tuple(_stage(part.strip()) for part in text.split(ARROW))
 
 
 def _stage(text: str) -> Stage:
