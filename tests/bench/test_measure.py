@@ -48,7 +48,7 @@ def measured(case: Case, peer: Any, **options: Any) -> dict[str, Any]:
     row = measure_case(case, contenders, apart=False, **options)
     assert json.loads(json.dumps(row))["contenders"].keys() == {"convt3d", "peer"}
     assert row["contenders"]["convt3d"]["status"] == "ok"
-    assert len(row["contenders"]["convt3d"]["seconds"]) == 3
+    assert len(row["contenders"]["convt3d"]["seconds"]) >= 3  # more where others were busy
     assert {name: len(rates) for name, rates in row["rates"].items()} == {"registers": 3, "gemm": 3, "copy": 3}
     return dict(row["contenders"]["peer"])
 
@@ -172,7 +172,7 @@ def test_a_lesser_instruction_set() -> None:
         pytest.skip("this processor has no AVX2")
     row = row_under_isa(small_case(isa="avx2", threads=1), quick=True)
     assert row["isa"] == "avx2"
-    assert len(row["contenders"]["convt3d"]["seconds"]) == 3
+    assert len(row["contenders"]["convt3d"]["seconds"]) >= 3  # more where others were busy
 
 
 def test_an_instruction_set_that_does_not_exist() -> None:

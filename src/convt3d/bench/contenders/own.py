@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plan.cores import set_num_threads
+from ...plan.cores import num_threads
 from ..cases import Arrays, Case, Storage
 from .base import Ready, UnsupportedError
 
@@ -23,10 +23,14 @@ class Own:
     options: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
-        set_num_threads(case.threads)
         out = np.full(case.plan.trace.output, case.dtype.narrow(np.array(np.nan)), case.dtype.storage)
         x, y, *operands = (_public(case, array) for array in (arrays.x, out, *arrays.operands))
-        return Ready(lambda: case.pipeline(x, *operands, out=y, **self.options), lambda _: out)
+
+        def run() -> Any:
+            with num_threads(case.threads):
+                return case.pipeline(x, *operands, out=y, **self.options)
+
+        return Ready(run, lambda _: out)
 
 
 def _public(case: Case, array: Storage) -> Any:
