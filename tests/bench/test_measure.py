@@ -49,7 +49,8 @@ def measured(case: Case, peer: Any, **options: Any) -> dict[str, Any]:
     assert json.loads(json.dumps(row))["contenders"].keys() == {"convt3d", "peer"}
     assert row["contenders"]["convt3d"]["status"] == "ok"
     assert len(row["contenders"]["convt3d"]["seconds"]) >= 3  # more where others were busy
-    assert {name: len(rates) for name, rates in row["rates"].items()} == {"registers": 3, "gemm": 3, "copy": 3}
+    assert row["rates"].keys() == {"registers", "gemm", "copy"}
+    assert all(len(rates) >= 3 for rates in row["rates"].values())
     return dict(row["contenders"]["peer"])
 
 
@@ -80,7 +81,8 @@ def test_a_wrong_contender_is_reported_and_not_timed(spoil: Any) -> None:
 
 def test_an_honest_contender_is_timed() -> None:
     found = measured(small_case(), Spoiled(lambda y: y))
-    assert (found["status"], len(found["seconds"])) == ("ok", 3)
+    assert found["status"] == "ok"
+    assert len(found["seconds"]) >= 3
     assert 0 < found["error_units"] < 100
 
 

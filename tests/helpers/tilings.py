@@ -14,16 +14,23 @@ from convt3d.plan.geometry import conv_axes
 from convt3d.plan.passes import RowNorm
 from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
 from convt3d.plan.tiles import choose, layout
+from convt3d.run import execute as execution
+from convt3d.run.memory import scratch
 
 
 @contextmanager
-def forced_outputs(outputs: tuple[int, int, int], points: int = EXACT_POINTS) -> Iterator[None]:
-    """Plans made inside make so many outputs of a phase together along each axis, unless direct is asked for."""
+def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Iterator[None]:
+    """Plans made inside make so many outputs of a phase together along each axis, unless direct is asked for.
+
+    `one_tile`: in a tile of all voxels, with one slab for all shifts. Scratch memory is poisoned.
+    """
 
     def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
         wanted = (1, 1, 1) if options.algorithm == "direct" else outputs
         axes = zip(conv_axes(pipeline, trace), wanted, strict=True)
-        method = Method(tuple(AxisMethod(axis, m, points) for axis, m in axes))
+        method = Method(tuple(AxisMethod(axis, m, EXACT_POINTS) for axis, m in axes))
+        if one_tile:
+            return layout(pipeline, trace, one, one.result[2:], machine, item, method)
         return choose(pipeline, trace, one, machine, item, method)
 
     with _planning(choose_method):
@@ -33,7 +40,7 @@ def forced_outputs(outputs: tuple[int, int, int], points: int = EXACT_POINTS) ->
 @contextmanager
 def drawn_tiles(seed: int) -> Iterator[None]:
     """Plans made inside have tiles of any size, most of them small, and any method that saves products; rows stay whole
-    where a norm needs them."""
+    where a norm needs them. Scratch memory is poisoned."""
     rng = np.random.default_rng(seed)
 
     def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
@@ -51,9 +58,18 @@ def drawn_tiles(seed: int) -> Iterator[None]:
 
 
 @contextmanager
+def poisoned(size: int) -> Iterator[Any]:
+    """Scratch memory full of NaN: a result that shows one has read what nobody wrote."""
+    with scratch(size) as memory:
+        memory[...] = 0xFF
+        yield memory
+
+
+@contextmanager
 def _planning(choose_method: Callable[..., Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "choose_method", choose_method)
+        patch.setattr(execution, "scratch", poisoned)
         planning._make_plan.cache_clear()
         try:
             yield

@@ -116,6 +116,20 @@ def _parts(values: Any) -> list[Any]:
     return [high, middle, values - high - middle]
 
 
+@pytest.mark.parametrize("outputs", [(2, 2, 1), (1, 2, 1), (2, 1, 1), (1, 1, 2), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("width", [7, 12, 14, 15, 30])
+@pytest.mark.parametrize("one_tile", [False, True])
+def test_nothing_unwritten_is_read(one_tile: bool, width: int, outputs: tuple[int, int, int]) -> None:
+    """Plain axes beside others, in scratch full of NaN: where a row fills its vectors, the zeros right of the very last
+    one were once forgotten."""
+    layer = (4, 2, 1, 1, 8, 8, (6, 7, width))
+    pipe = pipeline(layer)
+    x, w = arrays(layer, "float32", 4)
+    with forced_outputs(outputs, one_tile):
+        got = pipe(x, w)
+    assert_same(got, evaluate(pipe, x.astype(np.float64), [w.astype(np.float64)]).astype(np.float32), 1e-5)
+
+
 @pytest.mark.parametrize("layer", LAYERS[:5], ids=str)
 def test_fast_precision_states_its_error(layer: Any) -> None:
     """docs/math.md: schemes of up to six points stay within 40 times the error of direct summation."""

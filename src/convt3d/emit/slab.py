@@ -61,6 +61,10 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
     per_turn, length = b.sdiv(height, turns), b.mul(pitch, k.param("pace w"))
     words = I64 if k.wide else I32
     b.store(constant(vector(words, k.lanes), 0), k.buffer("wild"), 0)
+    rows = b.mul(k.param("slab depth"), height)
+    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
+        after = k.dot((s, k.param("slab copy")), (c, k.param("pitch slab")), (rows, pitch))
+        fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     with b.loop(0, k.param("in channels")) as c, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
         in_d = b.sub(d, place[0])
         with b.loop(0, per_turn) as at_turn:
