@@ -17,7 +17,7 @@ import numpy as np
 PAGE = mmap.PAGESIZE
 NO_ACCESS, READ_WRITE = 0, 3
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-SENTINEL = 0xA5
+SENTINEL = 0xFF  # NaN in every type
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p

@@ -36,7 +36,7 @@ LAYERS = [
     (4, 2, 1, 1, 32, 16, (5, 6, 12)),
     (5, 2, 2, 1, 16, 16, (6, 6, 11)),
     (3, 2, 1, 1, 32, 24, (6, 7, 13)),
-    (7, 1, 3, 1, 8, 8, (9, 9, 12)),
+    (6, 1, 2, 1, 8, 8, (9, 9, 12)),
     ((3, 2, 4), (1, 2, 3), 0, 1, 16, 8, (6, 7, 9)),
     (3, 1, 2, 2, 16, 16, (8, 8, 16)),
 ]
@@ -60,20 +60,11 @@ def algorithm(layer: Any, name: str, dtype: str = "float32", precision: str = "f
     return make_plan(pipeline(layer), x.shape, (w.shape,), DTYPES[dtype], Options(name, precision)).algorithm
 
 
-# Outputs made together along the axes of these layers: all that four points allow, and mixtures.
+# Outputs made together along the axes of these layers.
 SCHEMES = [
-    (LAYERS[0], (2, 2, 2)),
-    (LAYERS[0], (3, 2, 1)),
-    (LAYERS[1], (3, 3, 3)),
-    (LAYERS[1], (2, 2, 2)),
-    (LAYERS[2], (3, 3, 3)),
-    (LAYERS[2], (2, 2, 2)),
-    (LAYERS[3], (2, 2, 2)),
-    (LAYERS[4], (3, 3, 3)),
-    (LAYERS[4], (2, 2, 2)),
-    (LAYERS[5], (3, 3, 3)),
-    (LAYERS[6], (2, 1, 3)),
-    (LAYERS[7], (2, 2, 2)),
+    *((layer, (2, 2, 2)) for layer in LAYERS),
+    (LAYERS[0], (2, 1, 2)),
+    (LAYERS[2], (1, 2, 1)),
 ]
 
 
@@ -96,6 +87,22 @@ def test_as_exact_as_direct_summation(layer: Any, outputs: tuple[int, int, int],
                 worst[name] = max(worst[name], float(np.abs(error).max()))
     assert np.sqrt(squares["auto"]) <= 1.5 * np.sqrt(squares["direct"])
     assert worst["auto"] <= 1.5 * worst["direct"]
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e12])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_large_input_leaves_others_alone(layer: Any, size: float) -> None:
+    """Outputs without a tap on it keep their accuracy, however large it is."""
+    pipe = pipeline(layer)
+    x, w = arrays(layer, "float32", 5)
+    far, errors = np.zeros_like(x), {}
+    x[0, 1, 3, 3, 3], far[0, 1, 3, 3, 3] = size, 1
+    apart = evaluate(pipe, far.astype(np.float64), [np.ones(w.shape)]) == 0
+    truth = evaluate(pipe, x.astype(np.float64), [w.astype(np.float64)])
+    with forced_outputs((2, 2, 2)):
+        for name in ("direct", "auto"):
+            errors[name] = np.abs(pipe(x, w, algorithm=name) - truth)[apart].max()
+    assert errors["auto"] <= 1.5 * errors["direct"]
 
 
 def _exactly(pipe: ct.Pipeline, x: Any, w: Any) -> Any:
@@ -132,7 +139,7 @@ def test_nothing_unwritten_is_read(one_tile: bool, width: int, outputs: tuple[in
 
 @pytest.mark.parametrize("layer", LAYERS[:5], ids=str)
 def test_fast_precision_states_its_error(layer: Any) -> None:
-    """docs/math.md: schemes of up to six points stay within 40 times the error of direct summation."""
+    """docs/math.md: the largest error stays within 40 times that of direct summation."""
     pipe = pipeline(layer)
     x, w = arrays(layer, "float32", 0)
     truth = evaluate(pipe, x.astype(np.float64), [w.astype(np.float64)])
@@ -167,11 +174,15 @@ def test_wild_inputs_in_pipelines_of_several_passes() -> None:
     assert_same(got[2:], pipe(x[2:], w, tensor[2:], algorithm="direct"), 0.0)
 
 
-@pytest.mark.parametrize("size", [1e20, np.inf, np.nan])
+@pytest.mark.parametrize("size", [1e20, np.inf, np.nan, 0.0])
 def test_wild_weights_are_summed_directly(size: float) -> None:
+    """Huge ones, and such as are all so small that halves of them would be rounded."""
     layer = LAYERS[0]
     x, w = arrays(layer, "float32", 1)
-    w[1, 2, 0, 1, 2] = size
+    if size:
+        w[1, 2, 0, 1, 2] = size
+    else:
+        w *= np.float32(1e-40)
     got, direct = (pipeline(layer)(x, w, algorithm=name) for name in ("minimal", "direct"))
     assert_same(got, direct, 0.0)
 
@@ -204,6 +215,8 @@ def test_changed_weights_are_transformed_anew() -> None:
         ("k4 s2", (1, 64, 16, 32, 32), (64, 32, 4, 4, 4), 1, 2, 1, "minimal"),
         ("k = s", (1, 320, 8, 10, 12), (320, 320, 2, 2, 2), 1, 2, 0, "direct"),
         ("depthwise", (1, 64, 32, 32, 32), (64, 1, 3, 3, 3), 64, 2, 1, "direct"),
+        ("depthwise, stride 1", (1, 512, 16, 16, 16), (512, 1, 3, 3, 3), 512, 1, 1, "direct"),
+        ("depthwise, many", (1, 4096, 8, 8, 8), (4096, 1, 4, 4, 4), 4096, 2, 1, "direct"),
         ("few channels", (1, 3, 16, 32, 32), (3, 4, 3, 3, 3), 1, 2, 1, "direct"),
         ("one voxel", (1, 64, 1, 1, 1), (64, 64, 3, 3, 3), 1, 1, 0, "direct"),
     ],
@@ -221,6 +234,8 @@ def test_direct_can_be_forced_and_unknown_words_are_refused() -> None:
     x, w = arrays(layer, "float32", 0)
     with pytest.raises(ct.ArgumentError, match="conv_transpose3d: algorithm = 'winograd': must be 'auto' or 'direct'"):
         ct.conv_transpose3d(x, w, algorithm="winograd")
+    with pytest.raises(ct.ArgumentError, match="algorithm = "):
+        ct.conv_transpose3d(x, w, algorithm=np.array(["auto", "direct"]))
     with pytest.raises(ct.ArgumentError, match="Pipeline: precision = 'half': must be 'full' or 'fast'"):
         pipeline(layer)(x, w, precision="half")
 

@@ -6,7 +6,7 @@ Rows follow each other without a break, so that positions can be walked across t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -51,14 +51,13 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
     """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than WILD.
 
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
-    `pace` is that of the width, or 0 where it is too large to make vectors of every pace-th number by shuffles.
+    `pace` is that of the width.
     """
     b = k.b
     slab, whole, pitch = k.buffer("slab"), k.buffer("row"), k.param("slab pitch")
     height, turns = k.param("slab height"), k.param("pace h")
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    every = _every(k, whole, pace)
-    per_turn, length = b.sdiv(height, turns), b.mul(pitch, k.param("pace w"))
+    per_turn, length = b.sdiv(height, turns), b.mul(pitch, pace)
     words = I64 if k.wide else I32
     b.store(constant(vector(words, k.lanes), 0), k.buffer("wild"), 0)
     rows = b.mul(k.param("slab depth"), height)
@@ -84,24 +83,12 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
             with b.loop(0, k.param("slab copies")) as s:
                 target = b.add(start, b.mul(s, k.param("slab copy")))
                 with b.loop(0, pitch, k.lanes) as q:
-                    b.store(every(b.add(s, b.mul(q, k.param("pace w")))), slab, b.add(target, q))
+                    first = b.add(s, b.mul(q, pace))
+                    parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
+                    b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
     largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
     bound = struct.pack("<d", WILD["float64"]) if k.wide else struct.pack("<f", WILD["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
-
-
-def _every(k: Kernel, row: ir.Value, pace: int) -> Callable[[Number], ir.Value]:
-    """From a place in the row on: a vector of every pace-th number."""
-    b = k.b
-    if not pace:
-        step = k.param("pace w")
-        return lambda at: b.load(row, at, k.number, k.lanes, stride=step)
-
-    def shuffled(at: Number) -> ir.Value:
-        parts = [b.load(row, b.add(at, part * k.lanes), k.number, k.lanes) for part in range(pace)]
-        return b.deinterleave(parts)[0]
-
-    return shuffled
 
 
 def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:

@@ -18,7 +18,7 @@ from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take
 
 def how(algorithm: str, precision: str) -> Options:
     """What a caller asked for, checked."""
-    usual = algorithm == AUTO.algorithm and precision == AUTO.precision
+    usual = algorithm is AUTO.algorithm and precision is AUTO.precision  # the defaults themselves
     return AUTO if usual else Options(algorithm, precision)
 
 

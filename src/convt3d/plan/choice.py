@@ -23,9 +23,10 @@ PRECISIONS = ("full", "fast")
 class Options:
     """What a caller may ask for.
 
-    algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "minimal" multiplies
-    as little as possible, whatever it costs. precision: "full" rounds no worse than direct summation, "fast" allows
-    schemes of more points, whose errors are some ten times larger (docs/math.md has the figures).
+    algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "minimal" takes
+    minimal multiplication wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
+    direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
+    (docs/math.md has the figures).
     """
 
     algorithm: str = "auto"
@@ -72,8 +73,8 @@ def _minimal_methods(
 ) -> list[Method]:
     """The best by the cost of the convolution alone, in tiles like those of direct summation.
 
-    Each axis is plain or makes m outputs together, the same m for all that do: mixtures were never faster by more than
-    three percent, and every method is code of its own that varying volumes would ask for.
+    Each axis is plain or makes m outputs together, the same m for all that do: mixtures were hardly ever faster, and
+    every method is code of its own that varying volumes would ask for.
     """
 
     def rough(method: Method) -> float:
@@ -86,6 +87,9 @@ def _minimal_methods(
             return inf
         return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)
 
+    channels_in, per_out = trace.operands[pipeline.conv_index][0][:2]
+    if channels_in // pipeline.conv.groups * per_out < _FEWEST_PAIRS:
+        return []
     d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
     choices = (Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1)
     ranked = sorted((rough(method), number, method) for number, method in enumerate(choices) if _is_small(method))
@@ -93,6 +97,7 @@ def _minimal_methods(
 
 
 _MOST_GROUPS = 512
+_FEWEST_PAIRS = 8  # of input and output channels in a group: below, transforms cost more than they save
 
 
 def _is_small(method: Method) -> bool:

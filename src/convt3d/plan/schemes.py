@@ -21,7 +21,10 @@ from .geometry import Walk, shift_range
 Matrix = tuple[tuple[Fraction, ...], ...]
 Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in and out; schemes of height and width
 
-EXACT_POINTS = 4  # schemes of at most this many products round no worse than direct summation
+# Schemes of two outputs and at most four products round no worse than direct summation: their matrices hold 0, 1, -1
+# and 1/2, and each output is made of its own inputs only. With three outputs, or with zeros that fill up the taps,
+# others would have to cancel; with more than two pieces of taps, errors grow by half and more.
+EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 2
 MOST_POINTS = 6
 MOST_PACE = 8
 
@@ -171,6 +174,13 @@ class AxisMethod:
     def plain(self) -> bool:
         return self.outputs == 1
 
+    @property
+    def exact(self) -> bool:
+        """Whether it rounds no worse than direct summation."""
+        filled = all(len(group.taps) == group.pieces * group.scheme.taps for group in self.groups())
+        few = all(group.pieces <= EXACT_PIECES or group.scheme.plain for group in self.groups())
+        return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and filled and few
+
 
 @lru_cache(maxsize=1024)
 def _groups(method: AxisMethod) -> tuple[Together, ...]:
@@ -199,8 +209,10 @@ def _walk(method: AxisMethod) -> Walk:
 
 
 def _best(m: int, r: int, points: int) -> Scheme:
-    """The piece length that needs fewest products for r taps; the shorter of equals."""
+    """The piece length that needs fewest products for r taps; the shorter of equals. Exact ones are not filled up."""
     lengths = [1, *range(2, min(r, points + 1 - m) + 1)] if m > 1 else [1]
+    if points <= EXACT_POINTS:
+        lengths = [length for length in lengths if r % length == 0]
     return min((Scheme(m, length) for length in lengths), key=lambda one: -(-r // one.taps) * one.points)
 
 
@@ -208,9 +220,11 @@ def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     """The plain method, then those that save products and whose positions are not too wide to shuffle."""
     most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)
     plain = AxisMethod(axis, 1, points)
-    together = (AxisMethod(axis, m, points) for m in range(2, points if most_taps > 1 else 2))
-    narrow = (one for one in together if one.pace <= MOST_PACE)
-    return [plain, *(one for one in narrow if one.products < one.pace * plain.products)]
+    exact = points <= EXACT_POINTS
+    most = EXACT_OUTPUTS if exact else points - 1
+    together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
+    fitting = [one for one in together if one.pace <= MOST_PACE and (one.exact or not exact)]
+    return [plain, *(one for one in fitting if one.products < one.pace * plain.products)]
 
 
 def terms(matrix: Matrix) -> int:

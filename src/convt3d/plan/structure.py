@@ -85,7 +85,7 @@ class ConvCode:
     tile: RegisterTile
     blocks: int  # full blocks of output channels in a group
     kinds: tuple[Kind, ...]  # of minimal multiplication; none: direct
-    pace: int  # of the width, where a vector of every pace-th number is made by shuffles; 0: above that
+    pace: int  # of the width: vectors of every pace-th number are made by shuffles
 
 
 def structure_of(
@@ -99,7 +99,7 @@ def structure_of(
             per_group = trace.operands[op.stage][0][1]
             tile = register_tile(per_group, machine.vector_registers)
             kinds = () if method.direct else method.kinds
-            extra = ConvCode(tile, per_group // tile.rows, kinds, _shuffled(width.pace))
+            extra = ConvCode(tile, per_group // tile.rows, kinds, width.pace)
         elif isinstance(op, Unphase):
             extra = _shuffled(width.pace if pooled else width.period)
         elif isinstance(op, PhasePool):

@@ -240,7 +240,7 @@ def _slab(
         low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.axis.size))
     # Without neighbours along depth and height the slab has as many rows as the result.
-    merged = [depth, height] == position[:2] and shift_range(walks[0])[0] >= 0
+    merged = [depth, height] == position[:2]
     plane = position[1] * pitch if merged else _round_up(position[1] * pitch, lanes)
     phase_count = prod(walk.period for walk in walks)
     phase = _round_up(position[0] * plane, lanes)
@@ -401,15 +401,17 @@ def _minimal_costs(
     transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
     beyond = max(0, tiling.scratch - tiling.passing - machine.l2)  # what the cache cannot hold of a chunk
     transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
+    transforms += _CALLS * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     products = 0.0
     full, left = divmod(vectors, tile.columns)
     for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
         for rows in tile.blocks(per_out):
             each = _steps_cost(rows, columns) * in_group * method.products
-            products += times * (each + (30 + 2 * rows * columns) * method.points)
+            products += times * (each + (60 + 2 * rows * columns) * method.points)
     return groups * products, groups * transforms
 
 
+_CALLS = 400  # cycles to begin with a group of outputs
 _FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
 
 

@@ -80,7 +80,7 @@ _kept = _Kept()
 class Packed(NamedTuple):
     weights: Array  # one row for each group
     finite: bool
-    tame: bool  # below WILD: minimal multiplication cannot overflow
+    tame: bool  # of a size that minimal multiplication can take
 
 
 def packed(weights: Array, layout: WeightLayout) -> Packed:
@@ -93,7 +93,7 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
         return entry[1]
     own = weights.copy()  # first: another thread may write to the caller's array while it is packed
     largest = float(np.abs(own).max(initial=0.0))
-    made = Packed(pack(own, layout), np.isfinite(largest), largest < WILD[layout.number])
+    made = Packed(pack(own, layout), bool(np.isfinite(largest)), _tame(largest, layout.number))
     with _kept.lock:
         _kept.entries[key] = (own, made)
         _kept.entries.move_to_end(key)
@@ -102,6 +102,11 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
         ):
             _kept.entries.popitem(last=False)
     return made
+
+
+def _tame(largest: float, number: str) -> bool:
+    """Neither so large that a transform might overflow, nor so small that halves would be rounded."""
+    return largest == 0 or WILD[number] ** -2 <= largest < WILD[number]
 
 
 def pack(weights: Array, layout: WeightLayout) -> Array:
