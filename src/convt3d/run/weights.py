@@ -127,15 +127,28 @@ def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
 
 def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
     """For each group of outputs made together: (G, points, steps and rows); a step is a piece, then a channel.
-    Transformed in float64, as one matrix product, and rounded once."""
+    Transformed in float64, axis by axis, and rounded once."""
     for together in product(*layout.axes):
-        d, h, w = (one.matrix() for one in together)
-        transform = np.einsum("aiu,bjv,cnw->abcijnuvw", d, h, w).reshape(-1, d.shape[2] * h.shape[2] * w.shape[2])
-        taps = _taps(grouped, together).transpose(3, 4, 5, 0, 1, 2)
-        values = transform @ taps.reshape(transform.shape[1], -1).astype(np.float64)
+        values = _taps(grouped, together).transpose(3, 4, 5, 0, 1, 2).astype(np.float64)
+        for one in together:  # the first axis, of taps, becomes points and pieces behind the others of the kernel
+            matrix = one.matrix().reshape(-1, len(one.taps))
+            values = np.moveaxis(_times(matrix, values), 0, 2)
+        shape = [size for one in together for size in (one.scheme.points, one.pieces)]
+        shaped = values.reshape(*shape, *grouped.shape[:3]).transpose(6, 0, 2, 4, 1, 3, 5, 7, 8)
         points = prod(one.scheme.points for one in together)
-        shaped = values.reshape(points, -1, *grouped.shape[:3])  # (points, pieces, G, Cin/g, Cout/g)
-        yield _blocks(shaped.transpose(2, 0, 1, 3, 4).reshape(layout.groups, points, -1, grouped.shape[2]), layout)
+        yield _blocks(shaped.reshape(layout.groups, points, -1, grouped.shape[2]), layout)
+
+
+def _times(matrix: Array, values: Array) -> Array:
+    """matrix @ values along the first axis. Most factors are 0 or 1; and no library of matrix products has to be woken
+    up in the first call of a process."""
+    result = np.empty((len(matrix), *values.shape[1:]))
+    for row, out in zip(matrix, result, strict=True):
+        first, *others = np.flatnonzero(row).tolist() or [0]
+        np.multiply(values[first], row[first], out=out)
+        for at in others:
+            out += values[at] if row[at] == 1 else values[at] * row[at]
+    return result
 
 
 def _taps(grouped: Array, along: Sequence[TapsOfPhase]) -> Array:
