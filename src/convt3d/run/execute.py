@@ -16,6 +16,8 @@ from ..spec.dtypes import DType, float64
 from ..spec.pipeline import Pipeline
 from ..spec.reference import evaluate
 from .bind import BoundPass
+from .folded import folded
+from .kept import Made
 from .memory import empty, scratch
 from .statistics import finish
 from .team import launch
@@ -39,11 +41,7 @@ def execute(
     plan = make_plan(pipeline, x.shape, shapes, dtype, options)
     ready, stored_as = operands, dtype
     if plan.rewritten.needs_tame:
-        wide = tuple(
-            operand if slot.operand.kind == "tensor" else dtype.widen(operand)
-            for slot, operand in zip(pipeline.slots, operands, strict=True)
-        )
-        prepared = plan.rewritten.operands(wide)
+        prepared = folded(plan.rewritten, pipeline, dtype, operands)
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
             plan = make_plan(pipeline, x.shape, shapes, dtype, options, tame=False)
         else:
@@ -190,7 +188,7 @@ class _Run:
         kernel = self.operands[self._conv_operands()[0]]
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
-        return packed(np.ascontiguousarray(kernel), layout)
+        return packed(kernel if isinstance(kernel, Made) else np.ascontiguousarray(kernel), layout)
 
     def _put_weights(self, put: Any, alive: list[Any]) -> None:
         pipeline = self.plan.rewritten.pipeline

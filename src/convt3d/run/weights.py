@@ -1,20 +1,16 @@
 """The convolution's weights as the kernel reads them: for each group and phase, blocks of [step][row]; for minimal
 multiplication transformed, and so for each group, outputs made together and point.
 
-Packed weights are kept for the next call. An entry holds a copy of the weights it was made from and is used only if all
-their bits are the same, so weights changed in place can never give an old answer.
+Packed weights are kept for the next call.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +18,7 @@ import numpy.typing as npt
 from ..plan.geometry import phases
 from ..plan.schemes import Method, Scheme
 from ..plan.structure import WILD, RegisterTile
-
-Array = npt.NDArray[Any]
-
-_KEPT_BYTES = 256 << 20
+from .kept import Array, Kept
 
 
 class TapsOfPhase(NamedTuple):
@@ -68,40 +61,24 @@ class WeightLayout:
         return WeightLayout(groups, (d, h, w), tile, number, method.direct)
 
 
-class _Kept:
-    def __init__(self) -> None:
-        self.entries: OrderedDict[Any, tuple[Array, Packed]] = OrderedDict()
-        self.lock = threading.Lock()
-
-
-_kept = _Kept()
-
-
 class Packed(NamedTuple):
     weights: Array  # one row for each group
     finite: bool
     tame: bool  # of a size that minimal multiplication can take
 
 
+_kept: Kept[Packed] = Kept(256 << 20)
+
+
 def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
-    # Layers of equal shape differ in some of these numbers, so each has an entry of its own.
-    sample = weights.reshape(-1)[:: max(1, weights.size // 64)].tobytes()
-    key = (layout, weights.shape, weights.dtype.str, sample)
-    entry = _kept.entries.get(key)
-    if entry is not None and _same_bits(entry[0], weights):
-        return entry[1]
-    own = weights.copy()  # first: another thread may write to the caller's array while it is packed
-    largest = float(np.abs(own).max(initial=0.0))
-    made = Packed(pack(own, layout), bool(np.isfinite(largest)), _tame(largest, layout.number))
-    with _kept.lock:
-        _kept.entries[key] = (own, made)
-        _kept.entries.move_to_end(key)
-        while (
-            len(_kept.entries) > 1 and sum(a.nbytes + b.weights.nbytes for a, b in _kept.entries.values()) > _KEPT_BYTES
-        ):
-            _kept.entries.popitem(last=False)
-    return made
+
+    def make(own: tuple[Array, ...]) -> tuple[Packed, int]:
+        largest = float(np.abs(own[0]).max(initial=0.0))
+        rows = pack(own[0], layout)
+        return Packed(rows, bool(np.isfinite(largest)), _tame(largest, layout.number)), rows.nbytes
+
+    return _kept.get(layout, [weights], make)
 
 
 def _tame(largest: float, number: str) -> bool:
@@ -166,17 +143,3 @@ def _blocks(steps: Array, layout: WeightLayout) -> Array:
         packed[:, :, start * count : (start + rows) * count] = block.reshape(groups, points, -1)
         start += rows
     return packed.reshape(groups, -1)
-
-
-def _same_bits(a: Array, b: Array) -> bool:
-    word = f"u{a.itemsize}"
-    return bool(np.array_equal(a.view(word), b.view(word)))
-
-
-def _renew_lock() -> None:
-    """For a forked child: a thread that held the lock in the parent does not exist here to release it."""
-    _kept.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
