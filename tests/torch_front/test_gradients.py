@@ -175,3 +175,13 @@ def test_training_takes_no_more_memory_than_eager(name: str, batch: int, monkeyp
     for function in (ours, eager):
         step(function)()  # gradients of leaves exist from here on, for both
     assert peak(step(ours)) <= peak(step(eager)) + 4096  # a few numbers for each channel
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_empty_batch_through_batch_norm(affine: bool) -> None:
+    x, w, weight, bias = tensors((0, 2, 3, 3, 3), (2, 4, 2, 2, 2), (4,), (4,))
+    values = [x, w, *([weight, bias] if affine else [])]
+    operands = [w, torch.zeros(4), torch.ones(4), *values[2:]]
+    y = ct.pipeline(x, operands, f"ConvTranspose3d() -> BatchNorm(affine={affine}) -> ReLU()")
+    for value, grad in zip(values, torch.autograd.grad(y.sum(), values), strict=True):
+        assert torch.equal(grad, torch.zeros_like(value))

@@ -183,7 +183,7 @@ def _batch_norm(
 ) -> Any:
     """Running statistics are no parameters: they get no gradient."""
     mean, var, *affine = (each.reshape(-1) for each in own)
-    if torch.is_grad_enabled() or v is None:
+    if torch.is_grad_enabled() or v is None or g.numel() == 0:  # PyTorch's kernel divides by the number of elements
         scale = torch.rsqrt(var + stage.eps)
         back = g * column(scale * affine[0] if affine else scale)
         if not affine:
