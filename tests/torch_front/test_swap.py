@@ -308,3 +308,19 @@ def test_what_cannot_be_folded_says_why() -> None:
         (nn.ELU(), "ELU is no stage"),
     ):
         assert why in fold_chain([conv, tail])[3]
+
+
+@pytest.mark.parametrize("tail", [nn.GroupNorm(2, 4), nn.Softmax(1), nn.PReLU(4), nn.BatchNorm3d(4), nn.ReLU()], ids=str)
+def test_unbatched_input_means_what_eager_makes_of_it(tail: Any) -> None:
+    """Channels stand first there, which modules that count axes from the front do not know."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.ConvTranspose3d(3, 4, 3, padding=1), copy.deepcopy(tail)).eval()
+    if isinstance(tail, nn.PReLU):
+        nn.init.uniform_(model[1].weight)
+    swapped, x = copy.deepcopy(model), torch.randn(3, 4, 5, 6)
+    ct.swap(swapped)
+    if isinstance(tail, nn.BatchNorm3d):
+        with pytest.raises(ValueError, match="expected 5D input"):
+            swapped(x)
+    else:
+        close(swapped(x), model(x))
