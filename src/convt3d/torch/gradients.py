@@ -73,8 +73,10 @@ def _in_chunks(
                     totals[index] = torch.empty_like(tensor)
                 totals[index][part] = each
             else:
-                totals[index] = each if totals[index] is None else totals[index].add_(each)
-    return totals
+                if totals[index] is None:  # never `each` itself, which may be the gradient handed in
+                    totals[index] = torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32))
+                totals[index] += each
+    return [None if total is None else total.to(x.dtype) for total in totals]
 
 
 def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool]) -> int | None:
