@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..spec.pipeline import Pipeline
 from . import stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
@@ -105,16 +106,16 @@ def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
 
 
 def _vmap(operator: Operator, overload: Any) -> Callable[..., tuple[Tensor, int]]:
-    """A batched input alone becomes a larger batch; batched operands are looped over."""
+    """A batched input alone becomes a larger batch, unless operands have a batch too; else samples are looped over."""
 
     def rule(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Tensor, int]:
         x, at = arguments[0], in_dims[0]
         alone = at is not None and all(dim is None or dim == [] for dim in map(_without_none, in_dims[1:]))
-        if alone and x.dim() == 6:
+        if alone and x.dim() == 6 and _same_for_all_samples(*operator.lower(*arguments)):
             moved = x.movedim(at, 0)
             result = overload(moved.flatten(0, 1), *arguments[1:])
             return result.unflatten(0, moved.shape[:2]), 0
-        if alone and x.dim() == 5:
+        if alone and x.dim() == 5 and _same_for_all_samples(*operator.lower(*arguments)):
             return overload(x.movedim(at, 0), *arguments[1:]), 0
         samples = [
             overload(*(_sample(argument, dim, index) for argument, dim in zip(arguments, in_dims, strict=True)))
@@ -123,6 +124,12 @@ def _vmap(operator: Operator, overload: Any) -> Callable[..., tuple[Tensor, int]
         return torch.stack(samples), 0
 
     return rule
+
+
+def _same_for_all_samples(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether all operands meet a larger batch of x: none has the batch, or the missing batch, of one sample."""
+    values = [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "tensor"]
+    return all(tensor.dim() == 5 and tensor.shape[0] == 1 for tensor in values)
 
 
 def _without_none(dim: Any) -> Any:
