@@ -242,7 +242,6 @@ TAILS: list[Any] = [
     nn.BatchNorm3d(6),
     nn.BatchNorm3d(6, affine=False, eps=0.1),
     nn.InstanceNorm3d(6, affine=True),
-    nn.InstanceNorm3d(6, track_running_stats=True),
     nn.GroupNorm(3, 6),
     nn.GroupNorm(2, 6, affine=False),
     nn.LayerNorm(9),
@@ -304,6 +303,7 @@ def test_what_cannot_be_folded_says_why() -> None:
         (nn.Dropout(0.5), "random"),
         (nn.BatchNorm3d(6, track_running_stats=False).eval(), "statistics of the batch"),
         (nn.InstanceNorm3d(6, track_running_stats=True), "running statistics"),
+        (nn.InstanceNorm3d(6, track_running_stats=True).eval(), "running statistics"),
         (half, "without a bias"),
         (nn.ELU(), "ELU is no stage"),
     ):
@@ -324,3 +324,13 @@ def test_unbatched_input_means_what_eager_makes_of_it(tail: Any) -> None:
             swapped(x)
     else:
         close(swapped(x), model(x))
+
+
+@pytest.mark.parametrize("tail", [*TAILS, nn.InstanceNorm3d(6, track_running_stats=True)], ids=str)
+def test_strides_of_channels_last(tail: Any) -> None:
+    x = torch.randn(2, 4, 3, 5, 4).contiguous(memory_format=torch.channels_last_3d)
+    model = nn.Sequential(nn.ConvTranspose3d(4, 6, 3, 2, 0), copy.deepcopy(tail)).eval()
+    with torch.no_grad():
+        expected = model(x)
+        ct.swap(model)
+        assert model(x).stride() == expected.stride()

@@ -74,8 +74,8 @@ def _batch_norm(m: Any) -> Folded:
 
 
 def _instance_norm(m: Any) -> Folded:
-    if m.track_running_stats:
-        return _batch_norm(m) if not m.training else ("", [], "InstanceNorm3d updates its running statistics")
+    if m.track_running_stats:  # in eval, too: a BatchNorm by its numbers, but one that writes contiguous results
+        return "", [], "InstanceNorm3d has running statistics"
     return f"InstanceNorm({number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
 
 
