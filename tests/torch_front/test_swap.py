@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 from convt3d.torch import functions  # noqa: E402
-from convt3d.torch.fold import FOLDS, fold_chain  # noqa: E402
+from convt3d.torch.fold import FOLDS, fold_chain, shape_after  # noqa: E402
 
 
 class UNet(nn.Module):  # type: ignore[misc]
@@ -334,3 +334,33 @@ def test_strides_of_channels_last(tail: Any) -> None:
         expected = model(x)
         ct.swap(model)
         assert model(x).stride() == expected.stride()
+
+
+def test_norms_of_a_single_value_are_refused_as_in_eager() -> None:
+    for tail, shape, refused in (
+        ([nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), True),
+        ([nn.GroupNorm(6, 6)], (1, 4, 1, 1, 1), True),
+        ([nn.GroupNorm(6, 6)], (2, 4, 1, 1, 1), False),
+        ([nn.GroupNorm(3, 6)], (1, 4, 1, 1, 1), False),
+        ([nn.GroupNorm(6, 6)], (0, 4, 1, 1, 1), False),
+        ([nn.MaxPool3d(2, ceil_mode=True), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 2, 2, 2), True),
+        ([nn.MaxPool3d(2, 1, 1), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), False),
+    ):
+        model = nn.Sequential(nn.ConvTranspose3d(4, 6, 1), *tail)
+        swapped, x = copy.deepcopy(model), torch.randn(shape)
+        ct.swap(swapped)
+        if refused:
+            for each in (model, swapped):
+                with pytest.raises(ValueError, match="Expected more than 1"):
+                    each(x)
+        else:
+            torch.testing.assert_close(swapped(x), model(x), rtol=1e-4, atol=1e-4)
+            assert fold_chain(list(swapped), shape)[2] == 1 + len(tail)
+
+
+def test_shape_after_is_that_of_the_modules() -> None:
+    x = torch.randn(2, 4, 3, 5, 4)
+    conv = nn.ConvTranspose3d(4, 6, (3, 2, 3), (2, 3, 1), (1, 0, 0), (1, 2, 0), 2, bias=False, dilation=(2, 1, 3))
+    for tail in (nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True), nn.AvgPool3d(2, 3, 1), nn.ReLU()):
+        model = nn.Sequential(conv, tail, nn.GroupNorm(2, 6))
+        assert shape_after(list(model), x.shape) == model(x).shape

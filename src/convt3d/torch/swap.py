@@ -30,7 +30,7 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         while at < len(modules):
             count = 1
             if type(modules[at]) is ConvTranspose3d and input.dim() == 5:  # of 4-D values norms and softmax mean others
-                text, operands, count, _ = fold_chain(modules[at:])
+                text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 if count > 1 and _one_type(input, operands):
                     input = pipeline(input, operands, text)
                     at += count
