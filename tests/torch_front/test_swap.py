@@ -364,3 +364,17 @@ def test_shape_after_is_that_of_the_modules() -> None:
     for tail in (nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True), nn.AvgPool3d(2, 3, 1), nn.ReLU()):
         model = nn.Sequential(conv, tail, nn.GroupNorm(2, 6))
         assert shape_after(list(model), x.shape) == model(x).shape
+
+
+def test_undo_leaves_a_class_that_something_else_set() -> None:
+    model, x = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.ReLU()), torch.randn(1, 2, 3, 3, 3)
+    expected = model(x)
+    report = ct.swap(model)
+    nn.utils.parametrizations.weight_norm(model[0])
+    assert report.undo() == ["0"]
+    assert type(model) is nn.Sequential
+    close(model(x), expected)
+    nn.utils.parametrize.remove_parametrizations(model[0], "weight")
+    assert report.undo() == []
+    assert type(model[0]) is nn.ConvTranspose3d
+    close(model(x), expected)

@@ -59,6 +59,22 @@ def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
     return knows(input.dtype) and input.is_cpu and all(each.dtype == input.dtype for each in operands)
 
 
+@dataclass(frozen=True)
+class Change:
+    """A module that got another class."""
+
+    name: str
+    module: nn.Module
+    before: type[Any]
+    after: type[Any]
+
+    def taken_back(self) -> bool:
+        if type(self.module) is not self.after:
+            return False
+        self.module.__class__ = self.before
+        return True
+
+
 @dataclass
 class Report:
     """What `swap` did. `swapped` maps names of convolutions to what is fused into them when the model runs as it was
@@ -66,13 +82,13 @@ class Report:
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    _classes: list[tuple[nn.Module, type[Any]]] = field(default_factory=list, repr=False)
+    _changes: list[Change] = field(default_factory=list, repr=False)
 
-    def undo(self) -> None:
-        """Gives every module the class it had."""
-        for module, kind in self._classes:
-            module.__class__ = kind
-        self._classes.clear()
+    def undo(self) -> list[str]:
+        """Gives every module the class it had, but where something else has changed it since (a parametrization, say):
+        names of modules that so stay as they are. Once that is taken back, undo() can be called again."""
+        self._changes = [change for change in self._changes if not change.taken_back()]
+        return [change.name for change in self._changes]
 
     def __str__(self) -> str:
         rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
@@ -90,19 +106,19 @@ def swap(model: nn.Module) -> Report:
             if reason:
                 report.left[name] = reason
             else:
-                _change(report, module, ConvTranspose3d)
+                _change(report, name, module, ConvTranspose3d)
                 report.swapped[name] = "alone: not followed by anything in an nn.Sequential"
     for sequence in [module for module in names if type(module) is nn.Sequential]:
         chains = list(_chains(sequence))
         for chain in chains:
             report.swapped[names[chain[0]]] = _describe(chain)
         if any(len(chain) > 1 for chain in chains):
-            _change(report, sequence, FusedSequential)
+            _change(report, names[sequence], sequence, FusedSequential)
     return report
 
 
-def _change(report: Report, module: nn.Module, kind: type[Any]) -> None:
-    report._classes.append((module, type(module)))
+def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> None:
+    report._changes.append(Change(name, module, type(module), kind))
     module.__class__ = kind
 
 
