@@ -378,3 +378,33 @@ def test_undo_leaves_a_class_that_something_else_set() -> None:
     assert report.undo() == []
     assert type(model[0]) is nn.ConvTranspose3d
     close(model(x), expected)
+
+
+def test_report_of_shared_modules_names_every_place() -> None:
+    shared, twice = nn.ConvTranspose3d(2, 2, 1), nn.ConvTranspose3d(2, 2, 1)
+    model = nn.ModuleDict(
+        {
+            "first": nn.Sequential(shared, nn.ReLU()),
+            "second": nn.Sequential(shared),
+            "bare": shared,
+            "twice": nn.Sequential(twice, nn.Tanh(), nn.Sequential(twice), nn.SiLU()),
+        }
+    )
+    report = ct.swap(model)
+    assert report.swapped == {
+        "first.0": "fused with ReLU; at another place: alone; "
+        "at another place: alone: not followed by anything in an nn.Sequential",
+        "twice.0": "fused with Tanh; then ConvTranspose3d is no stage; at another place: fused with SiLU",
+    }
+    assert report.left == {}
+
+
+def test_report_of_a_swapped_model_says_so() -> None:
+    model = nn.Sequential(nn.ConvTranspose3d(2, 2, 1), nn.ReLU())
+    ct.swap(model)
+    again = ct.swap(model)
+    assert again.swapped == {}
+    assert str(again) == "left    0: is convt3d's already"
+    around = ct.swap(nn.Sequential(model[0], nn.Tanh()))
+    assert around.swapped == {"0": "fused with Tanh"}
+    assert around.left == {}

@@ -43,13 +43,19 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         return "Sequential"
 
 
+_SEQUENCES = (nn.Sequential, FusedSequential)
+
+
 def flat(sequence: nn.Sequential) -> list[nn.Module]:
     """Its modules in order, those of plain sequences inside it in their place."""
     modules: list[nn.Module] = []
     for module in sequence:
-        plain = type(module) in (nn.Sequential, FusedSequential) and not why_apart(module)
-        modules = modules + (flat(module) if plain else [module])
+        modules = modules + (flat(module) if _is_inlined(module) else [module])
     return modules
+
+
+def _is_inlined(module: nn.Module) -> bool:
+    return type(module) in _SEQUENCES and not why_apart(module)
 
 
 def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
@@ -100,21 +106,39 @@ def swap(model: nn.Module) -> Report:
     """Makes convt3d compute the transposed convolutions of a model, in place."""
     report = Report()
     names = {module: name or "(model)" for name, module in model.named_modules()}
-    for module, name in names.items():
-        if isinstance(module, nn.ConvTranspose3d) and not isinstance(module, ConvTranspose3d):
-            reason = _why_left(module)
-            if reason:
-                report.left[name] = reason
-            else:
-                _change(report, name, module, ConvTranspose3d)
-                report.swapped[name] = "alone: not followed by anything in an nn.Sequential"
+    convolutions = {module: name for module, name in names.items() if isinstance(module, nn.ConvTranspose3d)}
+    for module, name in convolutions.items():
+        reason = _why_left(module)
+        if reason:
+            report.left[name] = reason
+        else:
+            _change(report, name, module, ConvTranspose3d)
+    places = _places(model)
+    changed = {change.module for change in report._changes}
     for sequence in [module for module in names if type(module) is nn.Sequential]:
         chains = list(_chains(sequence))
-        for chain in chains:
-            report.swapped[names[chain[0]]] = _describe(chain)
         if any(len(chain) > 1 for chain in chains):
             _change(report, names[sequence], sequence, FusedSequential)
+            changed.update(chain[0] for chain in chains)
+    for module, name in convolutions.items():
+        if module in changed:
+            report.swapped[name] = "; at another place: ".join(dict.fromkeys(places[module]))
+            report.left.pop(name, None)
     return report
+
+
+def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """What happens to each convolution, wherever it stands in the model."""
+    places: dict[nn.Module, list[str]] = {module: [] for module in model.modules()}
+    sequences = [module for module in places if type(module) in _SEQUENCES]
+    inside = {module for sequence in sequences for module in sequence if _is_inlined(module)}
+    for sequence in sequences:
+        for chain in () if sequence in inside else _chains(sequence):
+            places[chain[0]].append(_describe(chain))
+    bare = [model, *(child for parent in places if type(parent) not in _SEQUENCES for child in parent.children())]
+    for module in bare:
+        places[module].append("alone: not followed by anything in an nn.Sequential")
+    return places
 
 
 def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> None:
@@ -123,6 +147,8 @@ def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> No
 
 
 def _why_left(conv: nn.ConvTranspose3d) -> str:
+    if isinstance(conv, ConvTranspose3d):
+        return "is convt3d's already"
     if type(conv) is not nn.ConvTranspose3d:
         return f"is a {type(conv).__name__}, which may compute something else"
     if "forward" in conv.__dict__:
