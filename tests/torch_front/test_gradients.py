@@ -214,3 +214,28 @@ def test_many_chunks_of_16_bit_are_rounded_once(dtype: Any, monkeypatch: pytest.
     assert got.dtype == dtype
     error = (got.double() - truth).abs().max() / truth.abs().max()
     assert error < torch.finfo(dtype).eps
+
+
+def test_operands_that_no_gradient_reads_may_change() -> None:
+    """As in eager: a bias is not kept for conv -> ReLU, nor a norm's, nor what is added."""
+    shapes = (2, 2, 3, 3, 3), (2, 4, 2, 2, 2), (4,), (4,), (4,), (1, 4, 4, 4, 4)
+    x, w, bias, weight, shift, other = values = tensors(*shapes)
+
+    def run(stages: str) -> Any:
+        operands = [w, bias, torch.zeros(4), torch.ones(4), weight, shift, other]
+        return ct.pipeline(x, operands if "Norm" in stages else [w, bias], f"ConvTranspose3d(bias=True) -> {stages}")
+
+    norm = "BatchNorm(affine=True) -> Add('tensor')"
+    for stages, free in (("ReLU()", [bias]), (norm, [shift, other])):
+        result = run(stages)
+        expected = torch.autograd.grad(result.sum(), values, allow_unused=True, retain_graph=True)
+        with torch.no_grad():
+            for each in free:
+                each.add_(1.0)
+        for got, right in zip(torch.autograd.grad(result.sum(), values, allow_unused=True), expected, strict=True):
+            assert (got is right is None) or torch.equal(got, right), stages
+    result = run(norm)
+    with torch.no_grad():
+        weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()

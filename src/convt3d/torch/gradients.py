@@ -27,6 +27,18 @@ def needs_result(pipeline: Pipeline, wanted: Sequence[bool]) -> bool:
     return needed_values(pipeline, wanted) - {0} == {len(pipeline.stages)}
 
 
+def operands_read(pipeline: Pipeline, wanted: Sequence[bool]) -> list[bool]:
+    """Which operands the wanted gradients read; of the others they take the shape alone."""
+    need, first = needed_values(pipeline, wanted), first_stage(pipeline, wanted)
+    again = max(need - {len(pipeline.stages)} if needs_result(pipeline, wanted) else need, default=0)
+    read: list[bool] = []
+    for index, stage in enumerate(pipeline.stages):
+        count = sum(slot.stage == index for slot in pipeline.slots)
+        reads = count if index < again else GRADIENTS[type(stage)].reads if index >= first else 0
+        read += [number < reads for number in range(count)]
+    return read
+
+
 def gradients(
     pipeline: Pipeline,
     grad: Tensor,

@@ -13,7 +13,7 @@ from ..spec.pipeline import Pipeline
 from . import stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
-from .gradients import gradients, needs_result
+from .gradients import gradients, needs_result, operands_read
 from .layout import empty, result_format
 from .operators import OPERATORS, Operator
 from .stock import Tensor
@@ -75,7 +75,10 @@ def _setup(operator: Operator) -> Callable[..., None]:
         wanted = [tensor.requires_grad for tensor in (x, *operands)]
         ctx.result_kept = needs_result(ctx.pipeline, wanted)
         ctx.given = [inputs[place] is not None for place in operator.places]
-        ctx.save_for_backward(x, *operands, *([output] if ctx.result_kept else []))
+        read = operands_read(ctx.pipeline, wanted)
+        ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(operands, read, strict=True)]
+        kept = [tensor for tensor, reads in zip(operands, read, strict=True) if reads]
+        ctx.save_for_backward(x, *kept, *([output] if ctx.result_kept else []))
 
     return setup_context
 
@@ -84,12 +87,15 @@ def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
     takes_list = operator.operands == ("operands",)
 
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        saved = list(ctx.saved_tensors)
-        result = saved.pop() if ctx.result_kept else None
+        x, *kept = ctx.saved_tensors
+        result = kept.pop() if ctx.result_kept else None
+        rest = iter(kept)
+        unread = x.new_full((), torch.nan)  # would show if it were read
+        operands = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
         needed = ctx.needs_input_grad
         places = [place for place, given in zip(operator.places, ctx.given, strict=True) if given]
         wanted = needed[operator.places[0]] if takes_list else [needed[place] for place in places]
-        of_x, *of_operands = gradients(ctx.pipeline, grad, saved[0], saved[1:], result, [needed[0], *wanted])
+        of_x, *of_operands = gradients(ctx.pipeline, grad, x, operands, result, [needed[0], *wanted])
         returned: list[Any] = [None] * len(operator.names)
         returned[0] = of_x
         if takes_list:
