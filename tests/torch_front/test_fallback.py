@@ -39,6 +39,20 @@ def test_complex_numbers_with_one_warning() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32], ids=str)
+def test_the_warning_points_at_the_user_s_line(grad: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called as a function or as a module, straight or through the dispatcher."""
+    x = torch.randn(1, 2, 3, 3, 3, dtype=dtype, requires_grad=grad)
+    conv = ct.ConvTranspose3d(2, 2, 2, dtype=dtype)
+    monkeypatch.setattr(engine, "_reason", lambda *_: "a test says so")
+    for call in (conv, lambda x: ct.conv_transpose3d(x, conv.weight)):
+        engine._told.clear()
+        with pytest.warns(UserWarning, match="runs on stock PyTorch") as told:
+            call(x)
+        assert [each.filename for each in told] == [__file__]
+
+
 def test_meta_tensors() -> None:
     x, w = torch.empty(2, 3, 4, 4, 4, device="meta"), torch.empty(3, 2, 2, 2, 2, device="meta")
     y = ct.conv_transpose3d(x, w, stride=2)

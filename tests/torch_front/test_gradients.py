@@ -175,3 +175,67 @@ def test_training_takes_no_more_memory_than_eager(name: str, batch: int, monkeyp
     for function in (ours, eager):
         step(function)()  # gradients of leaves exist from here on, for both
     assert peak(step(ours)) <= peak(step(eager)) + 4096  # a few numbers for each channel
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_empty_batch_through_batch_norm(affine: bool) -> None:
+    x, w, weight, bias = tensors((0, 2, 3, 3, 3), (2, 4, 2, 2, 2), (4,), (4,))
+    values = [x, w, *([weight, bias] if affine else [])]
+    operands = [w, torch.zeros(4), torch.ones(4), *values[2:]]
+    y = ct.pipeline(x, operands, f"ConvTranspose3d() -> BatchNorm(affine={affine}) -> ReLU()")
+    for value, grad in zip(values, torch.autograd.grad(y.sum(), values), strict=True):
+        assert torch.equal(grad, torch.zeros_like(value))
+
+
+def test_chunks_leave_the_gradient_handed_in_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a tensor that is added to all samples is a sum of slices of the gradient handed in."""
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 1)
+    x, w, o = tensors((3, 2, 3, 3, 3), (2, 4, 1, 1, 1), (1, 4, 3, 3, 3))
+    upstream = torch.randn(3, 4, 3, 3, 3)
+    before = upstream.clone()
+    y = ct.pipeline(x, [w, o], "ConvTranspose3d() -> GELU() -> Add('tensor')")
+    (of_o,) = torch.autograd.grad(y, o, upstream, retain_graph=True)
+    torch.autograd.grad(y, (x, w, o), upstream)
+    assert torch.equal(upstream, before)
+    torch.testing.assert_close(of_o, before.sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_many_chunks_of_16_bit_are_rounded_once(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(10)
+    x, w = tensors((64, 4, 4, 4, 4), (4, 4, 3, 3, 3), dtype=dtype)
+    upstream = torch.rand(64, 4, 6, 6, 6).to(dtype)
+    y = ct.pipeline(x, [w], "ConvTranspose3d() -> GELU()")
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 1)
+    (got,) = torch.autograd.grad(y, w, upstream)
+    wide = [each.detach().double().requires_grad_() for each in (x, w)]
+    truth = torch.nn.functional.gelu(torch.nn.functional.conv_transpose3d(*wide))
+    (truth,) = torch.autograd.grad(truth, wide[1], upstream.double())
+    assert got.dtype == dtype
+    error = (got.double() - truth).abs().max() / truth.abs().max()
+    assert error < torch.finfo(dtype).eps
+
+
+def test_operands_that_no_gradient_reads_may_change() -> None:
+    """As in eager: a bias is not kept for conv -> ReLU, nor a norm's, nor what is added."""
+    shapes = (2, 2, 3, 3, 3), (2, 4, 2, 2, 2), (4,), (4,), (4,), (1, 4, 4, 4, 4)
+    x, w, bias, weight, shift, other = values = tensors(*shapes)
+
+    def run(stages: str) -> Any:
+        operands = [w, bias, torch.zeros(4), torch.ones(4), weight, shift, other]
+        return ct.pipeline(x, operands if "Norm" in stages else [w, bias], f"ConvTranspose3d(bias=True) -> {stages}")
+
+    norm = "BatchNorm(affine=True) -> Add('tensor')"
+    for stages, free in (("ReLU()", [bias]), (norm, [shift, other])):
+        result = run(stages)
+        expected = torch.autograd.grad(result.sum(), values, allow_unused=True, retain_graph=True)
+        with torch.no_grad():
+            for each in free:
+                each.add_(1.0)
+        for got, right in zip(torch.autograd.grad(result.sum(), values, allow_unused=True), expected, strict=True):
+            assert (got is right is None) or torch.equal(got, right), stages
+    result = run(norm)
+    with torch.no_grad():
+        weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 from convt3d.torch import functions  # noqa: E402
-from convt3d.torch.fold import FOLDS, fold_chain  # noqa: E402
+from convt3d.torch.fold import FOLDS, fold_chain, shape_after  # noqa: E402
 
 
 class UNet(nn.Module):  # type: ignore[misc]
@@ -242,7 +242,6 @@ TAILS: list[Any] = [
     nn.BatchNorm3d(6),
     nn.BatchNorm3d(6, affine=False, eps=0.1),
     nn.InstanceNorm3d(6, affine=True),
-    nn.InstanceNorm3d(6, track_running_stats=True),
     nn.GroupNorm(3, 6),
     nn.GroupNorm(2, 6, affine=False),
     nn.LayerNorm(9),
@@ -304,7 +303,108 @@ def test_what_cannot_be_folded_says_why() -> None:
         (nn.Dropout(0.5), "random"),
         (nn.BatchNorm3d(6, track_running_stats=False).eval(), "statistics of the batch"),
         (nn.InstanceNorm3d(6, track_running_stats=True), "running statistics"),
+        (nn.InstanceNorm3d(6, track_running_stats=True).eval(), "running statistics"),
         (half, "without a bias"),
         (nn.ELU(), "ELU is no stage"),
     ):
         assert why in fold_chain([conv, tail])[3]
+
+
+@pytest.mark.parametrize("tail", [nn.GroupNorm(2, 4), nn.Softmax(1), nn.PReLU(4), nn.BatchNorm3d(4)], ids=str)
+def test_unbatched_input_means_what_eager_makes_of_it(tail: Any) -> None:
+    """Channels stand first there, which modules that count axes from the front do not know."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.ConvTranspose3d(3, 4, 3, padding=1), copy.deepcopy(tail)).eval()
+    if isinstance(tail, nn.PReLU):
+        nn.init.uniform_(model[1].weight)
+    swapped, x = copy.deepcopy(model), torch.randn(3, 4, 5, 6)
+    ct.swap(swapped)
+    if isinstance(tail, nn.BatchNorm3d):
+        with pytest.raises(ValueError, match="expected 5D input"):
+            swapped(x)
+    else:
+        close(swapped(x), model(x))
+
+
+@pytest.mark.parametrize("tail", [*TAILS, nn.InstanceNorm3d(6, track_running_stats=True)], ids=str)
+def test_strides_of_channels_last(tail: Any) -> None:
+    x = torch.randn(2, 4, 3, 5, 4).contiguous(memory_format=torch.channels_last_3d)
+    model = nn.Sequential(nn.ConvTranspose3d(4, 6, 3, 2, 0), copy.deepcopy(tail)).eval()
+    with torch.no_grad():
+        expected = model(x)
+        ct.swap(model)
+        assert model(x).stride() == expected.stride()
+
+
+def test_norms_of_a_single_value_are_refused_as_in_eager() -> None:
+    for tail, shape, refused in (
+        ([nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), True),
+        ([nn.GroupNorm(6, 6)], (1, 4, 1, 1, 1), True),
+        ([nn.GroupNorm(6, 6)], (2, 4, 1, 1, 1), False),
+        ([nn.GroupNorm(3, 6)], (1, 4, 1, 1, 1), False),
+        ([nn.GroupNorm(6, 6)], (0, 4, 1, 1, 1), False),
+        ([nn.MaxPool3d(2, ceil_mode=True), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 2, 2, 2), True),
+        ([nn.MaxPool3d(2, 1, 1), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), False),
+    ):
+        model = nn.Sequential(nn.ConvTranspose3d(4, 6, 1), *tail)
+        swapped, x = copy.deepcopy(model), torch.randn(shape)
+        ct.swap(swapped)
+        if refused:
+            for each in (model, swapped):
+                with pytest.raises(ValueError, match="Expected more than 1"):
+                    each(x)
+        else:
+            torch.testing.assert_close(swapped(x), model(x), rtol=1e-4, atol=1e-4)
+            assert fold_chain(list(swapped), shape)[2] == 1 + len(tail)
+
+
+def test_shape_after_is_that_of_the_modules() -> None:
+    x = torch.randn(2, 4, 3, 5, 4)
+    conv = nn.ConvTranspose3d(4, 6, (3, 2, 3), (2, 3, 1), (1, 0, 0), (1, 2, 0), 2, bias=False, dilation=(2, 1, 3))
+    for tail in (nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True), nn.AvgPool3d(2, 3, 1), nn.ReLU()):
+        model = nn.Sequential(conv, tail, nn.GroupNorm(2, 6))
+        assert shape_after(list(model), x.shape) == model(x).shape
+
+
+def test_undo_leaves_a_class_that_something_else_set() -> None:
+    model, x = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.ReLU()), torch.randn(1, 2, 3, 3, 3)
+    expected = model(x)
+    report = ct.swap(model)
+    nn.utils.parametrizations.weight_norm(model[0])
+    assert report.undo() == ["0"]
+    assert type(model) is nn.Sequential
+    close(model(x), expected)
+    nn.utils.parametrize.remove_parametrizations(model[0], "weight")
+    assert report.undo() == []
+    assert type(model[0]) is nn.ConvTranspose3d
+    close(model(x), expected)
+
+
+def test_report_of_shared_modules_names_every_place() -> None:
+    shared, twice = nn.ConvTranspose3d(2, 2, 1), nn.ConvTranspose3d(2, 2, 1)
+    model = nn.ModuleDict(
+        {
+            "first": nn.Sequential(shared, nn.ReLU()),
+            "second": nn.Sequential(shared),
+            "bare": shared,
+            "twice": nn.Sequential(twice, nn.Tanh(), nn.Sequential(twice), nn.SiLU()),
+        }
+    )
+    report = ct.swap(model)
+    assert report.swapped == {
+        "first.0": "fused with ReLU; at another place: alone; "
+        "at another place: alone: not followed by anything in an nn.Sequential",
+        "twice.0": "fused with Tanh; then ConvTranspose3d is no stage; at another place: fused with SiLU",
+    }
+    assert report.left == {}
+
+
+def test_report_of_a_swapped_model_says_so() -> None:
+    model = nn.Sequential(nn.ConvTranspose3d(2, 2, 1), nn.ReLU())
+    ct.swap(model)
+    again = ct.swap(model)
+    assert again.swapped == {}
+    assert str(again) == "left    0: is convt3d's already"
+    around = ct.swap(nn.Sequential(model[0], nn.Tanh()))
+    assert around.swapped == {"0": "fused with Tanh"}
+    assert around.left == {}

@@ -110,6 +110,17 @@ def test_vmap() -> None:
     torch.testing.assert_close(fused, each.relu())
 
 
+@pytest.mark.parametrize("batch", [(2,), (1,), ()], ids=str)
+def test_vmap_of_a_tensor_added(batch: tuple[int, ...]) -> None:
+    """It may have the batch of each sample, one for all, or none, as each sample then has none."""
+    x, w, o = tensors((5, *(batch and (2,)), 3, 4, 4, 4), (3, 4, 2, 2, 2), (*batch, 4, 5, 5, 5), grad=False)
+
+    def ours(x: Any) -> Any:
+        return ct.pipeline(x, [w, o], "ConvTranspose3d() -> Add('tensor')")
+
+    torch.testing.assert_close(torch.func.vmap(ours)(x), torch.stack([ours(each) for each in x]))
+
+
 @pytest.mark.filterwarnings("ignore:convt3d.torch", "ignore:.torch.jit:DeprecationWarning")
 def test_other_transforms_take_the_stock_way() -> None:
     x, w = tensors((2, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)

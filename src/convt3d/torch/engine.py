@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +54,15 @@ def tell(operator: str, reason: str) -> None:
     """One warning for each reason in the life of the process: a model calls its layers often."""
     if reason not in _told:
         _told.add(reason)
-        warnings.warn(f"convt3d.torch: {operator} runs on stock PyTorch: {reason}", stacklevel=2)
+        warnings.warn(f"convt3d.torch: {operator} runs on stock PyTorch: {reason}", stacklevel=_level())
+
+
+def _level() -> int:
+    """Of the first caller outside convt3d and PyTorch, as `warnings` counts from `tell`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("convt3d", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _reason(x: Tensor, operands: Sequence[Tensor]) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from ..spec.shapes import ConvAxis, PoolAxis
 from .stock import Tensor
 
 # Text of stages (none for a module that does nothing), their operands, and why it cannot be folded (empty if it can).
@@ -43,19 +45,42 @@ def fold_conv(conv: nn.ConvTranspose3d) -> Folded:
     return text, operands, why_apart(conv)
 
 
-def fold_chain(modules: Sequence[nn.Module]) -> tuple[str, list[Tensor], int, str]:
+def fold_chain(modules: Sequence[nn.Module], shape: Sequence[int] = ()) -> tuple[str, list[Tensor], int, str]:
     """Stages and operands of a convolution and as many of the modules after it as can be folded into it; how many
-    modules these are, and why the next is not among them."""
+    modules these are, and why the next is not among them. `shape` is the input's (5-D), where one is there."""
     text, operands, why = fold_conv(modules[0])
     count = 0 if why else 1
     while count and count < len(modules):
         stage, more, why = fold(modules[count])
+        if not why and shape and type(modules[count]) in (nn.GroupNorm, nn.InstanceNorm3d):
+            why = _why_refused(modules[count], shape_after(modules[:count], shape))
         if why:
             break
         text = f"{text} -> {stage}" if stage else text
         operands = operands + more
         count += 1
     return text, operands, count, why
+
+
+def shape_after(modules: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what a convolution and modules that can be folded into it give."""
+    batch, channels, *space = shape
+    for m in modules:
+        if isinstance(m, nn.ConvTranspose3d):
+            channels = m.out_channels
+            rows = zip(space, m.kernel_size, m.stride, m.padding, m.output_padding, m.dilation, strict=True)
+            space = [ConvAxis(*row).out for row in rows]
+        elif isinstance(m, (nn.MaxPool3d, nn.AvgPool3d)):
+            windows = zip(space, _triple(m.kernel_size), _triple(m.stride), _triple(m.padding), strict=True)
+            space = [PoolAxis(*row, m.ceil_mode).out for row in windows]
+    return batch, channels, *space
+
+
+def _why_refused(m: Any, shape: Sequence[int]) -> str:
+    """PyTorch raises an error where a norm would see one value; a stage would give zero."""
+    batch, channels, *space = shape
+    samples = batch * channels // m.num_groups if isinstance(m, nn.GroupNorm) else 1
+    return f"{type(m).__name__} refuses a single value" if samples * prod(space) == 1 else ""
 
 
 def number(value: float) -> str:
@@ -74,8 +99,8 @@ def _batch_norm(m: Any) -> Folded:
 
 
 def _instance_norm(m: Any) -> Folded:
-    if m.track_running_stats:
-        return _batch_norm(m) if not m.training else ("", [], "InstanceNorm3d updates its running statistics")
+    if m.track_running_stats:  # in eval, too: a BatchNorm by its numbers, but one that writes contiguous results
+        return "", [], "InstanceNorm3d has running statistics"
     return f"InstanceNorm({number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
 
 

@@ -27,6 +27,18 @@ def needs_result(pipeline: Pipeline, wanted: Sequence[bool]) -> bool:
     return needed_values(pipeline, wanted) - {0} == {len(pipeline.stages)}
 
 
+def operands_read(pipeline: Pipeline, wanted: Sequence[bool]) -> list[bool]:
+    """Which operands the wanted gradients read; of the others they take the shape alone."""
+    need, first = needed_values(pipeline, wanted), first_stage(pipeline, wanted)
+    again = max(need - {len(pipeline.stages)} if needs_result(pipeline, wanted) else need, default=0)
+    read: list[bool] = []
+    for index, stage in enumerate(pipeline.stages):
+        count = sum(slot.stage == index for slot in pipeline.slots)
+        reads = count if index < again else GRADIENTS[type(stage)].reads if index >= first else 0
+        read += [number < reads for number in range(count)]
+    return read
+
+
 def gradients(
     pipeline: Pipeline,
     grad: Tensor,
@@ -73,8 +85,10 @@ def _in_chunks(
                     totals[index] = torch.empty_like(tensor)
                 totals[index][part] = each
             else:
-                totals[index] = each if totals[index] is None else totals[index].add_(each)
-    return totals
+                if totals[index] is None:  # never `each` itself, which may be the gradient handed in
+                    totals[index] = torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32))
+                totals[index] += each
+    return [None if total is None else total.to(x.dtype) for total in totals]
 
 
 def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool]) -> int | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from ..spec.pipeline import Pipeline
 from . import stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
-from .gradients import gradients, needs_result
+from .gradients import gradients, needs_result, operands_read
 from .layout import empty, result_format
 from .operators import OPERATORS, Operator
 from .stock import Tensor
@@ -74,7 +75,10 @@ def _setup(operator: Operator) -> Callable[..., None]:
         wanted = [tensor.requires_grad for tensor in (x, *operands)]
         ctx.result_kept = needs_result(ctx.pipeline, wanted)
         ctx.given = [inputs[place] is not None for place in operator.places]
-        ctx.save_for_backward(x, *operands, *([output] if ctx.result_kept else []))
+        read = operands_read(ctx.pipeline, wanted)
+        ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(operands, read, strict=True)]
+        kept = [tensor for tensor, reads in zip(operands, read, strict=True) if reads]
+        ctx.save_for_backward(x, *kept, *([output] if ctx.result_kept else []))
 
     return setup_context
 
@@ -83,12 +87,15 @@ def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
     takes_list = operator.operands == ("operands",)
 
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        saved = list(ctx.saved_tensors)
-        result = saved.pop() if ctx.result_kept else None
+        x, *kept = ctx.saved_tensors
+        result = kept.pop() if ctx.result_kept else None
+        rest = iter(kept)
+        unread = x.new_full((), torch.nan)  # would show if it were read
+        operands = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
         needed = ctx.needs_input_grad
         places = [place for place, given in zip(operator.places, ctx.given, strict=True) if given]
         wanted = needed[operator.places[0]] if takes_list else [needed[place] for place in places]
-        of_x, *of_operands = gradients(ctx.pipeline, grad, saved[0], saved[1:], result, [needed[0], *wanted])
+        of_x, *of_operands = gradients(ctx.pipeline, grad, x, operands, result, [needed[0], *wanted])
         returned: list[Any] = [None] * len(operator.names)
         returned[0] = of_x
         if takes_list:
@@ -105,16 +112,16 @@ def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
 
 
 def _vmap(operator: Operator, overload: Any) -> Callable[..., tuple[Tensor, int]]:
-    """A batched input alone becomes a larger batch; batched operands are looped over."""
+    """A batched input alone becomes a larger batch, unless operands have a batch too; else samples are looped over."""
 
     def rule(info: Any, in_dims: Sequence[Any], *arguments: Any) -> tuple[Tensor, int]:
         x, at = arguments[0], in_dims[0]
         alone = at is not None and all(dim is None or dim == [] for dim in map(_without_none, in_dims[1:]))
-        if alone and x.dim() == 6:
+        if alone and x.dim() == 6 and _same_for_all_samples(*operator.lower(*arguments)):
             moved = x.movedim(at, 0)
             result = overload(moved.flatten(0, 1), *arguments[1:])
             return result.unflatten(0, moved.shape[:2]), 0
-        if alone and x.dim() == 5:
+        if alone and x.dim() == 5 and _same_for_all_samples(*operator.lower(*arguments)):
             return overload(x.movedim(at, 0), *arguments[1:]), 0
         samples = [
             overload(*(_sample(argument, dim, index) for argument, dim in zip(arguments, in_dims, strict=True)))
@@ -123,6 +130,12 @@ def _vmap(operator: Operator, overload: Any) -> Callable[..., tuple[Tensor, int]
         return torch.stack(samples), 0
 
     return rule
+
+
+def _same_for_all_samples(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether all operands meet a larger batch of x: none has the batch, or the missing batch, of one sample."""
+    values = [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "tensor"]
+    return all(tensor.dim() == 5 and tensor.shape[0] == 1 for tensor in values)
 
 
 def _without_none(dim: Any) -> Any:

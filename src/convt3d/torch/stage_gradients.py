@@ -26,6 +26,7 @@ class Gradient:
     back: Callable[..., tuple[Any, ...]]
     uses: str = ""  # "v", "r" or "vr"
     operands_use: str = ""  # beyond that, if a gradient of an operand is wanted
+    reads: int = 0  # how many of the stage's operands, in their order, are read for more than their shape
 
 
 def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
@@ -183,7 +184,7 @@ def _batch_norm(
 ) -> Any:
     """Running statistics are no parameters: they get no gradient."""
     mean, var, *affine = (each.reshape(-1) for each in own)
-    if torch.is_grad_enabled() or v is None:
+    if torch.is_grad_enabled() or v is None or g.numel() == 0:  # PyTorch's kernel divides by the number of elements
         scale = torch.rsqrt(var + stage.eps)
         back = g * column(scale * affine[0] if affine else scale)
         if not affine:
@@ -242,22 +243,22 @@ def _mish(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape:
 
 
 GRADIENTS: dict[type[Stage], Gradient] = {
-    stages.ConvTranspose3d: Gradient(_conv, "v"),
+    stages.ConvTranspose3d: Gradient(_conv, "v", reads=1),
     stages.MaxPool3d: Gradient(_max_pool, "v"),
     stages.AvgPool3d: Gradient(_avg_pool),
     stages.Sum: Gradient(lambda stage, g, v, r, own, want, shape: (g.expand(shape),)),
     stages.Mean: Gradient(_mean),
     stages.Max: Gradient(_max, "vr"),
     stages.LogSumExp: Gradient(lambda stage, g, v, r, own, want, shape: (g * (v - r).exp(),), "vr"),
-    stages.Softmax: Gradient(_softmax, "r"),
-    stages.LayerNorm: Gradient(_layer_norm, "v"),
-    stages.GroupNorm: Gradient(_group_norm, "v"),
-    stages.InstanceNorm: Gradient(_group_norm, "v"),
-    stages.BatchNorm: Gradient(_batch_norm, "", "v"),
+    stages.Softmax: Gradient(_softmax, "r", reads=1),
+    stages.LayerNorm: Gradient(_layer_norm, "v", reads=1),
+    stages.GroupNorm: Gradient(_group_norm, "v", reads=1),
+    stages.InstanceNorm: Gradient(_group_norm, "v", reads=1),
+    stages.BatchNorm: Gradient(_batch_norm, "", "v", reads=3),
     stages.Add: Gradient(_binary),
     stages.Subtract: Gradient(_binary),
-    stages.Multiply: Gradient(_binary, "", "v"),
-    stages.Divide: Gradient(_binary, "", "v"),
+    stages.Multiply: Gradient(_binary, "", "v", reads=1),
+    stages.Divide: Gradient(_binary, "", "v", reads=1),
     stages.Clamp: Gradient(_clamp, "v"),
     stages.GELU: Gradient(
         lambda stage, g, v, r, own, want, shape: (aten.gelu_backward(g, v, approximate=stage.approximate),), "v"
@@ -266,7 +267,7 @@ GRADIENTS: dict[type[Stage], Gradient] = {
     stages.LeakyReLU: Gradient(
         lambda stage, g, v, r, own, want, shape: (aten.leaky_relu_backward(g, v, stage.negative_slope, False),), "v"
     ),
-    stages.PReLU: Gradient(_prelu, "v"),
+    stages.PReLU: Gradient(_prelu, "v", reads=1),
     stages.Sigmoid: Gradient(lambda stage, g, v, r, own, want, shape: (aten.sigmoid_backward(g, r),), "r"),
     stages.Tanh: Gradient(lambda stage, g, v, r, own, want, shape: (aten.tanh_backward(g, r),), "r"),
     stages.SiLU: Gradient(lambda stage, g, v, r, own, want, shape: (aten.silu_backward(g, v),), "v"),

@@ -29,8 +29,8 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         at = 0
         while at < len(modules):
             count = 1
-            if type(modules[at]) is ConvTranspose3d:
-                text, operands, count, _ = fold_chain(modules[at:])
+            if type(modules[at]) is ConvTranspose3d and input.dim() == 5:  # of 4-D values norms and softmax mean others
+                text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 if count > 1 and _one_type(input, operands):
                     input = pipeline(input, operands, text)
                     at += count
@@ -43,13 +43,19 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         return "Sequential"
 
 
+_SEQUENCES = (nn.Sequential, FusedSequential)
+
+
 def flat(sequence: nn.Sequential) -> list[nn.Module]:
     """Its modules in order, those of plain sequences inside it in their place."""
     modules: list[nn.Module] = []
     for module in sequence:
-        plain = type(module) in (nn.Sequential, FusedSequential) and not why_apart(module)
-        modules = modules + (flat(module) if plain else [module])
+        modules = modules + (flat(module) if _is_inlined(module) else [module])
     return modules
+
+
+def _is_inlined(module: nn.Module) -> bool:
+    return type(module) in _SEQUENCES and not why_apart(module)
 
 
 def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
@@ -59,6 +65,22 @@ def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
     return knows(input.dtype) and input.is_cpu and all(each.dtype == input.dtype for each in operands)
 
 
+@dataclass(frozen=True)
+class Change:
+    """A module that got another class."""
+
+    name: str
+    module: nn.Module
+    before: type[Any]
+    after: type[Any]
+
+    def taken_back(self) -> bool:
+        if type(self.module) is not self.after:
+            return False
+        self.module.__class__ = self.before
+        return True
+
+
 @dataclass
 class Report:
     """What `swap` did. `swapped` maps names of convolutions to what is fused into them when the model runs as it was
@@ -66,13 +88,13 @@ class Report:
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    _classes: list[tuple[nn.Module, type[Any]]] = field(default_factory=list, repr=False)
+    _changes: list[Change] = field(default_factory=list, repr=False)
 
-    def undo(self) -> None:
-        """Gives every module the class it had."""
-        for module, kind in self._classes:
-            module.__class__ = kind
-        self._classes.clear()
+    def undo(self) -> list[str]:
+        """Gives every module the class it had, but where something else has changed it since (a parametrization, say):
+        names of modules that so stay as they are. Once that is taken back, undo() can be called again."""
+        self._changes = [change for change in self._changes if not change.taken_back()]
+        return [change.name for change in self._changes]
 
     def __str__(self) -> str:
         rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
@@ -84,29 +106,49 @@ def swap(model: nn.Module) -> Report:
     """Makes convt3d compute the transposed convolutions of a model, in place."""
     report = Report()
     names = {module: name or "(model)" for name, module in model.named_modules()}
-    for module, name in names.items():
-        if isinstance(module, nn.ConvTranspose3d) and not isinstance(module, ConvTranspose3d):
-            reason = _why_left(module)
-            if reason:
-                report.left[name] = reason
-            else:
-                _change(report, module, ConvTranspose3d)
-                report.swapped[name] = "alone: not followed by anything in an nn.Sequential"
+    convolutions = {module: name for module, name in names.items() if isinstance(module, nn.ConvTranspose3d)}
+    for module, name in convolutions.items():
+        reason = _why_left(module)
+        if reason:
+            report.left[name] = reason
+        else:
+            _change(report, name, module, ConvTranspose3d)
+    places = _places(model)
+    changed = {change.module for change in report._changes}
     for sequence in [module for module in names if type(module) is nn.Sequential]:
         chains = list(_chains(sequence))
-        for chain in chains:
-            report.swapped[names[chain[0]]] = _describe(chain)
         if any(len(chain) > 1 for chain in chains):
-            _change(report, sequence, FusedSequential)
+            _change(report, names[sequence], sequence, FusedSequential)
+            changed.update(chain[0] for chain in chains)
+    for module, name in convolutions.items():
+        if module in changed:
+            report.swapped[name] = "; at another place: ".join(dict.fromkeys(places[module]))
+            report.left.pop(name, None)
     return report
 
 
-def _change(report: Report, module: nn.Module, kind: type[Any]) -> None:
-    report._classes.append((module, type(module)))
+def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """What happens to each convolution, wherever it stands in the model."""
+    places: dict[nn.Module, list[str]] = {module: [] for module in model.modules()}
+    sequences = [module for module in places if type(module) in _SEQUENCES]
+    inside = {module for sequence in sequences for module in sequence if _is_inlined(module)}
+    for sequence in sequences:
+        for chain in () if sequence in inside else _chains(sequence):
+            places[chain[0]].append(_describe(chain))
+    bare = [model, *(child for parent in places if type(parent) not in _SEQUENCES for child in parent.children())]
+    for module in bare:
+        places[module].append("alone: not followed by anything in an nn.Sequential")
+    return places
+
+
+def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> None:
+    report._changes.append(Change(name, module, type(module), kind))
     module.__class__ = kind
 
 
 def _why_left(conv: nn.ConvTranspose3d) -> str:
+    if isinstance(conv, ConvTranspose3d):
+        return "is convt3d's already"
     if type(conv) is not nn.ConvTranspose3d:
         return f"is a {type(conv).__name__}, which may compute something else"
     if "forward" in conv.__dict__:
