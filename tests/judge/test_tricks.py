@@ -146,6 +146,13 @@ TRICKS = {
         "import os, signal\ndef solution(*args):\n    pid = os.getppid()\n    for victim in (pid, 1):\n        try:\n"
         "            os.kill(victim, signal.SIGKILL)\n        except OSError:\n            pass",
     ),
+    "cuts off the memory the judge reads": (
+        words.WRONG_VALUES,
+        "none was written",
+        "import os\ndef solution(*args):\n    for fd in range(3, 64):\n        for size in (0, 2**30):\n            try:\n"
+        "                if 'memfd' in os.readlink(f'/proc/self/fd/{fd}'): os.ftruncate(fd, size)\n"
+        "            except OSError:\n                pass",
+    ),
     "prints without end": (
         words.TIME_OUT,
         "no answer within 0.5 s",
