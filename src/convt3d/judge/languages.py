@@ -24,7 +24,7 @@ from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
 from .sandbox import Ended, Limits, Sandbox, TimedOut
-from .verdict import COMPILE_ERROR, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
+from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
 
 C_SUFFIXES = (".c",)
 CPP_SUFFIXES = (".cc", ".cpp", ".cxx")
@@ -33,6 +33,8 @@ COMPILERS = {"c": ("cc", "gcc", "clang"), "cpp": ("c++", "g++", "clang++")}
 STANDARDS = {"c": "-std=gnu11", "cpp": "-std=gnu++17"}
 REALS = {"float32": "float", "float64": "double", "float16": "_Float16", "bfloat16": "__bf16"}
 MOST_SOURCE = 4_000_000  # bytes
+# What a kernel has no use for, and one that means to take the judge's rules off has.
+INSIDES = ("__main__", "_destroy", "_getframe", "_current_frames", "currentframe", "f_back", "f_globals", "tb_frame")
 HEADER = re.compile(r"convt3d problem:\s*([a-z0-9-]+)")
 
 
@@ -105,6 +107,34 @@ def imports(path: str) -> set[str]:
     return found
 
 
+def insides(path: str) -> str | None:
+    """The first word by which a Python file reaches for the process it runs in; `if __name__ == "__main__"` is none."""
+    try:
+        tree = ast.parse(_text(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    compared = {
+        id(side)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__"
+        for side in node.comparators
+    }
+    for node in ast.walk(tree):
+        words: list[object] = []
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            words = [alias.name for alias in node.names] + [getattr(node, "module", None)]
+            if "gc" in words:
+                return "gc"
+        elif isinstance(node, ast.Attribute):
+            words = [node.attr]
+        elif isinstance(node, ast.Constant) and id(node) not in compared:
+            words = [node.value]
+        for word in words:
+            if isinstance(word, str) and word in INSIDES:
+                return word
+    return None
+
+
 def make_program(
     path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits
 ) -> Program:
@@ -112,6 +142,9 @@ def make_program(
     language = language_of(path)
     path = os.path.abspath(path)
     if language in ("python", "triton"):
+        word = insides(path)
+        if word:
+            raise rejected(NOT_ALLOWED, f"its source names `{word}`: a kernel has no business there")
         used = imports(path)
         return Program(
             "python", path, language, "torch" in used or language == "triton", language == "triton", allow_torch
