@@ -83,6 +83,13 @@ TRICKS = {
         "import os, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n        os.setsid()\n"
         "        if os.fork() == 0:\n            time.sleep(600)\n        os._exit(0)\n    os.wait()",
     ),
+    "leaves a process whose first thread has ended": (
+        words.NOT_ALLOWED,
+        "left running",
+        "import ctypes, os, threading, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n"
+        "        threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "        ctypes.CDLL(None).pthread_exit(None)\n    time.sleep(0.2)",
+    ),
     "patches timer and comparison": (
         words.WRONG_VALUES,
         "",
