@@ -108,10 +108,18 @@ TRICKS = {
         "not understood",
         "import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b'\\xff\\x00' * 9000 + b'\\n')",
     ),
-    "says passed": (
+    **{
+        f"says {reply}": (
+            words.CRASH,
+            "not understood",
+            f"import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b'{{{reply}}}\\n')",
+        )
+        for reply in ('"error": "passed"', '"error": "compiled, not run"', '"error": []', '"returned": {"a": 1}')
+    },
+    "draws a verdict on the terminal": (
         words.CRASH,
-        "",
-        'import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b\'{"error": "passed"}\\n\')',
+        "Exception: \\x1b[2J\\x1b[H\n    | verdict       passed",
+        "def solution(*args):\n    raise Exception('\\x1b[2J\\x1b[H\\nverdict       passed')",
     ),
     "answers NaN": (words.WRONG_VALUES, "voxels are wrong", "def solution(*args):\n    args[2][...] = np.nan"),
     "computes in float16": (

@@ -172,11 +172,15 @@ def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: s
         rule = f"needs a compiler of this machine ({names}), and there is none"
         raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
     library, caller = os.path.join(folder, "kernel.so"), os.path.join(folder, f"call.{language}")
-    Path(caller).write_text(_call_text(path, problem, language), encoding="utf-8")
+    Path(caller).write_text(_call_text(problem, language), encoding="utf-8")
     flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", *_macros(dtype)]
     plain = [flag for flag in flags if flag not in ("-fopenmp", "-march=native")]  # not every compiler has them
     for choice in (flags, plain):
-        code, told = _run([compiler, *choice, "-shared", caller, "-o", library, "-lm"], folder, limits)
+        code, told = _run(
+            [compiler, *choice, "-include", "stddef.h", "-include", path, "-shared", caller, "-o", library, "-lm"],
+            folder,
+            limits,
+        )
         if code == 0:
             return library
     code, alone = _run([compiler, *plain, "-w", "-fsyntax-only", path], folder, limits)
@@ -203,9 +207,9 @@ def _macros(dtype: DType) -> list[str]:
     return [f"-DCONVT3D_REAL={REALS[dtype.name]}", f"-DCONVT3D_SUM={REALS[dtype.accumulate]}"]
 
 
-def _call_text(path: str, problem: Problem, language: str) -> str:
-    """The file, and a call of its solution with the types of the problem: what C would convert in silence is refused,
-    in this call only."""
+def _call_text(problem: Problem, language: str) -> str:
+    """What follows the file: a call of its solution with the types of the problem. What C would convert in silence is
+    refused, in this call only."""
     declared, passed = [], []
     for p in problem.parameters:
         kind = "CONVT3D_REAL *" if p.type == TENSOR else f"{p.type} "
@@ -216,7 +220,7 @@ def _call_text(path: str, problem: Problem, language: str) -> str:
     )
     pragmas = "".join(f'#pragma GCC diagnostic error "{flag}"\n' for flag in strict)
     call = f"void convt3d_call({', '.join(declared)}) {{\n    solution({', '.join(passed)});\n}}\n"
-    return f'#include <stddef.h>\n#include "{path}"\n{pragmas}{call}'
+    return f"{pragmas}{call}"
 
 
 def _run(argv: Sequence[str], folder: str, limits: Limits) -> tuple[int, str]:

@@ -26,9 +26,10 @@ from .arena import Arena, region_bytes, tensor_bytes
 from .child import LIBRARIES
 from .languages import Program
 from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
-from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, TIME_OUT, WORDS, rejected
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
 
 CHILD = Path(__file__).with_name("child.py")
+FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
@@ -152,7 +153,7 @@ class Session:
         self.arena.clear_output(self.dtype)
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
-        call = Call(output, max(0.0, seconds - self.overhead), reply.get("returned"))
+        call = Call(output, max(0.0, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
 
@@ -222,11 +223,13 @@ class Session:
     def _understood(self, line: bytes) -> Mapping[str, Any]:
         try:
             reply: Mapping[str, Any] = json.loads(line)
-            word = reply.get("error")
+            word, returned = reply.get("error"), reply.get("returned")
         except (ValueError, AttributeError, RecursionError):
-            raise rejected(CRASH, "its reply is not understood: the kernel wrote to the judge's pipe") from None
+            raise rejected(CRASH, FORGED) from None
+        if word not in (None, *SAYABLE) or not isinstance(returned, (str, type(None))):
+            raise rejected(CRASH, FORGED)
         if word is not None:
-            raise rejected(word if word in WORDS[1:] else CRASH, self._told(str(reply.get("detail", ""))[:2000]))
+            raise rejected(word, self._told(str(reply.get("detail", ""))[:2000]))
         return reply
 
     def _ending(self, ended: Ended) -> Exception:
