@@ -14,7 +14,11 @@ import pytest
 from helpers import kernels_python
 
 from convt3d.cli import main as cli
+from convt3d.judge.check import Options
 from convt3d.judge.languages import compiler_of
+from convt3d.judge.timing import time_file
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.problems import PROBLEMS
 
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
 MAXES = "conv-transpose3d-max-max-sum"
@@ -229,6 +233,25 @@ def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shap
     document = json.loads(out)
     assert code == 1
     assert (document["verdict"], document["case"]) == ("wrong values", "timed")
+
+
+LARGE = {"in_channels": 128, "out_channels": 16, "depth": 12, "height": 12, "width": 12}
+LARGE |= {"kernel_d": 5, "kernel_h": 5, "kernel_w": 5, "stride_d": 2, "stride_h": 2, "stride_w": 2}
+ROUNDS_WHEN_LARGE = """
+plain = wide
+def wide(a):
+    if a.size < 128 * 12**3: return plain(a)
+    return ((np.ascontiguousarray(a).view(np.uint32) + np.uint32(4096)) & np.uint32(4294959104)).view(np.float32)
+"""
+
+
+@pytest.mark.parametrize(("more", "word"), [("", "passed"), (ROUNDS_WHEN_LARGE, "wrong values")])
+def test_lower_precision_at_large_sizes_only_is_caught(kernel, more: str, word: str) -> None:
+    """TF32 where results are too many for a float64 meaning of each: off by less than two results may differ."""
+    problem = PROBLEMS[MAXES]
+    values = problem.checked({**problem.sample, **LARGE})
+    timing = time_file(str(kernel(more, MAXES)), problem, values, Options(DTYPES["float32"], seed=1), 1)
+    assert timing.verdict.word == word, timing.verdict
 
 
 def test_the_worked_example_of_the_document(run, tmp_path: Path) -> None:
