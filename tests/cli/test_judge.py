@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,14 @@ def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
     assert "(0, 0, 0, 0, 10)" in done.stdout
     path.write_text(kernels_python.solution(CONV, kernels_python.NUMPY))
     assert run("check", path, "--case", arrays)[0] == 0
+    for more, piece in (
+        (("--case", "sample"), "must be all names or all files"),
+        (("--problem", MAXES), "must be the one that all files"),
+        (("--dtype", "float64"), "must be the one that all files"),
+    ):
+        code, out, err = run("check", path, "--case", arrays, *more)
+        assert (code, out) == (2, "")
+        assert piece in err
 
 
 def test_a_case_that_ends_in_a_crash_is_kept_too(run, kernel, tmp_path: Path) -> None:
@@ -133,6 +142,28 @@ def _environment() -> dict[str, str]:
     import convt3d
 
     return {**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1])}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
+def test_a_judge_that_is_told_to_end_leaves_nothing(kernel, tmp_path: Path) -> None:
+    """As a time-out of continuous integration does."""
+    folder, seen = tmp_path / "temporary", tmp_path / "seen"
+    folder.mkdir()
+    path = kernel("import time\ndef solution(*a):\n    print('called', flush=True)\n    time.sleep(600)")
+    command = [sys.executable, "-m", "convt3d", "check", path, "--case", "sample"]
+    with seen.open("wb") as output:
+        judge = subprocess.Popen(command, env={**_environment(), "TMPDIR": str(folder)}, stdout=output, stderr=output)
+    try:
+        limit = time.monotonic() + 30
+        while len(list(folder.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        judge.terminate()
+        assert judge.wait(30) == 128 + 15, seen.read_text()
+    finally:
+        judge.kill()
+        judge.wait()
+    assert not list(folder.iterdir())
 
 
 def test_a_kept_case_that_was_changed_is_refused(run, kernel, tmp_path: Path) -> None:
