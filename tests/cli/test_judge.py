@@ -266,12 +266,12 @@ def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shap
     assert (document["verdict"], document["case"]) == ("wrong values", "timed")
 
 
-LARGE = {"in_channels": 128, "out_channels": 16, "depth": 12, "height": 12, "width": 12}
+LARGE = {"in_channels": 128, "out_channels": 16, "depth": 8, "height": 8, "width": 8}
 LARGE |= {"kernel_d": 5, "kernel_h": 5, "kernel_w": 5, "stride_d": 2, "stride_h": 2, "stride_w": 2}
 ROUNDS_WHEN_LARGE = """
 plain = wide
 def wide(a):
-    if a.size < 128 * 12**3: return plain(a)
+    if a.size < 128 * 8**3: return plain(a)
     return ((np.ascontiguousarray(a).view(np.uint32) + np.uint32(4096)) & np.uint32(4294959104)).view(np.float32)
 """
 
