@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import pytest
 from helpers import kernels_python
 
 from convt3d.cli import main as cli
+from convt3d.judge.check import Options
 from convt3d.judge.languages import compiler_of
+from convt3d.judge.timing import time_file
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.problems import PROBLEMS
 
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
 MAXES = "conv-transpose3d-max-max-sum"
@@ -109,6 +114,14 @@ def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
     assert "(0, 0, 0, 0, 10)" in done.stdout
     path.write_text(kernels_python.solution(CONV, kernels_python.NUMPY))
     assert run("check", path, "--case", arrays)[0] == 0
+    for more, piece in (
+        (("--case", "sample"), "must be all names or all files"),
+        (("--problem", MAXES), "must be the one that all files"),
+        (("--dtype", "float64"), "must be the one that all files"),
+    ):
+        code, out, err = run("check", path, "--case", arrays, *more)
+        assert (code, out) == (2, "")
+        assert piece in err
 
 
 def test_a_case_that_ends_in_a_crash_is_kept_too(run, kernel, tmp_path: Path) -> None:
@@ -129,6 +142,28 @@ def _environment() -> dict[str, str]:
     import convt3d
 
     return {**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1])}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
+def test_a_judge_that_is_told_to_end_leaves_nothing(kernel, tmp_path: Path) -> None:
+    """As a time-out of continuous integration does."""
+    folder, seen = tmp_path / "temporary", tmp_path / "seen"
+    folder.mkdir()
+    path = kernel("import time\ndef solution(*a):\n    print('called', flush=True)\n    time.sleep(600)")
+    command = [sys.executable, "-m", "convt3d", "check", path, "--case", "sample"]
+    with seen.open("wb") as output:
+        judge = subprocess.Popen(command, env={**_environment(), "TMPDIR": str(folder)}, stdout=output, stderr=output)
+    try:
+        limit = time.monotonic() + 30
+        while len(list(folder.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        judge.terminate()
+        assert judge.wait(30) == 128 + 15, seen.read_text()
+    finally:
+        judge.kill()
+        judge.wait()
+    assert not list(folder.iterdir())
 
 
 def test_a_kept_case_that_was_changed_is_refused(run, kernel, tmp_path: Path) -> None:
@@ -229,6 +264,25 @@ def test_a_kernel_that_caches_when_the_shape_repeats_is_caught(run, kernel, shap
     document = json.loads(out)
     assert code == 1
     assert (document["verdict"], document["case"]) == ("wrong values", "timed")
+
+
+LARGE = {"in_channels": 128, "out_channels": 16, "depth": 8, "height": 8, "width": 8}
+LARGE |= {"kernel_d": 5, "kernel_h": 5, "kernel_w": 5, "stride_d": 2, "stride_h": 2, "stride_w": 2}
+ROUNDS_WHEN_LARGE = """
+plain = wide
+def wide(a):
+    if a.size < 128 * 8**3: return plain(a)
+    return ((np.ascontiguousarray(a).view(np.uint32) + np.uint32(4096)) & np.uint32(4294959104)).view(np.float32)
+"""
+
+
+@pytest.mark.parametrize(("more", "word"), [("", "passed"), (ROUNDS_WHEN_LARGE, "wrong values")])
+def test_lower_precision_at_large_sizes_only_is_caught(kernel, more: str, word: str) -> None:
+    """TF32 where results are too many for a float64 meaning of each: off by less than two results may differ."""
+    problem = PROBLEMS[MAXES]
+    values = problem.checked({**problem.sample, **LARGE})
+    timing = time_file(str(kernel(more, MAXES)), problem, values, Options(DTYPES["float32"], seed=1), 1)
+    assert timing.verdict.word == word, timing.verdict
 
 
 def test_the_worked_example_of_the_document(run, tmp_path: Path) -> None:

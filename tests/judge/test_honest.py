@@ -7,8 +7,10 @@ import importlib.util
 import pytest
 from helpers import kernels_c, kernels_python, kernels_triton
 
+from convt3d.judge.check import Options, check
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.verdict import NOT_RUN
+from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 
 SUFFIX = {"c": ".c", "cpp": ".cpp", "cuda": ".cu"}
@@ -72,14 +74,14 @@ def test_c(judge, slug: str) -> None:
     assert len(judgement.results) >= 15
 
 
-@slugs
+@pytest.mark.parametrize("slug", list(PROBLEMS)[::2])
 def test_c_double(judge, slug: str) -> None:
     needs("c")
     judgement = judge(kernels_c.source(slug, "c"), slug, ".c", dtype="float64", cases=FEW)
     assert judgement.verdict.passed, judgement.verdict
 
 
-@slugs
+@pytest.mark.parametrize("slug", list(PROBLEMS)[1::2])
 def test_cpp(judge, slug: str) -> None:
     needs("cpp")
     judgement = judge(kernels_c.source(slug, "cpp"), slug, ".cpp", cases=FEW)
@@ -93,6 +95,16 @@ def test_cuda_is_compiled_and_not_run(judge, slug: str) -> None:
     assert not judgement.verdict.passed
     told = "no nvcc here" if compiler_of("cuda") is None else "nvcc accepts it"
     assert told in judgement.verdict.reason
+
+
+def test_c_in_a_folder_with_any_name(tmp_path) -> None:
+    needs("c")
+    slug = "conv-transpose3d-max-max-sum"
+    folder = tmp_path / 'a "b" \\ c\'s $d'
+    folder.mkdir()
+    (folder / "mine.c").write_text(kernels_c.source(slug, "c"))
+    options = Options(DTYPES["float32"], ("sample",))
+    assert check(str(folder / "mine.c"), PROBLEMS[slug], options).verdict.passed
 
 
 def test_shared_library(judge, tmp_path) -> None:

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -102,6 +103,26 @@ def test_files_outside_the_folder_cannot_be_written(tmp_path: Path) -> None:
     if target.exists():
         pytest.skip("no Landlock here: kernels in Python are still refused by the audit hook")
     assert "PermissionError" in text
+
+
+@linux
+def test_what_is_worked_after_a_reply_is_known() -> None:
+    """A program that answers at once and works on: it is stopped there and then, and its processor time is told."""
+    ours, theirs = os.pipe()
+    code = f"import os\nos.write({theirs}, b'done\\n')\nwhile True: pass"
+    with Sandbox([sys.executable, "-I", "-S", "-c", code], FAST, fds=[theirs]) as box:
+        assert box.read_reply(ours, 5)[0] == b"done"
+        box.halt()
+        assert box.stop() == 0
+        used = box.processor_seconds()
+        assert used > 0
+        assert box.processor_seconds() == used
+        box.resume()
+        time.sleep(0.1)
+        box.stop()
+        assert box.processor_seconds() > used
+    os.close(ours)
+    os.close(theirs)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

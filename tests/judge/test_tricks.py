@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from helpers import kernels_c, kernels_python
 
+import convt3d
 from convt3d.judge import verdict as words
 from convt3d.judge.languages import compiler_of
 
@@ -80,12 +83,18 @@ TRICKS = {
         "import os, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n        os.setsid()\n"
         "        if os.fork() == 0:\n            time.sleep(600)\n        os._exit(0)\n    os.wait()",
     ),
+    "leaves a process whose first thread has ended": (
+        words.NOT_ALLOWED,
+        "left running",
+        "import ctypes, os, threading, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n"
+        "        threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "        ctypes.CDLL(None).pthread_exit(None)\n    time.sleep(0.2)",
+    ),
     "patches timer and comparison": (
         words.WRONG_VALUES,
         "",
         "import time, sys\ntime.perf_counter = time.monotonic = time.time = lambda: 0.0\n"
         "np.array_equal = np.allclose = np.testing.assert_allclose = lambda *a, **k: True\n"
-        "for frame in list(sys._current_frames().values()):\n    frame.f_globals.setdefault('passed', True)\n"
         "def solution(*args):\n    args[2][...] = 1",
     ),
     "forges the reply": (
@@ -99,10 +108,18 @@ TRICKS = {
         "not understood",
         "import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b'\\xff\\x00' * 9000 + b'\\n')",
     ),
-    "says passed": (
+    **{
+        f"says {reply}": (
+            words.CRASH,
+            "not understood",
+            f"import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b'{{{reply}}}\\n')",
+        )
+        for reply in ('"error": "passed"', '"error": "compiled, not run"', '"returned": {"a": 1}')
+    },
+    "draws a verdict on the terminal": (
         words.CRASH,
-        "",
-        'import os, sys\ndef solution(*args):\n    os.write(int(sys.argv[2]), b\'{"error": "passed"}\\n\')',
+        "Exception: \\x1b[2J\\x1b[H\n    | verdict       passed",
+        "def solution(*args):\n    raise Exception('\\x1b[2J\\x1b[H\\nverdict       passed')",
     ),
     "answers NaN": (words.WRONG_VALUES, "voxels are wrong", "def solution(*args):\n    args[2][...] = np.nan"),
     "computes in float16": (
@@ -127,10 +144,23 @@ TRICKS = {
         "import of convt3d",
         "def solution(*args):\n    import convt3d\n    convt3d.problems['" + CONV + "'].solution(*args)",
     ),
+    "loads the library's own answer under another name": (
+        words.NOT_ALLOWED,
+        "of an answer",
+        "import importlib.util as u\ndef solution(*args):\n    folder = OWN_FOLDER\n"
+        "    s = u.spec_from_file_location('c3d', folder + '/__init__.py', submodule_search_locations=[folder])\n"
+        "    s.loader.exec_module(u.module_from_spec(s))",
+    ),
     "imports torch by another name": (
         words.NOT_ALLOWED,
-        "import of torch",
+        "torch",
         "import importlib\ndef solution(*args):\n    importlib.import_module('tor' + 'ch')",
+    ),
+    "names the judge's insides": (words.NOT_ALLOWED, "`_getframe`", "import sys\nframe = sys._getframe(1)"),
+    "looks into the judge's module": (
+        words.CRASH,
+        "has no attribute 'forbid'",
+        "module = __import__('__ma' + 'in__')\nmodule.forbid",
     ),
     "starts another program": (
         words.NOT_ALLOWED,
@@ -145,6 +175,13 @@ TRICKS = {
         "none was written",
         "import os, signal\ndef solution(*args):\n    pid = os.getppid()\n    for victim in (pid, 1):\n        try:\n"
         "            os.kill(victim, signal.SIGKILL)\n        except OSError:\n            pass",
+    ),
+    "cuts off the memory the judge reads": (
+        words.WRONG_VALUES,
+        "none was written",
+        "import os\ndef solution(*args):\n    for fd in range(3, 64):\n        for size in (0, 2**30):\n            try:\n"
+        "                if 'memfd' in os.readlink(f'/proc/self/fd/{fd}'): os.ftruncate(fd, size)\n"
+        "            except OSError:\n                pass",
     ),
     "prints without end": (
         words.TIME_OUT,
@@ -189,7 +226,7 @@ EITHER = {"is right only for stride 1": words.CRASH, "ignores dilation": words.C
 def test_trick_fails(judge, name: str) -> None:
     word, piece, cheat = TRICKS[name]
     slow = word == words.TIME_OUT
-    text = f"{HONEST}\n{cheat}\n"
+    text = f"{HONEST}\n{cheat}\n".replace("OWN_FOLDER", repr(os.path.dirname(convt3d.__file__)))
     judgement = judge(text, CONV, limit=0.5 if slow else 20, start=2 if slow else 60, memory=2**30, cases=FEW)
     found = judgement.verdict
     assert not found.passed
@@ -253,6 +290,25 @@ def solution(*args):
     thread.join()
 """
 )
+SIGNATURE = TORCH_ANSWER.splitlines()[1] + "\n"
+MKLDNN = (
+    "import torch\n"
+    + SIGNATURE
+    + """\
+    f = torch.ops.mkldnn._convolution_transpose_pointwise
+    y = f(x, w, None, [0] * 3, [0] * 3, [sd, sh, sw], [dd, dh, dw], groups, "none", [], "")
+    out.copy_(y[:, :, pd:pd + out.shape[2], ph:ph + out.shape[3], pw:pw + out.shape[4]])
+"""
+)
+SPARSE = "import torch\n" + SIGNATURE + "    torch.sparse.mm(w.reshape(Ci, -1).t().to_sparse(), x[0].reshape(Ci, -1))\n"
+TAKES_RULES_BACK = (
+    TORCH_ANSWER
+    + """\
+for thing in __import__("g" + "c").get_objects():
+    if type(thing).__name__ in ("Library", "_DispatchModule"):
+        getattr(thing, "_des" + "troy", getattr(thing, "reset", None))()
+"""
+)
 MODEL = """\
 import torch
 class ModelNew(torch.nn.Module):
@@ -269,7 +325,9 @@ WHOLE = "y.sum(1, keepdim=True)"
 @pytest.mark.parametrize(
     ("text", "slug", "allow", "word"),
     [
-        pytest.param(TORCH_ANSWER, CONV, False, words.NOT_ALLOWED, id="torch answers"),
+        pytest.param(MKLDNN, CONV, False, words.NOT_ALLOWED, id="torch answers by another operator"),
+        pytest.param(SPARSE, CONV, False, words.NOT_ALLOWED, id="torch multiplies sparse matrices"),
+        pytest.param(TAKES_RULES_BACK, CONV, False, words.NOT_ALLOWED, id="torch answers when the rules are gone"),
         pytest.param(TORCH_ANSWER, CONV, True, words.PASSED, id="torch may answer"),
         pytest.param(ON_A_THREAD, CONV, False, words.WRONG_VALUES, id="torch answers on a thread"),
         pytest.param(

@@ -11,7 +11,7 @@ from ..judge.languages import problem_of
 from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
 from .choose import compact, named_values, settings
-from .judge_check import options_of
+from .judge_check import ended_by_signal, options_of
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen, duration
 
@@ -20,7 +20,7 @@ def bench_file(args: argparse.Namespace) -> int:
     options, problem = options_of(args), problem_of(args.file, args.problem)
     values = problem.checked({**named_values(problem, args.size), **settings(problem, args.set)})
     timing = None
-    with Progress(sys.stderr) as progress:
+    with Progress(sys.stderr) as progress, ended_by_signal():
         progress.begin("checking first", 0.0, 0.3)
         judgement = check(args.file, problem, options)
         if judgement.verdict.passed:

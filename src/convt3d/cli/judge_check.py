@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +39,51 @@ def options_of(args: argparse.Namespace) -> Options:
     return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits)
 
 
+@contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends the command as an exception does, so that nothing is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _given(args: argparse.Namespace) -> list[Trial]:
+    """The trials in .npz files, if --case names any: then nothing else, and all of one problem and type."""
+    names = args.case or []
+    trials = [kept(name) for name in names if name.endswith(".npz")]
+    if not trials:
+        return []
+    if len(trials) < len(names):
+        raise ArgumentError(
+            "judge", "--case", tuple(names), "must be all names or all files", "Give one kind at a time"
+        )
+    slugs = {trial.problem.slug for trial in trials} | ({args.problem} if args.problem else set())
+    dtypes = {trial.dtype.name for trial in trials} | ({args.dtype} if args.dtype else set())
+    for option, found in (("--problem", slugs), ("--dtype", dtypes)):
+        if len(found) > 1:
+            rule = "must be the one that all files of --case were kept for"
+            raise ArgumentError("judge", option, tuple(sorted(found)), rule, "Leave it out, or give other files")
+    return trials
+
+
 def check_file(args: argparse.Namespace) -> int:
     options = options_of(args)
-    given = [kept(name) for name in options.cases if name.endswith(".npz")]
+    given = _given(args)
     if given:
         problem = given[0].problem
         options = replace(options, dtype=given[0].dtype, cases=())
     else:
         problem = problem_of(args.file, args.problem)
-    with Progress(sys.stderr) as progress:
+    with Progress(sys.stderr) as progress, ended_by_signal():
         progress.begin("starting")
 
         def before(name: str, done: int, total: int) -> None:
@@ -140,7 +179,8 @@ def sample_file(args: argparse.Namespace) -> int:
     case = Case("sample", "the small example of the problem's text", problem.sample)
     trial = make_trial(problem, case, options.dtype, np.random.default_rng(seed))
     captured: list[Any] = []
-    judgement = check(args.file, problem, options, given=[trial], seen=lambda call: captured.append(call.output))
+    with ended_by_signal():
+        judgement = check(args.file, problem, options, given=[trial], seen=lambda call: captured.append(call.output))
     passed = judgement.verdict.passed
     got = options.dtype.widen(captured[-1]) if captured else None
     document = {

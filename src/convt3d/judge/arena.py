@@ -26,7 +26,7 @@ from ..spec.dtypes import DType
 PAGE = mmap.PAGESIZE
 ZONE = 4 * PAGE
 ZONE_BYTE = 0xFF  # read as a number of any of the four types it is NaN
-F_ADD_SEALS, F_SEAL_FUTURE_WRITE = 1033, 0x10
+F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 1033, 0x1, 0x2, 0x4, 0x10
 
 # NaN with a payload of its own: a voxel that still holds these bits was never written.
 UNWRITTEN = {"float32": 0x7FD5A5A5, "float64": 0x7FFD5A5A5A5A5A5A, "float16": 0x7F5A, "bfloat16": 0x7FDA}
@@ -58,8 +58,8 @@ class Arena:
         self.bytes = [np.frombuffer(view, np.uint8) for view in self.maps]
         self.places: dict[str, Place] = {}
         self.fenced = True
-        if sealed:
-            _seal(self.fds[0])
+        for index, fd in enumerate(self.fds):
+            _seal(fd, writable=bool(index) or not sealed)
 
     def close(self) -> None:
         self.bytes.clear()
@@ -152,10 +152,12 @@ def _memory_file(size: int) -> int:
     return fd
 
 
-def _seal(fd: int) -> None:
-    """No new writable mapping; the one that is there goes on. A system that cannot leaves the mapping read-only."""
+def _seal(fd: int, writable: bool) -> None:
+    """The size stays (a page cut off would kill whoever reads it), and unless `writable` there is no new writable
+    mapping; those that are there go on. A system that cannot leaves the mapping read-only."""
     import fcntl
     from contextlib import suppress
 
-    with suppress(OSError):
-        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+    for seals in (0 if writable else F_SEAL_FUTURE_WRITE, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL):
+        with suppress(OSError):
+            fcntl.fcntl(fd, F_ADD_SEALS, seals)

@@ -44,9 +44,13 @@ ANSWERS = (
 LIBRARIES = re.compile(r"libtorch|dnnl|mkldnn|onednn|onnxruntime|openvino|xla_|tensorflow|cudnn", re.IGNORECASE)
 # Operators of torch that do the work of a stage; arithmetic, reductions, views and copies are everyone's.
 OPERATORS = re.compile(
-    r"conv(?!ert)|mkldnn|onednn|(?<!in)(?<!com)mm(?!a)|matmul|bmm|(?<![a-z])(add)?mv(?![a-z])|dot|linear(?!1d|_comb)|einsum|"
-    r"pool|(layer|group|batch|instance|rms)_norm|softmax|gelu|col2im|im2col"
+    r"conv(?!ert)|mkldnn|onednn|(?<!in)(?<!com)(?<!cu)(?<!ha)mm(?!a)|matmul|(?<![a-z])(add)?mv(?![a-z])|dot|"
+    r"linear(?!1d|_comb)|einsum|"
+    r"pool|(layer|group|batch|instance|rms)_norm|softmax|gelu|col2im|im2col|linalg(?!_vector_norm|__powsum|_cross)|solve|(?<!slice_)inverse|"
+    r"ormqr|cdist|embedding_bag|rnn|lstm|gru_|attention"
 )
+BACKENDS = ("CPU", "SparseCPU", "SparseCsrCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU")
+COMMON_SPACES = ("prim", "prims", "profiler")  # they call torch's own operators
 
 
 class NotAllowed(ImportError):
@@ -70,57 +74,82 @@ class Refused(Exception):
 
 
 def forbid(names: tuple[str, ...], allow_torch: bool) -> None:
-    """An audit hook, which cannot be taken back: no import of `names`, no library with an answer, no other program, no
-    file written outside the working directory."""
+    """An audit hook, which cannot be taken back: no import of `names` and no file of theirs, no library with an
+    answer, no other program, no file written outside the working directory."""
     folder, writes = os.path.realpath(os.getcwd()) + os.sep, os.O_WRONLY | os.O_RDWR | os.O_CREAT
+    resolve, decode, base, is_library = os.path.realpath, os.fsdecode, os.path.basename, LIBRARIES.search
+    inside = answers_file(names)
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "import":
             name = str(args[0])
             if any(name == banned or name.startswith(banned + ".") for banned in names):
                 raise NotAllowed(f"import of {name}")
-        elif event == "ctypes.dlopen" and not allow_torch and LIBRARIES.search(os.path.basename(str(args[0]))):
+        elif event == "ctypes.dlopen" and not allow_torch and is_library(base(str(args[0]))):
             raise NotAllowed(f"library {args[0]}")
         elif event == "open" and isinstance(args[0], (str, bytes)) and (args[2] or 0) & writes:
-            path = os.path.realpath(os.fsdecode(args[0]))
+            path = resolve(decode(args[0]))
             if not path.startswith(folder) and path != os.devnull:
                 raise NotAllowed(f"writing {path}")
         elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
             raise NotAllowed(f"start of another program ({event})")
+        if event in ("open", "import", "ctypes.dlopen", "os.link", "os.symlink", "os.rename"):
+            for path in args[:2]:
+                if isinstance(path, (str, bytes)) and inside(resolve(decode(path)) + os.sep):
+                    raise NotAllowed(f"file {decode(path)} of an answer")
 
     sys.addaudithook(hook)
 
 
+def answers_file(names: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a path lies in a package of one of these names, wherever that is; this very file excepted."""
+    own, exists = os.path.realpath(__file__) + os.sep, os.path.exists
+    parts = [os.sep + name.replace(".", os.sep) + os.sep for name in names]
+
+    def inside(path: str) -> bool:
+        for part in parts:
+            at = path.find(part)
+            while at >= 0 and path != own:
+                if exists(path[: at + len(part)] + "__init__.py"):
+                    return True
+                at = path.find(part, at + 1)
+        return False
+
+    return inside
+
+
 def forbid_operators() -> None:
-    """torch's kernels for the CPU are replaced, for all threads and for calls from C++ too."""
-    import warnings
-
+    """torch's kernels for the CPU are replaced, for all threads and for calls from C++ too: in its own namespace those
+    that do the work of a stage, in all others every one."""
     torch = the_torch()
-
-    library = torch.library.Library("aten", "IMPL", "CPU")
-
-    def refuser(name: str) -> Callable[..., Any]:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NotAllowed(f"torch operator {name}")
-
-        return refuse
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for full in torch._C._dispatch_get_all_op_names():
-            space, _, name = full.partition("::")
-            if space == "aten" and OPERATORS.search(name.partition(".")[0]) and replaceable(torch, full):
-                library.impl(name, refuser(name), "CPU", allow_override=True)
-    KEPT.append(library)
+    names: dict[str, list[str]] = {}
+    for full in torch._C._dispatch_get_all_op_names():
+        space, _, name = full.partition("::")
+        if space not in COMMON_SPACES and (space != "aten" or OPERATORS.search(name.partition(".")[0])):
+            names.setdefault(space, []).append(full)
+    for space, all_of_it in names.items():
+        library = torch._C._dispatch_library("IMPL", space, "", __file__, 0)
+        for full in all_of_it:
+            for key in replaceable(torch, full):
+                library.impl(full.partition("::")[2], key, refuser(full), False)
+        # Never released, and no Python object knows it: the replacement cannot be taken back.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
 
 
-KEPT: list[Any] = []
+def refuser(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotAllowed(f"torch operator {name}")
+
+    return refuse
 
 
-def replaceable(torch: Any, name: str) -> bool:
-    """An operator with a kernel of its own; one that only calls others meets the rule there."""
+def replaceable(torch: Any, name: str) -> list[str]:
+    """The keys under which an operator has a kernel of its own; one of torch's that only calls others meets the rule
+    there."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(has(name, "CPU") or has(name, "CompositeExplicitAutograd"))
+    own = [key for key in BACKENDS if has(name, key)]
+    composite = has(name, "CompositeExplicitAutograd") or not name.startswith("aten::")
+    return ["CPU", *(key for key in own if key != "CPU")] if composite else own
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -376,8 +405,10 @@ def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
             return {"error": "not allowed", "detail": str(cause)}
         if isinstance(error, SystemExit):
             return {"error": "crash", "detail": f"the kernel ended the process (exit {error.code!r})"}
-        last = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" (line {last[0].lineno} of {os.path.basename(last[0].filename)})" if last else ""
+        where = "".join(
+            f" (line {line} of {os.path.basename(frame.f_code.co_filename)})"
+            for frame, line in list(traceback.walk_tb(error.__traceback__))[-1:]
+        )
         return {"error": "crash", "detail": f"{type(error).__name__}: {str(error)[:1000]}{where}"}
 
 
@@ -385,6 +416,7 @@ def main() -> None:
     requests = os.fdopen(int(sys.argv[1]), "rb", buffering=0)
     replies = int(sys.argv[2])
     session = Session()
+    sys.modules["__main__"] = type(sys)("__main__")  # an import by the kernel finds nothing in it
     write, encode = os.write, json.dumps
     pending = b""
     while True:

@@ -98,7 +98,7 @@ def obey(order: bytes, program: int) -> None:
         limit = time.monotonic() + PATIENCE
         while not all(map(stopped, members)) and time.monotonic() < limit:
             time.sleep(0.0002)
-        others = [pid for pid in members if pid != program and state(pid) not in ("Z", "X", "")]
+        others = [pid for pid in members if pid != program and alive(pid)]
         say(others=len(others), bytes=sum(map(resident, members)))
 
 
@@ -136,9 +136,8 @@ def family() -> list[int]:
     return members
 
 
-def state(pid: int, task: str = "") -> str:
-    path = f"/proc/{pid}/task/{task}/stat" if task else f"/proc/{pid}/stat"
-    with suppress(OSError, IndexError), open(path) as file:
+def state(pid: int, task: str) -> str:
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/task/{task}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
     return ""
 
@@ -148,6 +147,13 @@ def stopped(pid: int) -> bool:
     with suppress(OSError):
         return all(state(pid, task) in ("T", "t", "Z", "X", "") for task in os.listdir(f"/proc/{pid}/task"))
     return True
+
+
+def alive(pid: int) -> bool:
+    """Whether any thread of it is: the first may have ended before the others."""
+    with suppress(OSError):
+        return any(state(pid, task) not in ("Z", "X", "") for task in os.listdir(f"/proc/{pid}/task"))
+    return False
 
 
 def resident(pid: int) -> int:

@@ -24,7 +24,7 @@ from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
 from .sandbox import Ended, Limits, Sandbox, TimedOut
-from .verdict import COMPILE_ERROR, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
+from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
 
 C_SUFFIXES = (".c",)
 CPP_SUFFIXES = (".cc", ".cpp", ".cxx")
@@ -33,6 +33,8 @@ COMPILERS = {"c": ("cc", "gcc", "clang"), "cpp": ("c++", "g++", "clang++")}
 STANDARDS = {"c": "-std=gnu11", "cpp": "-std=gnu++17"}
 REALS = {"float32": "float", "float64": "double", "float16": "_Float16", "bfloat16": "__bf16"}
 MOST_SOURCE = 4_000_000  # bytes
+# What a kernel has no use for, and one that means to take the judge's rules off has.
+INSIDES = ("__main__", "_destroy", "_getframe", "_current_frames", "currentframe", "f_back", "f_globals", "tb_frame")
 HEADER = re.compile(r"convt3d problem:\s*([a-z0-9-]+)")
 
 
@@ -105,6 +107,34 @@ def imports(path: str) -> set[str]:
     return found
 
 
+def insides(path: str) -> str | None:
+    """The first word by which a Python file reaches for the process it runs in; `if __name__ == "__main__"` is none."""
+    try:
+        tree = ast.parse(_text(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    compared = {
+        id(side)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__"
+        for side in node.comparators
+    }
+    for node in ast.walk(tree):
+        words: list[object] = []
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            words = [alias.name for alias in node.names] + [getattr(node, "module", None)]
+            if "gc" in words:
+                return "gc"
+        elif isinstance(node, ast.Attribute):
+            words = [node.attr]
+        elif isinstance(node, ast.Constant) and id(node) not in compared:
+            words = [node.value]
+        for word in words:
+            if isinstance(word, str) and word in INSIDES:
+                return word
+    return None
+
+
 def make_program(
     path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits
 ) -> Program:
@@ -112,6 +142,9 @@ def make_program(
     language = language_of(path)
     path = os.path.abspath(path)
     if language in ("python", "triton"):
+        word = insides(path)
+        if word:
+            raise rejected(NOT_ALLOWED, f"its source names `{word}`: a kernel has no business there")
         used = imports(path)
         return Program(
             "python", path, language, "torch" in used or language == "triton", language == "triton", allow_torch
@@ -139,11 +172,15 @@ def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: s
         rule = f"needs a compiler of this machine ({names}), and there is none"
         raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
     library, caller = os.path.join(folder, "kernel.so"), os.path.join(folder, f"call.{language}")
-    Path(caller).write_text(_call_text(path, problem, language), encoding="utf-8")
+    Path(caller).write_text(_call_text(problem, language), encoding="utf-8")
     flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", *_macros(dtype)]
     plain = [flag for flag in flags if flag not in ("-fopenmp", "-march=native")]  # not every compiler has them
     for choice in (flags, plain):
-        code, told = _run([compiler, *choice, "-shared", caller, "-o", library, "-lm"], folder, limits)
+        code, told = _run(
+            [compiler, *choice, "-include", "stddef.h", "-include", path, "-shared", caller, "-o", library, "-lm"],
+            folder,
+            limits,
+        )
         if code == 0:
             return library
     code, alone = _run([compiler, *plain, "-w", "-fsyntax-only", path], folder, limits)
@@ -170,9 +207,9 @@ def _macros(dtype: DType) -> list[str]:
     return [f"-DCONVT3D_REAL={REALS[dtype.name]}", f"-DCONVT3D_SUM={REALS[dtype.accumulate]}"]
 
 
-def _call_text(path: str, problem: Problem, language: str) -> str:
-    """The file, and a call of its solution with the types of the problem: what C would convert in silence is refused,
-    in this call only."""
+def _call_text(problem: Problem, language: str) -> str:
+    """What follows the file: a call of its solution with the types of the problem. What C would convert in silence is
+    refused, in this call only."""
     declared, passed = [], []
     for p in problem.parameters:
         kind = "CONVT3D_REAL *" if p.type == TENSOR else f"{p.type} "
@@ -183,7 +220,7 @@ def _call_text(path: str, problem: Problem, language: str) -> str:
     )
     pragmas = "".join(f'#pragma GCC diagnostic error "{flag}"\n' for flag in strict)
     call = f"void convt3d_call({', '.join(declared)}) {{\n    solution({', '.join(passed)});\n}}\n"
-    return f'#include <stddef.h>\n#include "{path}"\n{pragmas}{call}'
+    return f"{pragmas}{call}"
 
 
 def _run(argv: Sequence[str], folder: str, limits: Limits) -> tuple[int, str]:

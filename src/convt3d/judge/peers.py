@@ -31,7 +31,7 @@ def peers(problem: Problem, values: Mapping[str, Any], dtype: DType) -> dict[str
     return found
 
 
-def _operands(problem: Problem, arrays: Mapping[str, Storage]) -> tuple[Storage, ...]:
+def operands_of(problem: Problem, arrays: Mapping[str, Storage]) -> tuple[Storage, ...]:
     """In the pipeline's order, vectors 1-D."""
     own = ((name, arrays[name]) for name in problem.operand_names)
     return tuple(array if name == "kernel" else array.reshape(-1) for name, array in own)
@@ -42,7 +42,7 @@ def _own(problem: Problem, values: Mapping[str, Any], dtype: DType) -> Peer:
     result = np.empty(problem.shapes(values)["output"], dtype.storage)
 
     def run(arrays: Mapping[str, Storage]) -> tuple[Storage, float]:
-        operands = _operands(problem, arrays)
+        operands = operands_of(problem, arrays)
         begun = time.perf_counter()
         execute(pipeline, dtype, arrays["input"], operands, result)
         return result, time.perf_counter() - begun
@@ -59,7 +59,7 @@ def _torch(torch: Any, problem: Problem, values: Mapping[str, Any], dtype: DType
         return typed.contiguous(memory_format=layout) if typed.ndim == 5 else typed
 
     def run(arrays: Mapping[str, Storage]) -> tuple[Storage, float]:
-        x, operands = tensor(arrays["input"]), [tensor(array) for array in _operands(problem, arrays)]
+        x, operands = tensor(arrays["input"]), [tensor(array) for array in operands_of(problem, arrays)]
         with torch.no_grad():
             begun = time.perf_counter()
             result = stock(x, operands)

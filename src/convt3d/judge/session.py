@@ -2,7 +2,8 @@
 
 Between two calls the kernel's process stands still. The inputs of a call are written while it does, the clock starts
 when it is let go and stops when its reply is here, and the output is copied after it was stopped again: work that is
-not done by then is not in the copy. Timed calls and others are the same to it.
+not done by then is not in the copy, and work between reply and stop is added to the time. Timed calls
+and others are the same to it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from .arena import Arena, region_bytes, tensor_bytes
 from .child import LIBRARIES
 from .languages import Program
 from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
-from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, TIME_OUT, WORDS, rejected
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
 
 CHILD = Path(__file__).with_name("child.py")
+FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
@@ -104,10 +106,11 @@ class Session:
         """The overhead of an empty call is measured before anything of the kernel's runs."""
         self._ask({"do": "noop"}, self.limits.start_seconds)
         times = []
+        self._frozen()
         for _ in range(EMPTY_CALLS):
-            self._frozen()
             times.append(self._timed({"do": "noop"})[1])
         self.overhead = min(times)
+        self.box.resume()
         request = {
             "do": "load",
             "kind": self.program.kind,
@@ -148,10 +151,9 @@ class Session:
         for name, array in arrays.items():
             self.arena.write(name, array)
         self.arena.clear_output(self.dtype)
-        reply, seconds = self._timed({"do": "call"})
-        others = self._frozen()
+        reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
-        call = Call(output, max(0.0, seconds - self.overhead), reply.get("returned"))
+        call = Call(output, max(0.0, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
 
@@ -187,37 +189,48 @@ class Session:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _timed(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], float]:
-        """For a process that stands still: the request waits in its pipe before the clock starts."""
+    def _timed(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], float, int]:
+        """For a process that stands still, and does so again afterwards: the request waits in its pipe before the clock
+        starts. What its threads work after the reply, until they are stopped, counts. The reply, the seconds, and how
+        many other processes are alive."""
         self._send(request)
         begun = time.perf_counter()
         self.box.resume()
-        reply, ended = self._receive(self.limits.seconds)
-        return reply, ended - begun
+        line, ended = self._line(self.limits.seconds)
+        used = self.box.processor_seconds()
+        self.box.halt()
+        reply = self._understood(line)
+        others = self._frozen()
+        return reply, ended - begun + max(0.0, self.box.processor_seconds() - used), others
 
     def _ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         self._send(request)
-        return self._receive(seconds)[0]
+        return self._understood(self._line(seconds)[0])
 
     def _send(self, request: Mapping[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the reply will tell
             os.write(self._requests, json.dumps(request).encode() + b"\n")
 
-    def _receive(self, seconds: float) -> tuple[Mapping[str, Any], float]:
+    def _line(self, seconds: float) -> tuple[bytes, float]:
+        """A reply and the moment it was here."""
         try:
-            line, moment = self.box.read_reply(self._replies, seconds)
+            return self.box.read_reply(self._replies, seconds)
         except TimedOut:
             raise rejected(TIME_OUT, f"no answer within {seconds:g} s") from None
         except Ended as ended:
             raise self._ending(ended) from None
+
+    def _understood(self, line: bytes) -> Mapping[str, Any]:
         try:
-            reply = json.loads(line)
-            word = reply.get("error")
+            reply: Mapping[str, Any] = json.loads(line)
+            word, returned = reply.get("error"), reply.get("returned")
         except (ValueError, AttributeError, RecursionError):
-            raise rejected(CRASH, "its reply is not understood: the kernel wrote to the judge's pipe") from None
+            raise rejected(CRASH, FORGED) from None
+        if word not in (None, *SAYABLE) or not isinstance(returned, (str, type(None))):
+            raise rejected(CRASH, FORGED)
         if word is not None:
-            raise rejected(word if word in WORDS[1:] else CRASH, self._told(str(reply.get("detail", ""))[:2000]))
-        return reply, moment
+            raise rejected(word, self._told(str(reply.get("detail", ""))[:2000]))
+        return reply
 
     def _ending(self, ended: Ended) -> Exception:
         words = self._told(ended.words())

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..front.verify import Crop, Storage
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
@@ -70,6 +71,29 @@ def expectation(
         tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, stored=dtype.eps / 2)
     tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
     return Expectation(exact, tolerance, dtype)
+
+
+def expectation_of_blocks(
+    pipeline: Pipeline,
+    dtype: DType,
+    x: Storage,
+    operands: Sequence[Storage],
+    crops: Sequence[Crop],
+    rng: np.random.Generator,
+) -> Expectation:
+    """Of the blocks of some crops, one after the other, flat. `x` and `operands` are stored arrays."""
+    values, tolerances = [], []
+    for crop in crops:
+        part, arrays = crop._cut(pipeline, x, operands)
+        found = expectation(crop._pipeline(pipeline), dtype, dtype.widen(part), list(map(dtype.widen, arrays)), rng)
+        block = tuple(
+            slice(low - start, high - start) for (low, high), (start, _) in zip(crop.block, crop.boxes[-1], strict=True)
+        )
+        values.append(found.values[0][block].ravel())
+        tolerances.append(found.tolerance[0][block].ravel())
+    tolerance = np.concatenate(tolerances)
+    # A block of one voxel has no others to be compared with: few plays may leave it almost alone.
+    return Expectation(np.concatenate(values), np.maximum(tolerance, np.median(tolerance) / 2), dtype)
 
 
 def smallest(dtype: DType) -> float:

@@ -33,6 +33,16 @@ WORDS = (
     NOT_ALLOWED,
     NOT_RUN,
 )
+# Those the kernel's process may say; the others are the judge's to find.
+SAYABLE = (COMPILE_ERROR, WRONG_SIGNATURE, CRASH, WRONG_SHAPE, WRONG_DTYPE, NOT_ALLOWED)
+QUOTED = "    | "  # stands before each line but the first of a reason
+
+
+def shown(text: str) -> str:
+    """Text that may be a kernel's own, so that no terminal obeys it and no line of it looks like one of a report."""
+    lines = text.replace(f"\n{QUOTED}", "\n").split("\n")
+    safe = ("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line.replace("\t", " ")) for line in lines)
+    return f"\n{QUOTED}".join(safe)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +53,9 @@ class Verdict:
     case: str | None = None
     reason: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", shown(self.reason))
 
     @property
     def passed(self) -> bool:
