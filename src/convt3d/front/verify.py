@@ -56,25 +56,27 @@ class Crop:
 
     def expected(self, pipeline: Pipeline, dtype: DType, x: Storage, operands: Sequence[Storage]) -> Any:
         """The meaning of the block, (C, D, H, W), from stored arrays."""
-        part, arrays = self._cut(pipeline, x, operands)
-        value = evaluate(self._pipeline(pipeline), dtype.widen(part), [dtype.widen(array) for array in arrays])
+        part, arrays = self.cut(pipeline, x, operands)
+        value = evaluate(self.smaller(pipeline), dtype.widen(part), [dtype.widen(array) for array in arrays])
         starts = [start for start, _ in self.boxes[-1]]
         inside = [(low - start, high - start) for (low, high), start in zip(self.block, starts, strict=True)]
         return value[0][_slices(inside)]
 
     def seconds(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> float:
         """A rough estimate of the time `expected` takes: multiply-adds, and passes over values."""
-        part, arrays = self._cut(pipeline, x, operands)
-        trace = self._pipeline(pipeline).trace(part.shape, [array.shape for array in arrays])
+        part, arrays = self.cut(pipeline, x, operands)
+        trace = self.smaller(pipeline).trace(part.shape, [array.shape for array in arrays])
         flops = 2 * prod(trace.operands[pipeline.conv_index][0]) * prod(trace.values[pipeline.conv_index][2:])
         return flops / 2e9 + 3e-8 * sum(map(prod, trace.values))
 
-    def _pipeline(self, pipeline: Pipeline) -> Pipeline:
+    def smaller(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline as it runs on the block: perhaps of one group's channels only."""
         stages = list(pipeline.stages)
         stages[pipeline.conv_index] = replace(pipeline.conv, groups=self.groups)
         return Pipeline(*stages)
 
-    def _cut(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> tuple[Storage, list[Storage]]:
+    def cut(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> tuple[Storage, list[Storage]]:
+        """Input and operands that the block depends on."""
         arrays = [
             _cut_operand(slot, array, self.sample, self.boxes)
             for slot, array in zip(pipeline.slots, operands, strict=True)

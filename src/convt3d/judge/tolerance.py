@@ -84,8 +84,8 @@ def expectation_of_blocks(
     """Of the blocks of some crops, one after the other, flat. `x` and `operands` are stored arrays."""
     values, tolerances = [], []
     for crop in crops:
-        part, arrays = crop._cut(pipeline, x, operands)
-        found = expectation(crop._pipeline(pipeline), dtype, dtype.widen(part), list(map(dtype.widen, arrays)), rng)
+        part, arrays = crop.cut(pipeline, x, operands)
+        found = expectation(crop.smaller(pipeline), dtype, dtype.widen(part), list(map(dtype.widen, arrays)), rng)
         block = tuple(
             slice(low - start, high - start) for (low, high), (start, _) in zip(crop.block, crop.boxes[-1], strict=True)
         )
