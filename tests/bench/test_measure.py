@@ -136,7 +136,7 @@ def test_a_slow_contender_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "GIVE_UP", 0.2)
     found = measured(case, slow)
     assert (found["status"], len(found["seconds"])) == ("slow", 1)
-    assert len(slow.calls) == 2, "the checked call and a timed one"
+    assert len(slow.calls) <= 2, "the checked call, and a timed one if that was not slow enough already"
 
 
 def test_who_would_take_too_long_is_skipped() -> None:

@@ -118,8 +118,9 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         return found
 
     options = small(_MOST_TILES) or small(inf)
-    if not options:
-        return min((make(depths[0], heights[0], w, copies) for copies in both), key=lambda tiling: tiling.scratch)
+    if not options:  # as small as can be, and of those that are equally so, the largest tiles
+        every = (make(d, h, w, copies) for copies, h, d in product(both, heights, depths))
+        return min(every, key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
     return min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
 
 
