@@ -126,7 +126,7 @@ def test_import_is_fast_and_does_not_load_llvm() -> None:
     """A program that only imports the package, or finds its kernels on disk, does not pay for a compiler."""
     code = (
         "import numpy, sys, time; start = time.perf_counter()\n"
-        "import convt3d.plan.machine, convt3d.run.build, convt3d.run.cache, convt3d.run.team, convt3d.run.memory\n"
+        "import convt3d.plan.machine, convt3d.run.build, convt3d.cache, convt3d.run.team, convt3d.run.memory\n"
         "print('llvmlite' in sys.modules, time.perf_counter() - start)"
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from ..bench.record import version
+from ..cache import default_directory
 from ..plan.machine import machine
-from ..run.cache import default_directory
 from .report import OK, emit, emit_json
 from .terminal import Screen, amount
 

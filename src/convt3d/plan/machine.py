@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from .cores import available_cores, cgroup_quota, get_num_threads
+from .host import llvm_host
 
 ISA_VARIABLE = "CONVT3D_ISA"
 
@@ -110,10 +111,7 @@ def machine() -> Machine:
 
 @cache
 def _detect(asked: str) -> Machine:
-    import llvmlite.binding as llvm
-
-    host_features: dict[str, bool] = dict(llvm.get_host_cpu_features())
-    host_cpu: str = llvm.get_host_cpu_name()
+    host_cpu, host_features = llvm_host()
     best = host_level(architecture(), host_features)
     level = choose_level(architecture(), best, asked)
     cpu, features = target_text(level, best, host_cpu, host_features)

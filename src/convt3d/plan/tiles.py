@@ -280,9 +280,11 @@ def _blocking(trace: Trace, op: Conv, method: Method, slab: Slab, machine: Machi
         rows = min(blocks * tile.rows, per_out)
         return Blocking(vectors, vectors * lanes, blocks, _odd(steps * vectors) * lanes, _odd(rows * vectors) * lanes)
 
-    options = [sizes(turns, blocks) for turns in (8, 6, 4, 3, 2, 1) for blocks in (count, -(-count // 2), 2, 1)]
-    fits = [one for one in options if points * (one.input_point + one.product_point) <= room]
-    return fits[0] if fits else options[-1]
+    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
+        one = sizes(turns, blocks)
+        if points * (one.input_point + one.product_point) <= room:
+            break
+    return one
 
 
 def _odd(lines: int) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..cache import object_cache
 from ..plan.machine import machine
 from .build import Code, compile_ir, load
-from .cache import entry_key, object_cache
+from .keys import entry_key
 
 
 def compiled(plan_key: str, write_ir: Callable[[], str], names: Sequence[str]) -> Code:

@@ -6,10 +6,11 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..cache import object_cache
 from ..plan.machine import Machine
 from ..plan.structure import Structure
 from .build import Code, Target, compile_ir, load
-from .cache import entry_key, object_cache
+from .keys import entry_key
 
 
 class NativeKernel(NamedTuple):

@@ -6,9 +6,9 @@ Packed weights are kept for the next call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import NamedTuple
 
@@ -44,7 +44,6 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
-    direct: bool
 
     @staticmethod
     def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
@@ -58,7 +57,7 @@ class WeightLayout:
                 tuple(TapsOfPhase(group.taps, group.scheme, group.pieces) for group in axis.groups())
                 for axis in method.axes
             )
-        return WeightLayout(groups, (d, h, w), tile, number, method.direct)
+        return WeightLayout(groups, (d, h, w), tile, number)
 
 
 class Packed(NamedTuple):
@@ -87,33 +86,34 @@ def _tame(largest: float, number: str) -> bool:
 
 
 def pack(weights: Array, layout: WeightLayout) -> Array:
-    cin = weights.shape[0]
-    grouped = weights.reshape(layout.groups, cin // layout.groups, *weights.shape[1:])
-    parts = _phase_parts if layout.direct else _transformed_parts
+    """(groups, all): for each phase and point the blocks of rows of the register tile, a block as [step][row].
+    A step is a piece, then a channel."""
+    cin, cout = weights.shape[:2]
+    by_tap = weights.reshape(layout.groups, cin // layout.groups, cout, *weights.shape[2:]).transpose(3, 4, 5, 0, 1, 2)
+    by_tap = np.ascontiguousarray(by_tap)  # once: each phase takes its taps from it, in long pieces
+    phases = list(product(*layout.axes))
+    sizes = [prod(one.scheme.points * one.pieces for one in phase) * (cin // layout.groups) * cout for phase in phases]
+    result = np.empty((layout.groups, sum(sizes)), layout.number)
+    starts = accumulate(sizes, initial=0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.concatenate(list(parts(grouped, layout)), axis=1)
+        for phase, start, size in zip(phases, starts, sizes, strict=False):
+            values = _transformed(by_tap[np.ix_(*(one.taps for one in phase))], phase)
+            _store_blocks(values, result[:, start : start + size], layout.tile)
+    return result
 
 
-def _phase_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
-    """grouped (G, Cin/g, Cout/g, Kd, Kh, Kw) -> for each phase (G, steps and rows); a step is a tap, then a channel."""
-    for phase in product(*layout.axes):
-        taps = _taps(grouped, phase)
-        steps = taps.transpose(0, 3, 4, 5, 1, 2).reshape(layout.groups, 1, -1, grouped.shape[2])
-        yield _blocks(steps, layout)
-
-
-def _transformed_parts(grouped: Array, layout: WeightLayout) -> Iterator[Array]:
-    """For each group of outputs made together: (G, points, steps and rows); a step is a piece, then a channel.
-    Transformed in float64, axis by axis, and rounded once."""
-    for together in product(*layout.axes):
-        values = _taps(grouped, together).transpose(3, 4, 5, 0, 1, 2).astype(np.float64)
-        for one in together:  # the first axis, of taps, becomes points and pieces behind the others of the kernel
+def _transformed(taps: Array, phase: Sequence[TapsOfPhase]) -> Array:
+    """taps (Td, Th, Tw, G, Cin/g, Cout/g) -> (G, points of each axis, pieces of each axis, Cin/g, Cout/g).
+    In float64, axis by axis, and rounded once, when it is stored; direct summation leaves the taps as they are."""
+    values = taps
+    if any(one.scheme.points > 1 for one in phase):
+        values = taps.astype(np.float64)
+        for one in phase:  # the first axis, of taps, becomes points and pieces behind the others of the kernel
             matrix = one.matrix().reshape(-1, len(one.taps))
             values = np.moveaxis(_times(matrix, values), 0, 2)
-        shape = [size for one in together for size in (one.scheme.points, one.pieces)]
-        shaped = values.reshape(*shape, *grouped.shape[:3]).transpose(6, 0, 2, 4, 1, 3, 5, 7, 8)
-        points = prod(one.scheme.points for one in together)
-        yield _blocks(shaped.reshape(layout.groups, points, -1, grouped.shape[2]), layout)
+    shape = [size for one in phase for size in (one.scheme.points, one.pieces)]
+    shaped: Array = values.reshape(*shape, *taps.shape[3:]).transpose(6, 0, 2, 4, 1, 3, 5, 7, 8)
+    return shaped
 
 
 def _times(matrix: Array, values: Array) -> Array:
@@ -128,18 +128,14 @@ def _times(matrix: Array, values: Array) -> Array:
     return result
 
 
-def _taps(grouped: Array, along: Sequence[TapsOfPhase]) -> Array:
-    d, h, w = (list(axis.taps) for axis in along)
-    return grouped[:, :, :, d][:, :, :, :, h][:, :, :, :, :, w]
-
-
-def _blocks(steps: Array, layout: WeightLayout) -> Array:
-    """(G, points, steps, Cout/g) -> (G, all): for each point its blocks of rows of the register tile, rounded."""
-    groups, points, count, channels = steps.shape
-    packed = np.empty((groups, points, count * channels), layout.number)
+def _store_blocks(values: Array, into: Array, tile: RegisterTile) -> None:
+    """values (G, points, steps, rows), of several axes each, -> (G, all), rounded."""
+    groups, channels = len(values), values.shape[-1]
+    points = prod(values.shape[1:4])
+    each = into.reshape(groups, points, -1)
+    count = each.shape[2] // channels
     start = 0
-    for rows in layout.tile.blocks(channels):
-        block = steps[:, :, :, start : start + rows]
-        packed[:, :, start * count : (start + rows) * count] = block.reshape(groups, points, -1)
+    for rows in tile.blocks(channels):
+        block = each[:, :, start * count : (start + rows) * count]
+        block.reshape(*values.shape[:-1], rows)[...] = values[..., start : start + rows]
         start += rows
-    return packed.reshape(groups, -1)

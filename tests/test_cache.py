@@ -9,14 +9,11 @@ import stat
 import threading
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from convt3d.plan.machine import machine
-from convt3d.run import cache as cache_module
-from convt3d.run.cache import ObjectCache, default_directory, entry_key, object_cache, source_fingerprint
+from convt3d.cache import ObjectCache, default_directory, object_cache
 
 KEY = "a" * 64
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
@@ -157,7 +154,7 @@ def test_read_only_or_full_disk_is_skipped_silently(folder, monkeypatch, call, c
     def fail(*_args: object, **_options: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(cache_module.os, call, fail)
+    monkeypatch.setattr(os, call, fail)
     assert store.fetch(KEY, lambda: b"code") == b"code"
     assert store.fetch(KEY, never) == b"code"
     monkeypatch.undo()
@@ -200,23 +197,6 @@ def test_where_the_directory_is(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     assert default_directory() == tmp_path / ".cache" / "convt3d"
-
-
-def test_key_depends_on_everything_that_changes_the_code(monkeypatch):
-    here = machine()
-    keys = {
-        entry_key("plan", here),
-        entry_key("other plan", here),
-        entry_key("plan", replace(here, cpu="other")),
-        entry_key("plan", replace(here, features="-sse")),
-    }
-    assert entry_key("plan", replace(here, threads=99)) in keys
-    monkeypatch.setattr("llvmlite.__version__", "0.0")
-    keys.add(entry_key("plan", here))
-    monkeypatch.setattr(cache_module, "source_fingerprint", lambda: "edited")
-    keys.add(entry_key("plan", here))
-    assert len(keys) == 6
-    assert len(source_fingerprint()) == 64
 
 
 def test_threads_asking_for_one_key_make_it_once(folder):

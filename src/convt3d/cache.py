@@ -1,4 +1,4 @@
-"""Compiled objects, kept in memory and on disk, so that a kernel is compiled once per machine and version.
+"""Compiled code and other things that take long to find out, kept in memory and on disk for the next process.
 
 Nothing is loaded that somebody else could have written: the directory and each entry must be ours and writable by us
 alone. A disk problem means "not cached": damaged entries are deleted and rebuilt, a read-only or full disk is skipped.
@@ -15,10 +15,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-
-from ..plan.machine import Machine
 
 DIRECTORY_VARIABLE = "CONVT3D_CACHE_DIR"
 DISK_LIMIT = 256 << 20
@@ -31,32 +28,6 @@ _TEMPORARY_PREFIX = "tmp-"
 _ABANDONED_SECONDS = 3600.0
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_SOURCE_FOLDERS = ("emit", "plan", "run")
-
-
-def entry_key(plan_key: str, machine: Machine) -> str:
-    """Name of the entry for one plan: it changes with anything that could change the compiled code."""
-    import hashlib
-
-    import llvmlite
-
-    parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-@cache
-def source_fingerprint() -> str:
-    """Digest of the sources that decide what code comes out."""
-    import hashlib
-
-    package = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    try:
-        for path in sorted(path for folder in _SOURCE_FOLDERS for path in (package / folder).rglob("*.py")):
-            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    except OSError:  # unreadable sources: a value of this process alone, so that no other process trusts its entries
-        digest.update(os.urandom(32))
-    return digest.hexdigest()
 
 
 def default_directory() -> Path | None:
