@@ -68,6 +68,8 @@ class Packed(NamedTuple):
 
 _kept: Kept[Packed] = Kept(256 << 20)
 
+_CHUNK = 1 << 16  # weights that are transformed together, in cache
+
 
 def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
@@ -88,17 +90,20 @@ def _tame(largest: float, number: str) -> bool:
 def pack(weights: Array, layout: WeightLayout) -> Array:
     """(groups, all): for each phase and point the blocks of rows of the register tile, a block as [step][row].
     A step is a piece, then a channel."""
-    cin, cout = weights.shape[:2]
-    by_tap = weights.reshape(layout.groups, cin // layout.groups, cout, *weights.shape[2:]).transpose(3, 4, 5, 0, 1, 2)
+    channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
+    by_tap = weights.reshape(layout.groups, channels, rows, *weights.shape[2:]).transpose(3, 4, 5, 0, 1, 2)
     by_tap = np.ascontiguousarray(by_tap)  # once: each phase takes its taps from it, in long pieces
     phases = list(product(*layout.axes))
-    sizes = [prod(one.scheme.points * one.pieces for one in phase) * (cin // layout.groups) * cout for phase in phases]
+    sizes = [prod(one.scheme.points * one.pieces for one in phase) * channels * rows for phase in phases]
     result = np.empty((layout.groups, sum(sizes)), layout.number)
     starts = accumulate(sizes, initial=0)
     with np.errstate(over="ignore", invalid="ignore"):
         for phase, start, size in zip(phases, starts, sizes, strict=False):
-            values = _transformed(by_tap[np.ix_(*(one.taps for one in phase))], phase)
-            _store_blocks(values, result[:, start : start + size], layout.tile)
+            taps = by_tap[np.ix_(*(one.taps for one in phase))]
+            chunk = max(1, _CHUNK * channels // taps.size)
+            for channel in range(0, channels, chunk):
+                values = _transformed(taps[:, :, :, :, channel : channel + chunk], phase)
+                _store_blocks(values, result[:, start : start + size], layout.tile, channel, channels)
     return result
 
 
@@ -128,14 +133,15 @@ def _times(matrix: Array, values: Array) -> Array:
     return result
 
 
-def _store_blocks(values: Array, into: Array, tile: RegisterTile) -> None:
-    """values (G, points, steps, rows), of several axes each, -> (G, all), rounded."""
-    groups, channels = len(values), values.shape[-1]
-    points = prod(values.shape[1:4])
-    each = into.reshape(groups, points, -1)
-    count = each.shape[2] // channels
+def _store_blocks(values: Array, into: Array, tile: RegisterTile, first: int, of: int) -> None:
+    """values (G, points, pieces, channels, rows), three axes of points and pieces, -> their place in (G, all), rounded;
+    `first` is the first channel `of` all."""
+    groups, count, channels = len(values), values.shape[7], values.shape[8]
+    points, pieces = values.shape[1:4], values.shape[4:7]
+    each = into.reshape(groups, *points, -1)
+    steps = prod(pieces) * of
     start = 0
     for rows in tile.blocks(channels):
-        block = each[:, :, start * count : (start + rows) * count]
-        block.reshape(*values.shape[:-1], rows)[...] = values[..., start : start + rows]
+        block = each[..., start * steps : (start + rows) * steps].reshape(groups, *points, *pieces, of, rows)
+        block[..., first : first + count, :] = values[..., start : start + rows]
         start += rows
