@@ -174,3 +174,48 @@ def test_arguments_are_addresses(kernel):
     words = (ctypes.c_int64 * 32)(10)
     launch(kernel, ctypes.addressof(words), 2)
     assert words[1] == 55
+
+
+# --- cores ------------------------------------------------------------------------------------------------------------
+
+has_affinity = pytest.mark.skipif(
+    not team.SUPPORTED or not hasattr(os, "sched_getaffinity"), reason="needs the native team and affinities"
+)
+
+
+def workers() -> list[int]:
+    found = (thread for thread in threading.enumerate() if thread.name == "convt3d-worker")
+    return [thread.native_id for thread in found if thread.native_id]
+
+
+@has_affinity
+def test_workers_are_kept_off_one_core_at_most_and_the_caller_off_none(kernel):
+    """A caller that moves from core to core ends up on each worker's; no worker may lose a core for each of them."""
+    allowed = os.sched_getaffinity(0)
+    launch(kernel, arguments().ctypes.data, 3)  # threads inherit the cores of the one that starts them
+    try:
+        for _ in range(20):
+            for core in allowed:
+                os.sched_setaffinity(0, {core})
+                launch(kernel, arguments().ctypes.data, 3)
+                assert os.sched_getaffinity(0) == {core}
+            for worker in workers():
+                assert os.sched_getaffinity(worker) <= allowed
+                assert len(allowed - os.sched_getaffinity(worker)) <= 1
+                assert os.sched_getaffinity(worker)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@has_affinity
+def test_one_core_is_enough():
+    code = (
+        "import os, sys, numpy, convt3d\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "x, w = numpy.ones((2, 4, 8, 8, 8), 'f'), numpy.ones((4, 4, 3, 3, 3), 'f')\n"
+        "with convt3d.num_threads(4):\n"
+        "    y = [convt3d.conv_transpose3d(x, w, stride=2) for _ in range(20)]\n"
+        "print(all(float(each.sum()) == float(y[0].sum()) for each in y), len(os.sched_getaffinity(0)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["True", "1"]

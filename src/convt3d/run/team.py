@@ -3,7 +3,8 @@
 `launch(function, arguments, n)` runs `function(arguments, index)` for index 0 .. n - 1, index 0 on the calling thread.
 Waking a sleeping thread takes tens of microseconds. So a worker listens for the next job for a while before it sleeps,
 the caller waits in the same way, and an index whose worker has not begun when the caller has ended its own is taken
-back and run by the caller. The function must therefore never wait for another index of the same call.
+back and run by the caller. The function must therefore never wait for another index of the same call. The system is
+told to keep workers off the caller's core.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _BOX_BYTES = 256
 # A worker's box, in 8-byte words:
 #   0 state      0 listening or running, 1 a job is in the box, 2 asleep
 #   1 function, 2 arguments, 3 index, 4 owner (0 no worker yet, 1 free, 2 taken by a caller)
+#   5 the worker's thread, for the system, 6 the core it was last seen on, 7 the core it may not use, plus 1
 #   8 done       0 running, 1 ended, 2 running and the caller is asleep
 #   16 semaphore of the worker, 24 semaphore of the caller
 _IR = """
@@ -38,6 +40,9 @@ declare i32 @sem_init(ptr, i32, i32)
 declare i32 @sem_wait(ptr)
 declare i32 @sem_post(ptr)
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 {declare_pause}
 
 define internal void @sleep_at(ptr %semaphore) {{
@@ -65,13 +70,77 @@ back:
   ret void
 }}
 
+; A worker on the caller's core would begin when the caller has ended, and systems leave it there for many calls, or
+; wake it there. So the caller forbids it that core, and allows the one it was kept off before. Where there is no other
+; core, that is refused.
+define internal void @keep_off(ptr %box, i64 %core) {{
+entry:
+  %cores = alloca [16 x i64], align 8
+  %thread.at = getelementptr i64, ptr %box, i64 5
+  %seen.at = getelementptr i64, ptr %box, i64 6
+  %kept.at = getelementptr i64, ptr %box, i64 7
+  %seen = load atomic i64, ptr %seen.at monotonic, align 8
+  %same = icmp eq i64 %seen, %core
+  %known = icmp ult i64 %core, 1024
+  %together = and i1 %same, %known
+  br i1 %together, label %ask, label %back
+ask:
+  %thread64 = load i64, ptr %thread.at
+  %thread = trunc i64 %thread64 to i32
+  %failed = call i32 @sched_getaffinity(i32 %thread, i64 128, ptr %cores)
+  %answered = icmp eq i32 %failed, 0
+  br i1 %answered, label %look, label %back
+look:
+  %kept = load i64, ptr %kept.at
+  %any = icmp ne i64 %kept, 0
+  br i1 %any, label %allow, label %forbid
+allow:
+  %old = sub i64 %kept, 1
+  %old.word = lshr i64 %old, 6
+  %old.at = getelementptr i64, ptr %cores, i64 %old.word
+  %old.place = and i64 %old, 63
+  %old.bit = shl i64 1, %old.place
+  %old.cores = load i64, ptr %old.at
+  %old.more = or i64 %old.cores, %old.bit
+  store i64 %old.more, ptr %old.at
+  br label %forbid
+forbid:
+  %word = lshr i64 %core, 6
+  %word.at = getelementptr i64, ptr %cores, i64 %word
+  %place = and i64 %core, 63
+  %bit = shl i64 1, %place
+  %but = xor i64 %bit, -1
+  %before = load i64, ptr %word.at
+  %after = and i64 %before, %but
+  store i64 %after, ptr %word.at
+  %refused = call i32 @sched_setaffinity(i32 %thread, i64 128, ptr %cores)
+  %set = icmp eq i32 %refused, 0
+  br i1 %set, label %note, label %back
+note:
+  %now = add i64 %core, 1
+  store i64 %now, ptr %kept.at
+  br label %back
+back:
+  ret void
+}}
+
+define internal void @be_seen(ptr %box) {{
+entry:
+  %seen.at = getelementptr i64, ptr %box, i64 6
+  %core = call i32 @sched_getcpu()
+  %seen = sext i32 %core to i64
+  store atomic i64 %seen, ptr %seen.at monotonic, align 8
+  ret void
+}}
+
 ; The life of a worker. Returns only if the box already has one.
-define void @attend(ptr %box, i64 %turns) {{
+define void @attend(ptr %box, i64 %thread, i64 %turns) {{
 entry:
   %function.at = getelementptr i64, ptr %box, i64 1
   %arguments.at = getelementptr i64, ptr %box, i64 2
   %index.at = getelementptr i64, ptr %box, i64 3
   %owner.at = getelementptr i64, ptr %box, i64 4
+  %thread.at = getelementptr i64, ptr %box, i64 5
   %done.at = getelementptr i64, ptr %box, i64 8
   %own.semaphore = getelementptr i64, ptr %box, i64 16
   %caller.semaphore = getelementptr i64, ptr %box, i64 24
@@ -81,6 +150,7 @@ entry:
 prepare:
   %s1 = call i32 @sem_init(ptr %own.semaphore, i32 0, i32 0)
   %s2 = call i32 @sem_init(ptr %caller.semaphore, i32 0, i32 0)
+  store i64 %thread, ptr %thread.at
   store atomic i64 1, ptr %owner.at release, align 8
   br label %listen
 listen:
@@ -93,6 +163,7 @@ quiet:
   br i1 %tired, label %doze, label %wait
 wait:
   call void @rest(i64 %left)
+  call void @be_seen(ptr %box)
   %left.next = sub i64 %left, 1
   br label %listen
 doze:
@@ -107,6 +178,7 @@ take:
   %mine = extractvalue {{ i64, i1 }} %grab, 1
   br i1 %mine, label %work, label %ended
 work:
+  call void @be_seen(ptr %box)
   %function = load ptr, ptr %function.at
   %arguments = load ptr, ptr %arguments.at
   %index = load i64, ptr %index.at
@@ -190,6 +262,8 @@ over:
 define void @launch(ptr %boxes, i64 %workers, ptr %function, ptr %arguments, i64 %count, i64 %turns) {{
 entry:
   %taken = alloca ptr, i64 {most}
+  %core32 = call i32 @sched_getcpu()
+  %core = sext i32 %core32 to i64
   br label %seek
 seek:
   %at = phi i64 [ 0, %entry ], [ %at.next, %seek.next ]
@@ -208,6 +282,7 @@ ask:
 give:
   %slot = getelementptr ptr, ptr %taken, i64 %given
   store ptr %box, ptr %slot
+  call void @keep_off(ptr %box, i64 %core)
   call void @post(ptr %box, ptr %function, ptr %arguments, i64 %given)
   %given.more = add i64 %given, 1
   br label %seek.next
@@ -257,7 +332,7 @@ class _Native:
         # Workers are inside this code until the process ends: it must outlive even the interpreter's last clean-up.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))
         word, pointer = ctypes.c_int64, ctypes.c_void_p
-        self.attend: Any = self.code.function("attend", pointer, word)
+        self.attend: Any = self.code.function("attend", pointer, word, word)
         self.launch: Any = self.code.function("launch", pointer, word, pointer, pointer, word, word)
 
 
@@ -290,7 +365,7 @@ class _Team:
 
 
 def _attend(box: int) -> None:
-    _native().attend(box, LISTEN_TURNS)
+    _native().attend(box, threading.get_native_id(), LISTEN_TURNS)
 
 
 _native = cache(_Native)
