@@ -53,6 +53,11 @@ class Case:
         return make_plan(self.pipeline, self.x, self.operand_shapes, self.dtype)
 
     @property
+    def output(self) -> tuple[int, ...]:
+        """The result's shape, found without a plan."""
+        return self.pipeline.trace(self.x, self.operand_shapes).output
+
+    @property
     def operand_shapes(self) -> tuple[tuple[int, ...], ...]:
         return self.pipeline.operand_shapes(self.x, self.w)
 

@@ -31,7 +31,7 @@ class OnnxRuntime:
             if "NotImplemented" in type(error).__name__:
                 raise UnsupportedError(str(error).splitlines()[0]) from None
             raise
-        out = np.full(case.plan.trace.output, np.nan, case.dtype.storage)
+        out = np.full(case.output, np.nan, case.dtype.storage)
         binding = session.io_binding()
         for name, array in model.inputs.items():
             binding.bind_cpu_input(name, array)

@@ -23,7 +23,7 @@ class Own:
     options: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
-        out = np.full(case.plan.trace.output, case.dtype.narrow(np.array(np.nan)), case.dtype.storage)
+        out = np.full(case.output, case.dtype.narrow(np.array(np.nan)), case.dtype.storage)
         x, y, *operands = (_public(case, array) for array in (arrays.x, out, *arrays.operands))
 
         def run() -> Any:
