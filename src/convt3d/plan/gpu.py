@@ -1,0 +1,360 @@
+"""A GpuPlan: the kernels one pipeline needs on a GPU, from the same passes as on the CPU. Frozen; touches no array.
+
+All kernels have one form: a source (the convolution, or an array), links, at most one pool with links after it, and
+then a store, partial statistics, or both. What lies before the convolution is a kernel that prepares its input. A value
+that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.rewrite import Rewritten, simplify
+from ..spec.shapes import ConvAxis, PoolAxis, Shape
+from ..spec.stages import CHANNELS, Add, AvgPool3d, ConvTranspose3d, MaxPool3d
+from .gpu_config import MOST_CHANNELS, PRECISIONS, Config, Need, choose
+from .gpu_geometry import GpuAxis, gpu_axis
+from .passes import Chain, Conv, Finish, Link, Op, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase, cut
+from .plan import operand_shapes, output_values
+
+INT32_MAX = 2**31 - 1
+
+
+class NotOnGpu(Exception):  # noqa: N818 - it ends the planning, and is no error: stock PyTorch takes the pipeline
+    """Why a pipeline has no GPU kernels."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One kernel: what it reads, what it does and where the result goes."""
+
+    source: str  # "x", "prepared:i", "value:i"
+    shape: Shape  # of the source
+    conv: int | None = None  # stage, where the source is the convolution of it
+    before: tuple[Link, ...] = ()
+    pool: int | None = None  # stage
+    after: tuple[Link, ...] = ()
+    reduce: str | None = None
+    dest: str | None = None
+    result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return self.before + self.after
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing has happened to the source yet."""
+        return self.conv is None and self.pool is None and not self.links
+
+    def linked(self, link: Link) -> Piece:
+        return replace(self, before=(*self.before, link)) if self.pool is None else replace(
+            self, after=(*self.after, link)
+        )
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """A piece with its numbers for given sizes."""
+
+    piece: Piece
+    kind: str  # "dot", "plain", "depthwise" (of the convolution) or "load"
+    axes: tuple[GpuAxis, GpuAxis, GpuAxis]
+    groups: int  # of channels, which have programs of their own
+    channels: int  # output channels of a group
+    inputs: int  # input channels of a group, and what they are filled up to
+    filled: int
+    multiplier: int  # output channels of each input channel, where each has its own
+    pool: AvgPool3d | MaxPool3d | None
+    config: Config
+    need: Need
+
+    @property
+    def residues(self) -> int:
+        return prod(axis.pace for axis in self.axes)
+
+    @property
+    def tiles(self) -> int:
+        return -(-prod(axis.count for axis in self.axes) // self.config.positions)
+
+    @property
+    def columns(self) -> int:
+        """Blocks of channels of a group; padded weights have a whole number of them."""
+        return -(-self.channels // self.config.channels)
+
+    @property
+    def programs(self) -> int:
+        return self.piece.shape[0] * self.groups * self.columns * self.tiles * self.residues
+
+    @property
+    def parts(self) -> int:
+        """Partial statistics for each sample and channel."""
+        return self.tiles * self.residues
+
+    def with_config(self, config: Config) -> GpuKernel:
+        filled = -(-self.inputs // config.inputs) * config.inputs
+        return replace(self, config=config, filled=filled)
+
+
+@dataclass(frozen=True)
+class GpuFinish:
+    """A kernel that combines partial statistics: one program for each sample and group of channels."""
+
+    finish: Finish
+    kind: str  # of the statistics
+    partials: str
+    shape: Shape  # of the value they are of
+    parts: int
+
+
+@dataclass(frozen=True, eq=False)
+class GpuPlan:
+    """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
+
+    asked: Pipeline
+    dtype: DType
+    trace: Trace
+    rewritten: Rewritten
+    simplified: Trace
+    generation: int
+    precision: str
+    wide: bool  # 64-bit offsets
+    steps: tuple[GpuKernel | GpuFinish, ...]
+    stored: tuple[tuple[str, Shape], ...] = field(default=())  # values in memory of their own, in the type of sums
+    constants: tuple[float, ...] = ()
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """As it runs."""
+        return self.rewritten.pipeline
+
+    @property
+    def kernels(self) -> tuple[GpuKernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuKernel))
+
+    @property
+    def finishes(self) -> tuple[GpuFinish, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuFinish))
+
+
+@lru_cache(maxsize=512)
+def gpu_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    generation: int = 80,
+    precision: str = "ieee",
+    wide: bool | None = None,
+) -> GpuPlan:
+    """The plan for input shape `x` (5-D) and operand shapes in slot order; `wide` is decided by the sizes if None."""
+    assert precision in PRECISIONS
+    trace = pipeline.trace(x, operands)
+    # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
+    rewritten = simplify(pipeline, dtype, tame=False)
+    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
+    maker = _Maker(rewritten.pipeline, simplified, dtype, generation, precision)
+    maker.run()
+    return GpuPlan(
+        asked=pipeline,
+        dtype=dtype,
+        trace=trace,
+        rewritten=rewritten,
+        simplified=simplified,
+        generation=generation,
+        precision=precision,
+        wide=_needs_wide(maker, simplified) if wide is None else wide,
+        steps=tuple(maker.steps),
+        stored=tuple(maker.stored.items()),
+    )
+
+
+class _Maker:
+    """Turns passes into kernels."""
+
+    def __init__(self, pipeline: Pipeline, trace: Trace, dtype: DType, generation: int, precision: str) -> None:
+        self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
+        self.generation, self.precision = generation, precision
+        self.steps: list[GpuKernel | GpuFinish] = []
+        self.stored: dict[str, Shape] = {}
+        self.prepared: dict[tuple[str, tuple[Op, ...]], str] = {}
+        self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
+        self.in_output: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        passes = cut(self.pipeline, self.trace)
+        self.in_output = output_values(list(passes), self.trace.output, self.dtype)
+        tensors = {array for one in passes for op in one.ops if isinstance(op, Chain) for link in op.links
+                   for array in link.arrays}
+        for one in passes:
+            source, shape, ops = self.recipes.get(one.source, (one.source, one.shape, ()))
+            ops = (*ops, *one.ops)
+            kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
+            kept = tuple(op for op in ops if not isinstance(op, Reduce))
+            dest = one.dest
+            if one.finish is not None and dest is not None and dest not in (*self.in_output, *tensors):
+                if self._in_one_kernel(source, shape, kept):
+                    self.recipes[dest] = source, shape, kept
+                    dest = None
+            self._make(source, shape, kept, kind, dest)
+            if one.finish is not None and kind is not None:
+                self._finish(one, kind)
+
+    def _finish(self, one: Pass, kind: str) -> None:
+        last = self.steps[-1]
+        assert isinstance(last, GpuKernel) and one.finish is not None
+        self.steps.append(GpuFinish(one.finish, kind, f"partials:{len(self.steps)}", one.result, last.parts))
+
+    def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
+        """Whether these steps, from the convolution on, need no array between them."""
+        return len(self._pieces(source, shape, ops, dry=True)) == 1
+
+    def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
+        *first, last = self._pieces(source, shape, ops)
+        for piece in first:
+            self.steps.append(self._kernel(piece))
+        if dest is not None and dest != "out" and dest not in self.in_output:
+            self.stored[dest] = last.result
+        self.steps.append(self._kernel(replace(last, reduce=kind, dest="out" if dest in self.in_output else dest)))
+
+    def _pieces(self, source: str, shape: Shape, ops: Sequence[Op], dry: bool = False) -> list[Piece]:
+        """Cuts steps into kernels; the last one has no destination yet."""
+        splitter = _Splitter(self, source, shape, dry)
+        for index, op in enumerate(ops):
+            splitter.take(op, tuple(ops[:index]))
+        return [*splitter.done, replace(splitter.piece, result=splitter.result)]
+
+    def _kernel(self, piece: Piece) -> GpuKernel:
+        stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
+        assert pool is None or isinstance(pool, (MaxPool3d, AvgPool3d))
+        conv_axes: Sequence[ConvAxis | None] = (None,) * 3
+        groups, channels, inputs, multiplier, kind = 1, piece.shape[1], 1, 1, "load"
+        if stage is not None:
+            conv, kernel = self.pipeline.conv, self.trace.operands[stage][0]
+            conv_axes = conv.axes(piece.shape, kernel)
+            groups, channels, inputs = conv.groups, kernel[1], kernel[0] // conv.groups
+            kind = self._kind(inputs, groups)
+            if kind == "depthwise":
+                groups, channels, multiplier = 1, channels * groups, channels
+        pool_axes: Sequence[PoolAxis | None] = (None,) * 3
+        if pool is not None and piece.pool is not None:
+            pool_axes = pool.axes(self.trace.values[piece.pool])
+        d, h, w = (
+            gpu_axis(conv_axis, pool_axis, size, ends)
+            for conv_axis, pool_axis, size, ends in zip(
+                conv_axes, pool_axes, piece.shape[2:], piece.result[2:], strict=True
+            )
+        )
+        whole = any(_mixes(link) for link in piece.links)
+        axes = (d, h, w)
+        need = Need(
+            "dot" if kind == "dot" else "plain" if stage is not None else "load",
+            self.dtype,
+            channels,
+            inputs,
+            whole,
+            pool is not None,
+            prod(axis.count for axis in axes),
+            prod(axis.pace for axis in axes) * piece.shape[0] * groups,
+        )
+        config = choose(self.generation, need)
+        made = GpuKernel(piece, kind, axes, groups, channels, inputs, inputs, multiplier, pool, config, need)
+        return made.with_config(config)
+
+    def _kind(self, inputs: int, groups: int) -> str:
+        if inputs == 1 and groups > 1:
+            return "depthwise"
+        # Blocks of inputs would be filled up with zeros, which only tensor cores multiply at no cost.
+        exact = self.dtype.name == "float32" and self.precision == "ieee"
+        return "plain" if self.dtype.name == "float64" or (exact and inputs < 8) else "dot"
+
+
+class _Splitter:
+    """Walks over steps and begins a new kernel where one cannot take the next step."""
+
+    def __init__(self, maker: _Maker, source: str, shape: Shape, dry: bool) -> None:
+        self.maker, self.dry = maker, dry
+        self.piece = Piece(source, shape)
+        self.result = shape
+        self.done: list[Piece] = []
+
+    def take(self, op: Op, before: tuple[Op, ...]) -> None:
+        maker = self.maker
+        if isinstance(op, Conv):
+            if not self.piece.blank:
+                self._prepare(before)
+            self.piece = replace(self.piece, conv=op.stage)
+            self.result = maker.trace.values[op.stage + 1]
+            slots = [at for at, slot in enumerate(maker.pipeline.slots) if slot.stage == op.stage]
+            if len(slots) > 1:
+                self.piece = self.piece.linked(Link(Add("channel"), (f"operand:{slots[1]}",)))
+        elif isinstance(op, (Pool, PhasePool)):
+            if self.piece.pool is not None:
+                self._store()
+            self.piece = replace(self.piece, pool=op.stage)
+            self.result = maker.trace.values[op.stage + 1]
+        elif isinstance(op, Chain):
+            for link in op.links:
+                self._link(link)
+        elif isinstance(op, RowNorm):
+            raise NotOnGpu("LayerNorm along the width has no GPU kernel")
+        else:
+            assert isinstance(op, Unphase)
+
+    def _link(self, link: Link) -> None:
+        if _mixes(link):
+            grouped = self.piece.conv is not None and self.maker.pipeline.conv.groups > 1
+            if self.result[1] > MOST_CHANNELS or (grouped and not self._depthwise()):
+                if not self.piece.blank:
+                    self._store()
+                if self.result[1] > 8 * MOST_CHANNELS:
+                    raise NotOnGpu(f"no program holds {self.result[1]} channels")
+        self.piece = self.piece.linked(link)
+        if _mixes(link) and link.stage.out_shape(self.result, ()) != self.result:
+            self.result = (self.result[0], 1, *self.result[2:])
+
+    def _depthwise(self) -> bool:
+        conv = self.maker.pipeline.conv
+        return self.maker.trace.values[self.maker.pipeline.conv_index][1] == conv.groups
+
+    def _prepare(self, before: tuple[Op, ...]) -> None:
+        """The convolution's input, made once however often it is read."""
+        key = (self.piece.source, before)
+        known = self.maker.prepared.get(key)
+        name = known or f"prepared:{len(self.maker.prepared)}"
+        if known is None and not self.dry:
+            self.maker.prepared[key] = name
+            self.done.append(replace(self.piece, dest=name, result=self.result))
+        self.piece = Piece(name, self.result)
+
+    def _store(self) -> None:
+        name = f"value:between:{len(self.maker.steps) + len(self.done)}"
+        self.maker.stored[name] = self.result
+        self.done.append(replace(self.piece, dest=name, result=self.result))
+        self.piece = Piece(name, self.result)
+
+
+def _mixes(link: Link) -> bool:
+    return bool(link.stage.couples & CHANNELS)
+
+
+def _needs_wide(maker: _Maker, trace: Trace) -> bool:
+    """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
+    conv: ConvTranspose3d = maker.pipeline.conv
+    kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
+    operands = [shape for shapes in trace.operands for shape in shapes]
+    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.stored.values())]
+    for kernel in kernels:
+        sizes.append(kernel.programs * kernel.config.positions)
+        if kernel.piece.conv is not None:
+            batch, _, *space = kernel.piece.shape
+            sizes.append(batch * kernel.groups * kernel.filled * prod(space))
+            sizes += [(axis.kernel + axis.stride) * axis.dilation + axis.stride * axis.stride for axis in kernel.axes]
+            taps = prod(axis.kernel for axis in kernel.axes)
+            sizes.append(taps * conv.groups * kernel.filled * kernel.columns * kernel.config.channels)
+    return max(sizes) > INT32_MAX
