@@ -66,8 +66,11 @@ def _dot(code: Code) -> None:
     code.add(
         "xs = tl.load(x_at + (e_d * x_d + e_h * x_h + e_w * x_w + ci), mask=hit[:, None], other=0.0)",
         "ws = tl.load(w_at + (tap * w_tap + ci * w_row))",
-        "acc = tl.dot(xs, ws, acc, input_precision=PRECISION)",
     )
+    if code.dtype.name == "bfloat16":  # Triton's interpreter would multiply the bits
+        with code.block("if INTERPRETED:"):
+            code.add("xs = xs.to(tl.float32)", "ws = ws.to(tl.float32)")
+    code.add("acc = tl.dot(xs, ws, acc, input_precision=PRECISION)")
 
 
 def _plain(code: Code) -> None:

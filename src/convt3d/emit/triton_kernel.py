@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..plan.gpu import GpuKernel, GpuPlan
@@ -60,8 +61,7 @@ class _Writer:
         constexprs: dict[str, int | str] = {"BLOCK_P": kernel.config.positions, "BLOCK_C": kernel.config.channels}
         if kernel.kind == "dot":
             constexprs |= {"BLOCK_K": kernel.config.inputs, "PRECISION": self.plan.precision}
-        names = [*self.code.arguments, *(f"{name}: tl.constexpr" for name in constexprs)]
-        head = ["@triton.jit", f"def {name}(", *_wrapped(names), "):", f'    """{self._title()}"""']
+        head = head_of(name, self.code, constexprs, self._title())
         return KernelText(
             name,
             "\n".join([*head, *self.code.lines]),
@@ -234,6 +234,11 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
         ([], "tl.zeros_like(mean) + number"),
     ],
 }
+
+
+def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
+    names = [*code.arguments, *(f"{constant}: tl.constexpr" for constant in constexprs)]
+    return ["@triton.jit", f"def {name}(", *_wrapped(names), "):  # fmt: skip", f'    """{title}"""']
 
 
 def _wrapped(names: list[str]) -> list[str]:

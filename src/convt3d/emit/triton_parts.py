@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 PARTS = {
+    "INTERPRETED": '''
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+''',
     "taps_of": '''
 @triton.jit
 def taps_of(at, kernel, stride, dilation, common, inverse):
@@ -59,4 +62,4 @@ def clipped(v, low, high):
 
 def parts_of(text: str) -> str:
     """The functions that the text calls."""
-    return "\n".join(part for name, part in PARTS.items() if re.search(rf"(?<![\w.]){name}\(", text))
+    return "\n".join(part for name, part in PARTS.items() if re.search(rf"(?<![\w.]){name}\b", text))

@@ -16,7 +16,7 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
-from ..spec.stages import CHANNELS, Add, AvgPool3d, ConvTranspose3d, MaxPool3d
+from ..spec.stages import CHANNELS, Add, AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
 from .gpu_config import MOST_CHANNELS, PRECISIONS, Config, Need, choose
 from .gpu_geometry import GpuAxis, gpu_axis
 from .passes import Chain, Conv, Finish, Link, Op, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase, cut
@@ -109,6 +109,7 @@ class GpuFinish:
     kind: str  # of the statistics
     partials: str
     shape: Shape  # of the value they are of
+    groups: int  # of channels, whose statistics are combined
     parts: int
 
 
@@ -192,7 +193,8 @@ class _Maker:
         tensors = {array for one in passes for op in one.ops if isinstance(op, Chain) for link in op.links
                    for array in link.arrays}
         for one in passes:
-            source, shape, ops = self.recipes.get(one.source, (one.source, one.shape, ()))
+            own = "out" if one.source in self.in_output else one.source
+            source, shape, ops = self.recipes.get(own, (own, one.shape, ()))
             ops = (*ops, *one.ops)
             kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
             kept = tuple(op for op in ops if not isinstance(op, Reduce))
@@ -208,7 +210,10 @@ class _Maker:
     def _finish(self, one: Pass, kind: str) -> None:
         last = self.steps[-1]
         assert isinstance(last, GpuKernel) and one.finish is not None
-        self.steps.append(GpuFinish(one.finish, kind, f"partials:{len(self.steps)}", one.result, last.parts))
+        stage, channels = one.finish.stage, last.piece.result[1]
+        groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+        partials = f"partials:{len(self.steps)}"
+        self.steps.append(GpuFinish(one.finish, kind, partials, last.piece.result, groups, last.parts))
 
     def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""

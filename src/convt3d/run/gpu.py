@@ -83,6 +83,8 @@ class _Run:
         for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
             if isinstance(step, GpuKernel):
                 self._prepare(step)
+            else:
+                self._make_statistics(step, text)
             self._launch(getattr(loaded, text.name), text)
             if isinstance(step, GpuFinish):
                 del self.arrays[step.partials]
@@ -115,6 +117,12 @@ class _Run:
             number = self.plan.steps.index(kernel) + 1
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
             self.arrays[f"partials:{number}"] = self.x.new_empty(shape, dtype=self.sums)
+
+    def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
+        """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
+        for argument in text.arguments:
+            if argument.array is not None and argument.array.startswith(step.finish.result):
+                self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
 
     def _make_room(self, name: str, shape: tuple[int, ...]) -> None:
         """For the convolution's input, which a kernel of its own makes."""
