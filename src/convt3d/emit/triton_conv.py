@@ -25,19 +25,19 @@ def addresses(code: Code, kernel: GpuKernel) -> None:
         code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}")
         code.add("x_at = x + rows[:, None] + (channel // multiplier)[None, :]", "w_at = w + c")
         return
-    code.number("inputs", kernel.inputs if kernel.kind == "plain" else kernel.filled)
+    code.number("inputs", kernel.filled if kernel.kind == "dot" else kernel.inputs)
     code.number("w_row", kernel.columns * kernel.config.channels)
-    group = ""
+    group, weights = "", "w"
     if kernel.groups > 1:
         taps = " * ".join(code.number(f"kernel_{axis}", a.kernel) for axis, a in zip(AXES, kernel.axes, strict=True))
-        code.add(f"w += group * w_tap * ({taps})")
+        weights = f"w + group * (w_tap * {taps})"
         group = " + group * " + code.number("x_group", kernel.filled)
     code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}{group}")
     if kernel.kind == "plain":
-        code.add("x_at = x + rows", "w_at = w + c")
+        code.add("x_at = x + rows", f"w_at = {weights} + c")
     else:
         code.add("k = tl.arange(0, BLOCK_K)", "x_at = x + rows[:, None] + k[None, :]")
-        code.add("w_at = w + k[:, None] * w_row + c[None, :]")
+        code.add(f"w_at = {weights} + k[:, None] * w_row + c[None, :]")
 
 
 def accumulate(code: Code, kernel: GpuKernel, first_output: dict[str, str]) -> None:

@@ -43,6 +43,20 @@ class _Writer:
         code = self.code
         if self.piece.dest is not None:
             code.pointer("y", self.piece.dest)
+        if not self.kernel.guarded:
+            code.add(f"program = tl.program_id(0){self._wide}")
+            self._body()
+            return self._finished(name)
+        with code.block(f"if tl.load({code.pointer('wild', 'wild', 'i32')}) == 0:"):
+            code.add("return")
+        programs = code.number("programs", self.kernel.programs)
+        with code.block(f"for start in range(tl.program_id(0), {programs}, tl.num_programs(0)):"):
+            code.add(f"program = start{self._wide}")
+            self._body()
+        return self._finished(name)
+
+    def _body(self) -> None:
+        code = self.code
         self._positions()
         if self.kernel.kind != "load":
             addresses(code, self.kernel)
@@ -54,7 +68,6 @@ class _Writer:
             self._store(chain)
         if self.piece.reduce is not None:
             self._statistics(chain, self.piece.reduce)
-        return self._finished(name)
 
     def _finished(self, name: str) -> KernelText:
         kernel = self.kernel
@@ -69,8 +82,12 @@ class _Writer:
             tuple(constexprs.items()),
             kernel.config.warps,
             kernel.config.stages,
-            kernel.programs,
+            min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs,
         )
+
+    @property
+    def _wide(self) -> str:
+        return ".to(tl.int64)" if self.plan.wide else ""
 
     def _title(self) -> str:
         piece, stages = self.piece, self.plan.pipeline.stages
@@ -91,24 +108,26 @@ class _Writer:
 
     def _positions(self) -> None:
         code, kernel = self.code, self.kernel
-        wide = ".to(tl.int64)" if self.plan.wide else ""
-        code.add(f"program = tl.program_id(0){wide}")
-        phased = kernel.kind != "load"
-        if phased:  # residues are next to each other, so that their outputs meet in the cache
-            self._numbers("pace")
-            code.add("a_w = program % pace_w", "a_h = program // pace_w % pace_h")
-            code.add("a_d = program // (pace_w * pace_h) % pace_d", "program = program // (pace_w * pace_h * pace_d)")
         code.number("columns", kernel.columns)
         code.number("tiles", kernel.tiles)
         code.number("channels", kernel.channels)
-        code.add("c = program % columns * BLOCK_C + tl.arange(0, BLOCK_C)", "program = program // columns")
-        code.add("in_channel = c < channels")
+        rest = "program"
+        phased = kernel.kind != "load"
+        if phased:  # residues are next to each other, so that their outputs meet in the cache
+            self._numbers("pace")
+            code.add("residue = program % (pace_d * pace_h * pace_w)")
+            code.add("a_w = residue % pace_w", "a_h = residue // pace_w % pace_h", "a_d = residue // (pace_w * pace_h)")
+            code.add("block = program // (pace_d * pace_h * pace_w)")
+            rest = "block"
+        code.add(f"c = {rest} % columns * BLOCK_C + tl.arange(0, BLOCK_C)", "in_channel = c < channels")
+        rest = f"{rest} // columns"
         if kernel.groups > 1:
             code.number("groups", kernel.groups)
-            code.add("group = program % groups", "program = program // groups", "channel = group * channels + c")
+            code.add(f"group = {rest} % groups", "channel = group * channels + c")
+            rest = f"{rest} // groups"
         else:
             code.add("channel = c")
-        code.add("tile = program % tiles", "n = program // tiles", "q = tile * BLOCK_P + tl.arange(0, BLOCK_P)")
+        code.add(f"tile = {rest} % tiles", f"n = {rest} // tiles", "q = tile * BLOCK_P + tl.arange(0, BLOCK_P)")
         self._numbers("count", "ends")
         code.add("q_w = q % count_w", "q_h = q // count_w % count_h", "q_d = q // (count_w * count_h)")
         for axis in AXES:
@@ -196,21 +215,24 @@ class _Writer:
     def _statistics(self, chain: Chain, kind: str) -> None:
         """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""
         code = self.code
-        step = self.plan.steps.index(self.kernel)
-        part = code.pointer("partials", f"partials:{step + 1}")
+        part = code.pointer("partials", str(self.piece.partials))
         code.number("plane", self.piece.shape[0] * self.piece.result[1] * self.kernel.parts)
-        phases = "" if self.kernel.kind == "load" else " * (pace_d * pace_h * pace_w) + (a_d * pace_h + a_h) * pace_w + a_w"
-        parts = "tiles" if self.kernel.kind == "load" else "tiles * (pace_d * pace_h * pace_w)"
+        phased = self.kernel.kind != "load"
+        parts, place = "tiles", "tile"
+        if phased:
+            parts, place = "tiles * (pace_d * pace_h * pace_w)", "tile * (pace_d * pace_h * pace_w) + residue"
         if chain.whole:
             total = code.number("all_channels", self.kernel.groups * self.kernel.channels)
             row, mask = f"n * {total} + channel", "in_channel"
         else:
             row, mask = "n + tl.arange(0, 1)", "tl.arange(0, 1) < 1"
-        code.add(f"part_at = {part} + ({row}) * ({parts}) + tile{phases}")
+        code.add(f"part_at = {part} + ({row}) * ({parts}) + {place}")
         for plane, (lines, value) in enumerate(_PARTIALS[kind]):
             code.add(*lines)
             code.add(f"tl.store(part_at + {plane} * plane, {value}, mask={mask})")
 
+
+_GUARDS = 1024  # programs of a kernel that rarely has anything to do
 
 _MASKED = "tl.where(inside[:, None], {}, {})"
 _PEAK = f"peak = largest({_MASKED.format('v', 'float(' + chr(34) + '-inf' + chr(34) + ')')}, 0)"

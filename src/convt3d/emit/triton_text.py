@@ -42,6 +42,7 @@ def module(plan: GpuPlan) -> Module:
             kernels.append(finish_text(plan, step, name, constants))
             continue
         words = [step.kind if step.piece.conv is None else "conv"]
+        words += ["guard"] if step.guarded else []
         words += [link.stage.name.lower() for link in step.piece.links]
         kernels.append(kernel_text(plan, step, f"ct3d_{short}_{number}_{'_'.join(words)}", constants))
     texts = "\n\n\n".join(kernel.text for kernel in kernels)

@@ -40,6 +40,7 @@ class Piece:
     pool: int | None = None  # stage
     after: tuple[Link, ...] = ()
     reduce: str | None = None
+    partials: str | None = None  # where the statistics of tiles go
     dest: str | None = None
     result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
 
@@ -73,6 +74,7 @@ class GpuKernel:
     pool: AvgPool3d | MaxPool3d | None
     config: Config
     need: Need
+    guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
 
     @property
     def residues(self) -> int:
@@ -99,6 +101,13 @@ class GpuKernel:
     def with_config(self, config: Config) -> GpuKernel:
         filled = -(-self.inputs // config.inputs) * config.inputs
         return replace(self, config=config, filled=filled)
+
+    def guard(self) -> GpuKernel:
+        """A dot multiplies the zeros around the input with weights, which NaN and infinity would show; this does not."""
+        # Without a dot, more registers are needed for each output; statistics want the same tiles.
+        positions = self.config.positions // (1 if self.piece.reduce else 2)
+        config = replace(self.config, positions=positions, warps=min(2 * self.config.warps, 16), stages=1)
+        return replace(self, kind="plain", config=config, guarded=True)
 
 
 @dataclass(frozen=True)
@@ -152,14 +161,19 @@ def gpu_plan(
     generation: int = 80,
     precision: str = "ieee",
     wide: bool | None = None,
+    choice: int | None = None,
 ) -> GpuPlan:
-    """The plan for input shape `x` (5-D) and operand shapes in slot order; `wide` is decided by the sizes if None."""
+    """The plan for input shape `x` (5-D) and operand shapes in slot order.
+
+    64-bit offsets (`wide`) are decided by the sizes if None; `choice` is the number of a configuration in the list of
+    each kernel, the heuristic's if None.
+    """
     assert precision in PRECISIONS
     trace = pipeline.trace(x, operands)
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
     rewritten = simplify(pipeline, dtype, tame=False)
     simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
-    maker = _Maker(rewritten.pipeline, simplified, dtype, generation, precision)
+    maker = _Maker(rewritten.pipeline, simplified, dtype, generation, precision, choice)
     maker.run()
     return GpuPlan(
         asked=pipeline,
@@ -178,9 +192,11 @@ def gpu_plan(
 class _Maker:
     """Turns passes into kernels."""
 
-    def __init__(self, pipeline: Pipeline, trace: Trace, dtype: DType, generation: int, precision: str) -> None:
+    def __init__(
+        self, pipeline: Pipeline, trace: Trace, dtype: DType, generation: int, precision: str, choice: int | None
+    ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
-        self.generation, self.precision = generation, precision
+        self.generation, self.precision, self.choice = generation, precision, choice
         self.steps: list[GpuKernel | GpuFinish] = []
         self.stored: dict[str, Shape] = {}
         self.prepared: dict[tuple[str, tuple[Op, ...]], str] = {}
@@ -212,8 +228,9 @@ class _Maker:
         assert isinstance(last, GpuKernel) and one.finish is not None
         stage, channels = one.finish.stage, last.piece.result[1]
         groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-        partials = f"partials:{len(self.steps)}"
-        self.steps.append(GpuFinish(one.finish, kind, partials, last.piece.result, groups, last.parts))
+        self.steps.append(
+            GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts)
+        )
 
     def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
@@ -222,10 +239,16 @@ class _Maker:
     def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
         *first, last = self._pieces(source, shape, ops)
         for piece in first:
-            self.steps.append(self._kernel(piece))
+            self._add(piece)
         if dest is not None and dest != "out" and dest not in self.in_output:
             self.stored[dest] = last.result
-        self.steps.append(self._kernel(replace(last, reduce=kind, dest="out" if dest in self.in_output else dest)))
+        partials = None if kind is None else f"partials:{len(self.steps)}"
+        dest = "out" if dest in self.in_output else dest
+        self._add(replace(last, reduce=kind, partials=partials, dest=dest))
+
+    def _add(self, piece: Piece) -> None:
+        kernel = self._kernel(piece)
+        self.steps += [kernel, kernel.guard()] if kernel.kind == "dot" else [kernel]
 
     def _pieces(self, source: str, shape: Shape, ops: Sequence[Op], dry: bool = False) -> list[Piece]:
         """Cuts steps into kernels; the last one has no destination yet."""
@@ -260,6 +283,7 @@ class _Maker:
         need = Need(
             "dot" if kind == "dot" else "plain" if stage is not None else "load",
             self.dtype,
+            self.precision,
             channels,
             inputs,
             whole,
@@ -267,7 +291,7 @@ class _Maker:
             prod(axis.count for axis in axes),
             prod(axis.pace for axis in axes) * piece.shape[0] * groups,
         )
-        config = choose(self.generation, need)
+        config = choose(self.generation, need, self.choice)
         made = GpuKernel(piece, kind, axes, groups, channels, inputs, inputs, multiplier, pool, config, need)
         return made.with_config(config)
 

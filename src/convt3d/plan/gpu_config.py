@@ -9,7 +9,7 @@ from ..spec.dtypes import DType
 GENERATIONS = (80, 90, 100)  # Ampere, Hopper, Blackwell: A100, H100, B200
 PROCESSORS = {80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
 PRECISIONS = ("ieee", "tf32", "tf32x3")
-MOST_CHANNELS = 1024  # that a program may hold; a stage that mixes more is left to PyTorch
+MOST_CHANNELS = 512  # that a program of the convolution may hold; what mixes more is a kernel of its own
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Need:
 
     kind: str  # "dot": tensor cores or fused multiply-adds by blocks; "plain": one input channel at a time; "load"
     dtype: DType
+    precision: str
     channels: int  # output channels of a group, or all of them
     inputs: int  # input channels of a group
     whole: bool  # whether a program must hold all channels
@@ -66,9 +67,12 @@ def configurations(generation: int, need: Need) -> tuple[Config, ...]:
     return tuple(found[:4])
 
 
-def choose(generation: int, need: Need) -> Config:
-    """The largest tile of which there are at least two programs for each processor, else the one that gives most."""
+def choose(generation: int, need: Need, choice: int | None = None) -> Config:
+    """The largest tile of which there are at least two programs for each processor, else the one that gives most;
+    `choice` asks for one by its number (the last if there are fewer)."""
     tiles = configurations(generation, need)
+    if choice is not None:
+        return tiles[min(choice, len(tiles) - 1)]
     columns = -(-need.channels // tiles[0].channels)
     for config in tiles:
         if -(-need.positions // config.positions) * columns * need.others >= 2 * PROCESSORS[generation]:
@@ -86,7 +90,8 @@ def _inputs(need: Need) -> int:
     """Input channels are filled up to a multiple of this: the largest that adds little."""
     if need.kind != "dot":
         return 1
-    sizes = (64, 32, 16) if need.dtype.itemsize == 2 else (32, 16)
+    tensor_cores = need.dtype.itemsize == 2 or need.precision != "ieee"
+    sizes = (64, 32, 16) if need.dtype.itemsize == 2 else (32, 16) if tensor_cores else (16,)
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
 
 

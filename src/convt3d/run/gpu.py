@@ -31,6 +31,7 @@ def run(
     out: Tensor | None = None,
     precision: str = "ieee",
     wide: bool | None = None,
+    choice: int | None = None,
 ) -> Tensor:
     """The result for x (B, C, D, H, W) and operands of their normal shapes, in `out` if that is given.
 
@@ -40,7 +41,7 @@ def run(
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     shapes = tuple(tuple(operand.shape) for operand in operands)
     generation = generation_of(_capability(x))
-    plan = gpu_plan(pipeline, tuple(x.shape), shapes, dtype, generation, precision, wide)
+    plan = gpu_plan(pipeline, tuple(x.shape), shapes, dtype, generation, precision, wide, choice)
     if out is None:
         out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
     if x.shape[0]:
@@ -105,6 +106,8 @@ class _Run:
 
     def _prepare(self, kernel: GpuKernel) -> None:
         """Memory for what the kernel writes; the convolution's input and weights as its kernel reads them."""
+        import torch
+
         piece = kernel.piece
         if piece.dest is not None and piece.dest.startswith("prepared"):
             self._make_room(piece.dest, piece.result)
@@ -113,10 +116,11 @@ class _Run:
                 self.arrays[f"filled:{piece.source}"] = _filled(self.arrays[piece.source], kernel)
             if "weights" not in self.arrays:
                 self.arrays["weights"] = self._weights(kernel, piece.conv)
+            if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
+                self.arrays["wild"] = self.arrays["weights"].isfinite().all().logical_not().to(torch.int32)
         if piece.reduce is not None:
-            number = self.plan.steps.index(kernel) + 1
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays[f"partials:{number}"] = self.x.new_empty(shape, dtype=self.sums)
+            self.arrays.setdefault(str(piece.partials), self.x.new_empty(shape, dtype=self.sums))
 
     def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
         """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
