@@ -8,6 +8,7 @@ from ..spec.dtypes import DType
 
 GENERATIONS = (80, 90, 100)  # Ampere, Hopper, Blackwell: A100, H100, B200
 PROCESSORS = {80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
+MOST_CONFIGURATIONS = 4
 PRECISIONS = ("ieee", "tf32", "tf32x3")
 MOST_CHANNELS = 512  # that a program of the convolution may hold; what mixes more is a kernel of its own
 
@@ -64,7 +65,7 @@ def configurations(generation: int, need: Need) -> tuple[Config, ...]:
         if numbers > 1024 * warps or (need.kind == "dot" and positions < 16):
             continue
         found.append(Config(positions, channels, _inputs(need), warps, _stages(generation, need)))
-    return tuple(found[:4])
+    return tuple(found[:MOST_CONFIGURATIONS])
 
 
 def choose(generation: int, need: Need, choice: int | None = None) -> Config:

@@ -11,13 +11,16 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..emit.triton_code import Argument
 from ..emit.triton_kernel import KernelText
 from ..emit.triton_text import Module, module
-from ..plan.gpu import GpuFinish, GpuKernel, GpuPlan, gpu_plan
+from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPlan, gpu_plan
 from ..plan.gpu_config import generation_of
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
+from . import gpu_tune
 from .gpu_module import load
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
@@ -40,18 +43,38 @@ def run(
 
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     shapes = tuple(tuple(operand.shape) for operand in operands)
-    generation = generation_of(_capability(x))
-    plan = gpu_plan(pipeline, tuple(x.shape), shapes, dtype, generation, precision, wide, choice)
+    arrays = [x, *operands] if out is None else [x, *operands, out]
+    if wide is None and any(_last(array) > INT32_MAX for array in arrays):
+        wide = True
+    key = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision, wide
     if out is None:
-        out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
-    if x.shape[0]:
-        execute(plan, x, operands, out)
+        out = torch.empty(gpu_plan(*key).trace.output, dtype=x.dtype, device=x.device)
+    if x.shape[0] == 0:
+        return out
+    if choice is None and x.is_cuda:
+        choice = gpu_tune.choice(key, lambda number: _seconds(gpu_plan(*key, number), x, operands, out))
+    execute(gpu_plan(*key, choice), x, operands, out)
     return out
 
 
 def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
     """Writes the result into `out`, whatever its strides."""
-    _Run(plan, x, operands, out).run()
+    import torch
+
+    # The interpreter computes with numpy, which would warn of infinities.
+    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
+        _Run(plan, x, operands, out).run()
+
+
+def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float:
+    from triton.testing import do_bench
+
+    return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+
+
+def _last(array: Tensor) -> int:
+    """Offset of the last element."""
+    return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
 
 
 def _capability(x: Tensor) -> int:
@@ -92,7 +115,7 @@ class _Run:
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
-        options = {"num_warps": text.warps, "num_stages": text.stages}
+        options = {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True}
         function[(text.grid,)](*arguments, **dict(text.constexprs), **options)
 
     def _value(self, argument: Argument) -> Any:
