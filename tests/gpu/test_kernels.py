@@ -43,14 +43,15 @@ MAXPOOL, AVGPOOL = ct.MaxPool3d, ct.AvgPool3d
 CHAINS: dict[str, Any] = {
     "windows that overlap": ([CONV(2, 1), MAXPOOL((3, 2, 3), (1, 2, 2))], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32"),
     "padded windows, cut at the end": (
-        [CONV((2, 3, 1), 1), MAXPOOL((2, 3, 3), (3, 2, 2), (1, 1, 1), True)], (1, 8, 2, 3, 5), (8, 5, 3, 3, 3), "float16",
+        [CONV((2, 3, 1), 1), MAXPOOL((2, 3, 3), (3, 2, 2), (1, 1, 1), True)],
+        (1, 8, 2, 3, 5), (8, 5, 3, 3, 3), "float16",
     ),
     "averages that count padding": (
         [CONV(2, 1), ct.ReLU(), AVGPOOL(3, 2, 1, ceil_mode=True)], (1, 8, 2, 3, 2), (8, 5, 3, 3, 3), "float32",
     ),
     "averages that do not": (
         [CONV((3, 2, 2), 1), AVGPOOL((3, 2, 2), (2, 3, 1), (1, 1, 0), True, False)],
-        (1, 8, 2, 3, 2), (8, 5, 3, 3, 3), "float64",
+        (1, 2, 2, 3, 2), (2, 5, 3, 3, 3), "float64",
     ),
     "a pool after a channel sum": (
         [CONV(2, 1), ct.Sum(), AVGPOOL(2), ct.Add("channel")], (1, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
@@ -68,6 +69,9 @@ CHAINS: dict[str, Any] = {
     ),
     "channel stage of a depthwise convolution": (
         [CONV(2, groups=6), ct.LayerNorm(), ct.Max()], (1, 6, 2, 2, 2), (6, 1, 3, 3, 3), "bfloat16",
+    ),
+    "more channels than a program holds": (
+        [CONV(), ct.LayerNorm(), MAXPOOL((1, 1, 2))], (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
     ),
     "a skip connection and a batch norm": (
         [CONV(2), ct.BatchNorm(affine=True), ct.PReLU(), ct.Add("tensor"), ct.HardSwish()],
@@ -122,11 +126,12 @@ def test_the_five_operators(slug: str, dtype: str) -> None:
     problem = PROBLEMS[slug]
     small = 0 if "max-max" in slug else 1  # more would leave too little of a small volume
     pipeline = problem.pipeline({**problem.sample, **{f"padding_{axis}": small for axis in "dhw"}})
-    x, kernel = SMALL[slug]
-    gpu_case(pipeline, x, kernel, dtype).check()
+    (batch, inputs, *space), (_, *kernel) = SMALL[slug]
+    inputs = 2 if dtype == "float64" else inputs  # which its kernel takes one by one
+    gpu_case(pipeline, (batch, inputs, *space), (inputs, *kernel), dtype).check()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(20))
 def test_drawn_pipelines(seed: int) -> None:
     """Any stages in any order; one in twenty has no kernels and says so."""
     rng, dtype = np.random.default_rng(1000 + seed), DTYPES[seed % 4]
@@ -135,7 +140,7 @@ def test_drawn_pipelines(seed: int) -> None:
         values = case.pipeline.trace(case.x.shape, [operand.shape for operand in case.operands]).values
         pools = sum(isinstance(stage, (MAXPOOL, AVGPOOL)) for stage in case.pipeline.stages)
         row_norm = any(getattr(stage, "over", "") == "width" for stage in case.pipeline.stages)
-        if max(map(np.prod, values)) < (1_500 if pools else 6_000) and not row_norm:
+        if max(map(np.prod, values)) < (500 if pools else 3_000) and not row_norm:
             break
     on_gpu(case).check()
 
@@ -155,11 +160,13 @@ BAD = {"input": (0,), "weights": (1,), "both": (0, 1)}
 @pytest.mark.parametrize("groups", [1, 8], ids=["dense", "depthwise"])
 def test_nan_and_infinity_stay_in_reach_of_their_taps(where: str, dtype: str, groups: int, rng: Any) -> None:
     """A dot multiplies the zeros around the input with an infinite weight; the answer must not show it."""
-    case = gpu_case(Pipeline(CONV(2, 1, groups=groups), ct.ReLU()), (1, 8, 3, 3, 3), (8, 2, 3, 3, 3), dtype)
+    channels = 2 if dtype == "float64" else 8  # which its kernel takes one by one
+    conv = CONV(2, 1, groups=min(groups, channels))
+    case = gpu_case(Pipeline(conv, ct.ReLU()), (1, channels, 3, 3, 3), (channels, 2, 3, 3, 3), dtype)
     special = (np.nan, np.inf, -np.inf)
     arrays = [case.dtype.widen(case.x), case.dtype.widen(case.operands[0])]
     for at in BAD[where]:
-        arrays[at] = sprinkled(rng, arrays[at], special, share=0.01)
+        arrays[at] = sprinkled(rng, arrays[at], special, share=0.02)
     x, w = map(case.dtype.narrow, arrays)
     GpuCase(case.pipeline, case.dtype, x, (w,)).check()
 
@@ -193,10 +200,10 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
     assert int(room.isnan().sum()) == room.numel() - out.numel()  # nothing beside it is written
 
 
-@pytest.mark.parametrize("choice", [None, 1, 3])
+@pytest.mark.parametrize("choice", [None, 1])
 def test_every_configuration_gives_the_same(choice: int | None) -> None:
     pipeline = Pipeline(CONV(2, 1, bias=True), ct.Softmax("spatial"), ct.Multiply("channel"))
-    case = gpu_case(pipeline, (1, 20, 2, 3, 3), (20, 70, 1, 2, 2), "float16")
+    case = gpu_case(pipeline, (1, 20, 2, 2, 3), (20, 70, 1, 2, 1), "float16")
     expected = case.dtype.widen(case.run())
     got = case.dtype.widen(case.run(choice=choice))
     np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-6)

@@ -24,7 +24,9 @@ def finish_text(plan: GpuPlan, step: GpuFinish, name: str, constants: Constants)
     code.number("length", size * step.parts)
     code.number("plane", prod(step.shape[:2]) * step.parts)
     wide = ".to(tl.int64)" if plan.wide else ""
-    code.add(f"program = tl.program_id(0){wide}  # sample and group of channels", "part_at = partials + program * length")
+    code.add(
+        f"program = tl.program_id(0){wide}  # sample and group of channels", "part_at = partials + program * length"
+    )
     _KINDS[step.kind](code)
     stage = step.finish.stage
     if isinstance(stage, (GroupNorm, InstanceNorm)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 PARTS = {
-    "INTERPRETED": '''
+    "INTERPRETED": """
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
-''',
+""",
     "taps_of": '''
 @triton.jit
 def taps_of(at, kernel, stride, dilation, common, inverse):
@@ -51,12 +51,12 @@ def softplus(v):
     u = 1.0 + e
     return tl.where(v < 0.0, 0.0, v) + tl.where(u == 1.0, e, tl.log(u) * (e / (u - 1.0)))
 ''',
-    "clipped": '''
+    "clipped": """
 @triton.jit
 def clipped(v, low, high):
     v = tl.where(v < low, low, v)
     return tl.where(v > high, high, v)
-''',
+""",
 }
 
 

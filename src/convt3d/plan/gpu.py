@@ -17,7 +17,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import CHANNELS, Add, AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
-from .gpu_config import MOST_CHANNELS, PRECISIONS, Config, Need, choose
+from .gpu_config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED, PRECISIONS, Config, Need, choose
 from .gpu_geometry import GpuAxis, gpu_axis
 from .passes import Chain, Conv, Finish, Link, Op, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase, cut
 from .plan import operand_shapes, output_values
@@ -54,8 +54,10 @@ class Piece:
         return self.conv is None and self.pool is None and not self.links
 
     def linked(self, link: Link) -> Piece:
-        return replace(self, before=(*self.before, link)) if self.pool is None else replace(
-            self, after=(*self.after, link)
+        return (
+            replace(self, before=(*self.before, link))
+            if self.pool is None
+            else replace(self, after=(*self.after, link))
         )
 
 
@@ -103,7 +105,7 @@ class GpuKernel:
         return replace(self, config=config, filled=filled)
 
     def guard(self) -> GpuKernel:
-        """A dot multiplies the zeros around the input with weights, which NaN and infinity would show; this does not."""
+        """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
         # Without a dot, more registers are needed for each output; statistics want the same tiles.
         positions = self.config.positions // (1 if self.piece.reduce else 2)
         config = replace(self.config, positions=positions, warps=min(2 * self.config.warps, 16), stages=1)
@@ -206,8 +208,14 @@ class _Maker:
     def run(self) -> None:
         passes = cut(self.pipeline, self.trace)
         self.in_output = output_values(list(passes), self.trace.output, self.dtype)
-        tensors = {array for one in passes for op in one.ops if isinstance(op, Chain) for link in op.links
-                   for array in link.arrays}
+        tensors = {
+            array
+            for one in passes
+            for op in one.ops
+            if isinstance(op, Chain)
+            for link in op.links
+            for array in link.arrays
+        }
         for one in passes:
             own = "out" if one.source in self.in_output else one.source
             source, shape, ops = self.recipes.get(own, (own, one.shape, ()))
@@ -215,22 +223,21 @@ class _Maker:
             kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
             kept = tuple(op for op in ops if not isinstance(op, Reduce))
             dest = one.dest
-            if one.finish is not None and dest is not None and dest not in (*self.in_output, *tensors):
-                if self._in_one_kernel(source, shape, kept):
-                    self.recipes[dest] = source, shape, kept
-                    dest = None
+            stored = one.finish is None or dest is None or dest in (*self.in_output, *tensors)
+            if not stored and self._in_one_kernel(source, shape, kept):
+                self.recipes[str(dest)] = source, shape, kept
+                dest = None
             self._make(source, shape, kept, kind, dest)
             if one.finish is not None and kind is not None:
                 self._finish(one, kind)
 
     def _finish(self, one: Pass, kind: str) -> None:
         last = self.steps[-1]
-        assert isinstance(last, GpuKernel) and one.finish is not None
+        assert isinstance(last, GpuKernel)
+        assert one.finish is not None
         stage, channels = one.finish.stage, last.piece.result[1]
         groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-        self.steps.append(
-            GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts)
-        )
+        self.steps.append(GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts))
 
     def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
@@ -281,7 +288,7 @@ class _Maker:
         whole = any(_mixes(link) for link in piece.links)
         axes = (d, h, w)
         need = Need(
-            "dot" if kind == "dot" else "plain" if stage is not None else "load",
+            kind,
             self.dtype,
             self.precision,
             channels,
@@ -323,7 +330,10 @@ class _Splitter:
             if len(slots) > 1:
                 self.piece = self.piece.linked(Link(Add("channel"), (f"operand:{slots[1]}",)))
         elif isinstance(op, (Pool, PhasePool)):
-            if self.piece.pool is not None:
+            mixed = any(_mixes(link) for link in self.piece.links)
+            if self.piece.pool is not None or (
+                mixed and self.piece.conv is not None and self._channels() > MOST_POOLED
+            ):
                 self._store()
             self.piece = replace(self.piece, pool=op.stage)
             self.result = maker.trace.values[op.stage + 1]
@@ -337,15 +347,19 @@ class _Splitter:
 
     def _link(self, link: Link) -> None:
         if _mixes(link):
-            grouped = self.piece.conv is not None and self.maker.pipeline.conv.groups > 1
-            if self.result[1] > MOST_CHANNELS or (grouped and not self._depthwise()):
-                if not self.piece.blank:
-                    self._store()
-                if self.result[1] > 8 * MOST_CHANNELS:
-                    raise NotOnGpu(f"no program holds {self.result[1]} channels")
+            most = MOST_CHANNELS if self.piece.pool is None else MOST_POOLED
+            grouped = self.maker.pipeline.conv.groups > 1 and not self._depthwise()
+            if self.piece.conv is not None and (grouped or self.result[1] > most):
+                self._store()
+            if self.result[1] > MOST_LOADED:
+                raise NotOnGpu(f"no program holds the {MOST_LOADED} channels and more of a stage that mixes them")
         self.piece = self.piece.linked(link)
         if _mixes(link) and link.stage.out_shape(self.result, ()) != self.result:
             self.result = (self.result[0], 1, *self.result[2:])
+
+    def _channels(self) -> int:
+        """That the convolution of the piece gives."""
+        return self.maker.trace.values[self.maker.pipeline.conv_index + 1][1]
 
     def _depthwise(self) -> bool:
         conv = self.maker.pipeline.conv

@@ -10,7 +10,9 @@ GENERATIONS = (80, 90, 100)  # Ampere, Hopper, Blackwell: A100, H100, B200
 PROCESSORS = {80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
 MOST_CONFIGURATIONS = 4
 PRECISIONS = ("ieee", "tf32", "tf32x3")
-MOST_CHANNELS = 512  # that a program of the convolution may hold; what mixes more is a kernel of its own
+# Channels a program may hold: of the convolution, with a pool, and of an array. A stage that mixes more of them is a
+# kernel of its own, or left to stock PyTorch.
+MOST_CHANNELS, MOST_POOLED, MOST_LOADED = 512, 256, 4096
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def power_of_two(number: int) -> int:
 class Need:
     """What the choice of a tile depends on."""
 
-    kind: str  # "dot": tensor cores or fused multiply-adds by blocks; "plain": one input channel at a time; "load"
+    kind: str  # "dot": by blocks, on tensor cores where they can; "plain": one input at a time; "depthwise"; "load"
     dtype: DType
     precision: str
     channels: int  # output channels of a group, or all of them
@@ -54,18 +56,22 @@ class Need:
 
 
 def configurations(generation: int, need: Need) -> tuple[Config, ...]:
-    """The tiles worth trying, largest first. An accumulator has at most 32 numbers for each thread, 16 where a pool
-    needs a second one: more would spill (docs/gpu.md shows the registers of each)."""
-    channels = _channels(need)
-    wide = need.dtype.itemsize > 4
+    """The tiles worth trying, largest first. A thread has some 32 numbers of an accumulator, fewer where other things
+    need registers as well: more would spill (docs/gpu.md shows the registers of each)."""
+    channels, most_warps = _channels(need), 8 if need.kind == "dot" else 16
     found = []
     for positions in (128, 64, 32, 16, 8, 4, 2, 1):
-        numbers = positions * channels * (2 if need.pooled else 1) * (2 if wide else 1)
-        warps = min(max(numbers // 1024, 4), 16)
-        if numbers > 1024 * warps or (need.kind == "dot" and positions < 16):
-            continue
-        found.append(Config(positions, channels, _inputs(need), warps, _stages(generation, need)))
+        warps = max(positions * channels * _weight(need) // 1024, 4)
+        if warps <= most_warps and (need.kind != "dot" or positions >= 16):
+            found.append(Config(positions, channels, _inputs(need), warps, _stages(generation, need)))
     return tuple(found[:MOST_CONFIGURATIONS])
+
+
+def _weight(need: Need) -> int:
+    """Registers that an output takes, in accumulators: a pool has a second one, float64 needs two for each, and without
+    a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own."""
+    factors = {"plain": 2, "depthwise": 4}.get(need.kind, 1)
+    return (2 if need.pooled else 1) * (2 if need.dtype.itemsize > 4 else 1) * factors
 
 
 def choose(generation: int, need: Need, choice: int | None = None) -> Config:
@@ -91,8 +97,10 @@ def _inputs(need: Need) -> int:
     """Input channels are filled up to a multiple of this: the largest that adds little."""
     if need.kind != "dot":
         return 1
-    tensor_cores = need.dtype.itemsize == 2 or need.precision != "ieee"
-    sizes = (64, 32, 16) if need.dtype.itemsize == 2 else (32, 16) if tensor_cores else (16,)
+    half, exact = need.dtype.itemsize == 2, need.precision == "ieee"
+    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if exact else (32, 16)
+    if _channels(need) > 128:  # so that a few stages fit the shared memory
+        sizes = sizes[1:] or sizes
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
 
 

@@ -1,8 +1,8 @@
 """Numbers that a GPU kernel needs for one axis, in exact integers; a kernel's code knows no size, stride or window.
 
-Final outputs are p = pace * q + a: position q, residue a. Member j of p's window is output o = jump * p + j - pad of the
-convolution. The pace is chosen such that jump * pace is a multiple of the stride: all positions of a residue then meet
-the same taps, at inputs step * q + a constant (docs/gpu.md has the algebra).
+Final outputs are p = pace * q + a: position q, residue a. Member j of p's window is output o = jump * p + j - pad of
+the convolution. The pace is such that jump * pace is a multiple of the stride: all positions of a residue then meet the
+same taps, at inputs step * q + a constant (docs/gpu.md has the algebra).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tells PyTorch of the operators `torch.ops.convt3d.*`: kernels for the CPU, for CUDA and for every other device, results of
-unknown contents for tracing, gradients, autocast and vmap. One loop, since all of them are pipelines.
+"""Tells PyTorch of the operators `torch.ops.convt3d.*`: kernels for the CPU, for CUDA and for all other devices,
+results of unknown contents for tracing, gradients, autocast and vmap. One loop, since all of them are pipelines.
 """
 
 from __future__ import annotations
