@@ -100,7 +100,7 @@ class _Run:
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
         if self.code.constants:
-            self.arrays["constants"] = _constants(self.code.constants, self.sums, x.device)
+            self.arrays["constants"] = _constants(tuple(map(float.hex, self.code.constants)), self.sums, x.device)
 
     def run(self) -> None:
         loaded = load(self.code.text)
@@ -198,7 +198,8 @@ def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _constants(values: tuple[float, ...], dtype: Any, device: Any) -> Tensor:
+def _constants(values: tuple[str, ...], dtype: Any, device: Any) -> Tensor:
+    """As text, since 0.0 and -0.0 are equal keys; kept, since memory of the device is slow to fill."""
     import torch
 
-    return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor([float.fromhex(value) for value in values], dtype=dtype, device=device)
