@@ -14,7 +14,7 @@ from helpers.draws import drawn  # noqa: E402
 from helpers.gpu import GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
-from convt3d.plan.gpu import NotOnGpu  # noqa: E402
+from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
 from convt3d.run.gpu import run  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.problems import PROBLEMS  # noqa: E402
@@ -220,6 +220,13 @@ def test_64_bit_offsets_give_the_same_bits(name: str) -> None:
     stages, x, kernel, dtype = {**CONVOLUTIONS, **CHAINS}[name]
     case = gpu_case(Pipeline(*stages), x, kernel, dtype)
     assert np.array_equal(case.run(wide=True), case.run(wide=False))
+
+
+def test_64_bit_offsets_with_infinite_weights() -> None:
+    case = gpu_case(Pipeline(CONV(2)), (1, 8, 2, 2, 2), (8, 3, 3, 3, 3))
+    case.operands[0][3, 1, 2, 2, 2] = np.inf
+    np.testing.assert_array_equal(case.run(wide=True), case.run(wide=False))
+    case.check()
 
 
 def test_offsets_beyond_32_bits() -> None:

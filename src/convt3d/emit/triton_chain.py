@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..plan.gpu_pieces import NotOnGpu
 from ..plan.passes import Affine, Link
 from ..spec.stage import Stage
 from ..spec.stages import (
@@ -55,7 +56,10 @@ class Chain:
     kept: dict[str, str] = field(default_factory=dict)
 
     def link(self, link: Link) -> None:
-        LINES[type(link.stage)](self, link.stage, link.arrays)
+        lines = LINES.get(type(link.stage))
+        if lines is None:
+            raise NotOnGpu(f"{link.stage.name} has no GPU kernel")
+        lines(self, link.stage, link.arrays)
 
     @property
     def columns(self) -> str:

@@ -51,7 +51,7 @@ class _Writer:
             code.add("return")
         programs = code.number("programs", self.kernel.programs)
         with code.block(f"for start in range(tl.program_id(0), {programs}, tl.num_programs(0)):"):
-            code.add(f"program = start{self._wide}")
+            code.add("program = tl.full((), start, tl.int64)" if self.plan.wide else "program = start")
             self._body()
         return self._finished(name)
 

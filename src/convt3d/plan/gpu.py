@@ -1,14 +1,12 @@
 """A GpuPlan: the kernels one pipeline needs on a GPU, from the same passes as on the CPU. Frozen; touches no array.
 
-All kernels have one form: a source (the convolution, or an array), links, at most one pool with links after it, and
-then a store, partial statistics, or both. What lies before the convolution is a kernel that prepares its input. A value
-that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
+A value that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -16,49 +14,14 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
-from ..spec.stages import CHANNELS, Add, AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
-from .gpu_config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED, PRECISIONS, Config, Need, choose
+from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
+from .gpu_config import PRECISIONS, Config, Need, choose
 from .gpu_geometry import GpuAxis, gpu_axis
-from .passes import Chain, Conv, Finish, Link, Op, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase, cut
+from .gpu_pieces import Arrays, Piece, mixes, split
+from .passes import Chain, Finish, Op, Pass, Reduce, cut
 from .plan import operand_shapes, output_values
 
 INT32_MAX = 2**31 - 1
-
-
-class NotOnGpu(Exception):  # noqa: N818 - it ends the planning, and is no error: stock PyTorch takes the pipeline
-    """Why a pipeline has no GPU kernels."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One kernel: what it reads, what it does and where the result goes."""
-
-    source: str  # "x", "prepared:i", "value:i"
-    shape: Shape  # of the source
-    conv: int | None = None  # stage, where the source is the convolution of it
-    before: tuple[Link, ...] = ()
-    pool: int | None = None  # stage
-    after: tuple[Link, ...] = ()
-    reduce: str | None = None
-    partials: str | None = None  # where the statistics of tiles go
-    dest: str | None = None
-    result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        return self.before + self.after
-
-    @property
-    def blank(self) -> bool:
-        """Whether nothing has happened to the source yet."""
-        return self.conv is None and self.pool is None and not self.links
-
-    def linked(self, link: Link) -> Piece:
-        return (
-            replace(self, before=(*self.before, link))
-            if self.pool is None
-            else replace(self, after=(*self.after, link))
-        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +100,7 @@ class GpuPlan:
     precision: str
     wide: bool  # 64-bit offsets
     steps: tuple[GpuKernel | GpuFinish, ...]
-    stored: tuple[tuple[str, Shape], ...] = field(default=())  # values in memory of their own, in the type of sums
-    constants: tuple[float, ...] = ()
+    stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
 
     @property
     def pipeline(self) -> Pipeline:
@@ -187,7 +149,7 @@ def gpu_plan(
         precision=precision,
         wide=_needs_wide(maker, simplified) if wide is None else wide,
         steps=tuple(maker.steps),
-        stored=tuple(maker.stored.items()),
+        stored=tuple(maker.arrays.stored.items()),
     )
 
 
@@ -200,8 +162,7 @@ class _Maker:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice = generation, precision, choice
         self.steps: list[GpuKernel | GpuFinish] = []
-        self.stored: dict[str, Shape] = {}
-        self.prepared: dict[tuple[str, tuple[Op, ...]], str] = {}
+        self.arrays = Arrays()
         self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
         self.in_output: tuple[str, ...] = ()
 
@@ -241,14 +202,16 @@ class _Maker:
 
     def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
-        return len(self._pieces(source, shape, ops, dry=True)) == 1
+        trial = Arrays()
+        split(self.pipeline, self.trace, source, shape, ops, trial)
+        return not trial.stored
 
     def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
-        *first, last = self._pieces(source, shape, ops)
+        *first, last = split(self.pipeline, self.trace, source, shape, ops, self.arrays)
         for piece in first:
             self._add(piece)
         if dest is not None and dest != "out" and dest not in self.in_output:
-            self.stored[dest] = last.result
+            self.arrays.stored[dest] = last.result
         partials = None if kind is None else f"partials:{len(self.steps)}"
         dest = "out" if dest in self.in_output else dest
         self._add(replace(last, reduce=kind, partials=partials, dest=dest))
@@ -256,13 +219,6 @@ class _Maker:
     def _add(self, piece: Piece) -> None:
         kernel = self._kernel(piece)
         self.steps += [kernel, kernel.guard()] if kernel.kind == "dot" else [kernel]
-
-    def _pieces(self, source: str, shape: Shape, ops: Sequence[Op], dry: bool = False) -> list[Piece]:
-        """Cuts steps into kernels; the last one has no destination yet."""
-        splitter = _Splitter(self, source, shape, dry)
-        for index, op in enumerate(ops):
-            splitter.take(op, tuple(ops[:index]))
-        return [*splitter.done, replace(splitter.piece, result=splitter.result)]
 
     def _kernel(self, piece: Piece) -> GpuKernel:
         stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
@@ -285,7 +241,7 @@ class _Maker:
                 conv_axes, pool_axes, piece.shape[2:], piece.result[2:], strict=True
             )
         )
-        whole = any(_mixes(link) for link in piece.links)
+        whole = any(mixes(link) for link in piece.links)
         axes = (d, h, w)
         need = Need(
             kind,
@@ -310,90 +266,14 @@ class _Maker:
         return "plain" if self.dtype.name == "float64" or (exact and inputs < 8) else "dot"
 
 
-class _Splitter:
-    """Walks over steps and begins a new kernel where one cannot take the next step."""
-
-    def __init__(self, maker: _Maker, source: str, shape: Shape, dry: bool) -> None:
-        self.maker, self.dry = maker, dry
-        self.piece = Piece(source, shape)
-        self.result = shape
-        self.done: list[Piece] = []
-
-    def take(self, op: Op, before: tuple[Op, ...]) -> None:
-        maker = self.maker
-        if isinstance(op, Conv):
-            if not self.piece.blank:
-                self._prepare(before)
-            self.piece = replace(self.piece, conv=op.stage)
-            self.result = maker.trace.values[op.stage + 1]
-            slots = [at for at, slot in enumerate(maker.pipeline.slots) if slot.stage == op.stage]
-            if len(slots) > 1:
-                self.piece = self.piece.linked(Link(Add("channel"), (f"operand:{slots[1]}",)))
-        elif isinstance(op, (Pool, PhasePool)):
-            mixed = any(_mixes(link) for link in self.piece.links)
-            if self.piece.pool is not None or (
-                mixed and self.piece.conv is not None and self._channels() > MOST_POOLED
-            ):
-                self._store()
-            self.piece = replace(self.piece, pool=op.stage)
-            self.result = maker.trace.values[op.stage + 1]
-        elif isinstance(op, Chain):
-            for link in op.links:
-                self._link(link)
-        elif isinstance(op, RowNorm):
-            raise NotOnGpu("LayerNorm along the width has no GPU kernel")
-        else:
-            assert isinstance(op, Unphase)
-
-    def _link(self, link: Link) -> None:
-        if _mixes(link):
-            most = MOST_CHANNELS if self.piece.pool is None else MOST_POOLED
-            grouped = self.maker.pipeline.conv.groups > 1 and not self._depthwise()
-            if self.piece.conv is not None and (grouped or self.result[1] > most):
-                self._store()
-            if self.result[1] > MOST_LOADED:
-                raise NotOnGpu(f"no program holds the {MOST_LOADED} channels and more of a stage that mixes them")
-        self.piece = self.piece.linked(link)
-        if _mixes(link) and link.stage.out_shape(self.result, ()) != self.result:
-            self.result = (self.result[0], 1, *self.result[2:])
-
-    def _channels(self) -> int:
-        """That the convolution of the piece gives."""
-        return self.maker.trace.values[self.maker.pipeline.conv_index + 1][1]
-
-    def _depthwise(self) -> bool:
-        conv = self.maker.pipeline.conv
-        return self.maker.trace.values[self.maker.pipeline.conv_index][1] == conv.groups
-
-    def _prepare(self, before: tuple[Op, ...]) -> None:
-        """The convolution's input, made once however often it is read."""
-        key = (self.piece.source, before)
-        known = self.maker.prepared.get(key)
-        name = known or f"prepared:{len(self.maker.prepared)}"
-        if known is None and not self.dry:
-            self.maker.prepared[key] = name
-            self.done.append(replace(self.piece, dest=name, result=self.result))
-        self.piece = Piece(name, self.result)
-
-    def _store(self) -> None:
-        name = f"value:between:{len(self.maker.steps) + len(self.done)}"
-        self.maker.stored[name] = self.result
-        self.done.append(replace(self.piece, dest=name, result=self.result))
-        self.piece = Piece(name, self.result)
-
-
-def _mixes(link: Link) -> bool:
-    return bool(link.stage.couples & CHANNELS)
-
-
 def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
     conv: ConvTranspose3d = maker.pipeline.conv
     kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
     operands = [shape for shapes in trace.operands for shape in shapes]
-    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.stored.values())]
+    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
     for kernel in kernels:
-        sizes.append(kernel.programs * kernel.config.positions)
+        sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
         if kernel.piece.conv is not None:
             batch, _, *space = kernel.piece.shape
             sizes.append(batch * kernel.groups * kernel.filled * prod(space))

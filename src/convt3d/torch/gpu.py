@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import Error
-from ..plan.gpu import NotOnGpu
+from ..plan.gpu_pieces import NotOnGpu
 from ..run import gpu
 from ..spec.pipeline import Pipeline
 from . import stock
