@@ -51,7 +51,7 @@ CHAINS: dict[str, Any] = {
     ),
     "averages that do not": (
         [CONV((3, 2, 2), 1), AVGPOOL((3, 2, 2), (2, 3, 1), (1, 1, 0), True, False)],
-        (1, 2, 2, 2, 1), (2, 5, 3, 3, 3), "float64",
+        (1, 2, 2, 2, 2), (2, 5, 3, 3, 3), "float64",
     ),
     "a pool after a channel sum": (
         [CONV(2, 1), ct.Sum(), AVGPOOL(2), ct.Add("channel")], (1, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
