@@ -26,7 +26,8 @@ def addresses(code: Code, kernel: GpuKernel) -> None:
         code.add("x_at = x + rows[:, None] + (channel // multiplier)[None, :]", "w_at = w + c")
         return
     code.number("inputs", kernel.filled if kernel.kind == "dot" else kernel.inputs)
-    code.number("w_row", kernel.columns * kernel.config.channels)
+    for name, stride in zip(("w_row", "w_column"), kernel.weight_strides, strict=True):
+        code.number(name, stride)
     group, weights = "", "w"
     if kernel.groups > 1:
         taps = " * ".join(code.number(f"kernel_{axis}", a.kernel) for axis, a in zip(AXES, kernel.axes, strict=True))
@@ -34,10 +35,10 @@ def addresses(code: Code, kernel: GpuKernel) -> None:
         group = " + group * " + code.number("x_group", kernel.filled)
     code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}{group}")
     if kernel.kind == "plain":
-        code.add("x_at = x + rows", f"w_at = {weights} + c")
+        code.add("x_at = x + rows", f"w_at = {weights} + c * w_column")
     else:
         code.add("k = tl.arange(0, BLOCK_K)", "x_at = x + rows[:, None] + k[None, :]")
-        code.add(f"w_at = {weights} + k[:, None] * w_row + c[None, :]")
+        code.add(f"w_at = {weights} + k[:, None] * w_row + c[None, :] * w_column")
 
 
 def accumulate(code: Code, kernel: GpuKernel, first_output: dict[str, str]) -> None:

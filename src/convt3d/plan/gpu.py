@@ -63,6 +63,12 @@ class GpuKernel:
         """Partial statistics for each sample and channel."""
         return self.tiles * self.residues
 
+    @property
+    def weight_strides(self) -> tuple[int, int]:
+        """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
+        each other; all else is stored with outputs next to each other, which suits products without them too."""
+        return (1, self.filled) if self.need.precision != "ieee" else (self.columns * self.config.channels, 1)
+
     def with_config(self, config: Config) -> GpuKernel:
         filled = -(-self.inputs // config.inputs) * config.inputs
         return replace(self, config=config, filled=filled)
@@ -71,7 +77,7 @@ class GpuKernel:
         """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
         # Without a dot, more registers are needed for each output; statistics want the same tiles.
         positions = self.config.positions // (1 if self.piece.reduce else 2)
-        config = replace(self.config, positions=positions, warps=min(2 * self.config.warps, 16), stages=1)
+        config = replace(self.config, positions=positions, stages=1)
         return replace(self, kind="plain", config=config, guarded=True)
 
 
