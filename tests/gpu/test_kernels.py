@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn  # noqa: E402
-from helpers.gpu import GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
+from helpers.gpu import INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
@@ -199,7 +199,7 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
     case = gpu_case(Pipeline(CONV(2, 1), ct.GELU()), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype)
     expected = case.run()
     x, operands = case.tensors()
-    room = torch.full([2 * size for size in case.output], torch.nan, dtype=x.dtype)
+    room = torch.full([2 * size for size in case.output], torch.nan, dtype=x.dtype, device=x.device)
     out = room[::2, 1::2, ::2, ::2, 1::2]
     got = run(case.pipeline, x.to(memory_format=torch.channels_last_3d), operands, out, choice=0)
     assert np.array_equal(stored(got.contiguous()), expected)
@@ -234,7 +234,7 @@ def test_offsets_beyond_32_bits() -> None:
     """A sample of the input lies 2^31 numbers away from the other: decided by the strides of what is given."""
     case = gpu_case(Pipeline(CONV(2)), (2, 8, 1, 2, 2), (8, 3, 1, 2, 2), "float16")
     x, operands = case.tensors()
-    room = torch.empty(2**31 + 64, dtype=torch.float16)  # never touched but where x is
+    room = torch.empty(2**31 + 64, dtype=torch.float16, device=x.device)  # never touched but where x is
     far = room.as_strided(x.shape, (2**31, 1, 32, 16, 8))
     far.copy_(x)
     got = run(case.pipeline, far, operands, choice=0)
@@ -250,7 +250,8 @@ def test_an_empty_batch() -> None:
 def test_other_precisions_run(precision: str) -> None:
     """The interpreter multiplies exactly whatever is asked; compilation is tested apart."""
     case = gpu_case(Pipeline(CONV(2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
-    np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=1e-5, atol=1e-6)
+    close = 1e-6 if INTERPRETED or precision == "tf32x3" else 1e-2
+    np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=10 * close, atol=close)
 
 
 def test_tensors_share_memory_with_arrays() -> None:
