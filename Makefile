@@ -3,13 +3,25 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-gpu-compile test-gpu gpu-report lint bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/convt3d demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
+
+# Every GPU kernel compiled for sm_80, sm_90 and sm_100, and every exported file judged; needs no GPU. Minutes.
+test-gpu-compile: $(VENV)/.gpu
+	$(BIN)/python -m pytest -n 2 -m exhaustive
+
+# On a machine with a GPU: the kernels' results there, then their times. Elsewhere it says that it does nothing.
+test-gpu: $(VENV)/.gpu
+	$(BIN)/python tools/gpu_here.py
+
+# Writes docs/gpu_report.md.
+gpu-report: $(VENV)/.gpu
+	$(BIN)/python tools/gpu_report.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -29,6 +41,10 @@ $(BIN)/python:
 
 $(VENV)/.core: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.gpu: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --editable '.[test,gpu]'
 	touch $@
 
 $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(BIN)/python

@@ -1,4 +1,4 @@
-"""`convt3d starter`: a file with the right signature to start from."""
+"""`convt3d starter` and `convt3d export`: a file with the right signature to start from, or one that does the work."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import argparse
 import os
 
 from ..errors import ArgumentError
+from ..judge import export
 from ..judge.starter import file_name, starter
-from ..spec.problems import PROBLEMS
+from ..spec.problems import PROBLEMS, Problem
 from .report import OK, emit, emit_json
 
 
 def write_starter(args: argparse.Namespace) -> int:
     problem = PROBLEMS[args.slug]
     path = args.output or file_name(problem, args.lang)
+    return _write(args, problem, path, starter(problem, args.lang))
+
+
+def write_export(args: argparse.Namespace) -> int:
+    problem = PROBLEMS[args.slug]
+    path = args.output or export.file_name(problem, args.lang)
+    return _write(args, problem, path, export.export(problem, args.lang))
+
+
+def _write(args: argparse.Namespace, problem: Problem, path: str, content: str) -> int:
+    """A new file; one that is there is left alone."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(starter(problem, args.lang))
+            file.write(content)
     except FileExistsError:
         rule = "exists, and is not overwritten"
         raise ArgumentError(problem.slug, "--output", path, rule, "Choose another name, or remove it") from None

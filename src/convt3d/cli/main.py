@@ -13,6 +13,7 @@ from ..bench.contenders import MODULES
 from ..bench.record import version
 from ..bench.suites import SUITES
 from ..errors import Error
+from ..judge.export import LANGUAGES as EXPORTED
 from ..judge.starter import LANGUAGES
 from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
@@ -22,7 +23,7 @@ from .demo import demo
 from .explain import DUMPS, explain_plan
 from .info import info
 from .judge_check import check_file, sample_file
-from .judge_starter import write_starter
+from .judge_starter import write_export, write_starter
 from .run import run
 
 Command = Callable[[argparse.Namespace], int]
@@ -81,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_slug(starting)
     starting.add_argument("--lang", choices=LANGUAGES, required=True, help="language of the file")
     starting.add_argument("--output", metavar="FILE", help="its name (default: the problem's)")
+
+    exporter = _add(commands, "export", write_export, "a problem's GPU kernels as one self-contained file")
+    _add_slug(exporter)
+    exporter.add_argument("--lang", choices=EXPORTED, required=True, help="language of the file")
+    exporter.add_argument("-o", "--output", metavar="FILE", help="its name (default: the problem's)")
 
     sampler = _add(commands, "sample", sample_file, "your kernel on a tiny case: input, expected and got")
     _add_kernel(sampler)

@@ -130,7 +130,7 @@ def _sizes(problem: Problem, divide: str) -> dict[str, str]:
     return dict(zip(("channels", "depth", "height", "width"), output_sizes(problem, divide), strict=True))
 
 
-def _comment(problem: Problem, sign: str) -> str:
+def comment(problem: Problem, sign: str) -> str:
     lines = ABOUT.format(slug=problem.slug, title=problem.title).splitlines()
     return "".join(f"{sign} {line}\n" for line in lines)
 
@@ -154,18 +154,18 @@ def _c(problem: Problem, export: str = "") -> str:
         "#include <math.h>\n#include <stddef.h>\n\n" if not export else "#include <cmath>\n#include <cstddef>\n\n"
     )
     body = C_BODY.format(**_sizes(problem, "/"))
-    return f"{_comment(problem, '//')}{includes}{C_TYPES}\n{export}{c_signature(problem)}\n{body}"
+    return f"{comment(problem, '//')}{includes}{C_TYPES}\n{export}{c_signature(problem)}\n{body}"
 
 
 def _cuda(problem: Problem) -> str:
     text = CUDA.format(types=C_TYPES, signature=c_signature(problem), **_sizes(problem, "/"))
-    return _comment(problem, "//") + text
+    return comment(problem, "//") + text
 
 
 def _python(template: str) -> Callable[[Problem], str]:
     def text(problem: Problem) -> str:
         filled = template.format(signature=python_signature(problem), **_sizes(problem, "//"))
-        return _comment(problem, "#") + filled
+        return comment(problem, "#") + filled
 
     return text
 

@@ -87,7 +87,7 @@ def _make_plan(
 ) -> Plan:
     trace = pipeline.trace(x, operands)
     rewritten = simplify(pipeline, dtype, tame)
-    simplified = rewritten.pipeline.trace(x, _operand_shapes(rewritten.pipeline, pipeline, trace))
+    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
     item = 8 if dtype.accumulate == "float64" else 4
     passes = []
     for one in cut(rewritten.pipeline, simplified):
@@ -106,11 +106,11 @@ def _make_plan(
         method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
         machine=host,
         passes=tuple(passes),
-        aliases=_aliases([one.steps for one in passes], trace.output, dtype),
+        aliases=output_values([one.steps for one in passes], trace.output, dtype),
     )
 
 
-def _aliases(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]:
+def output_values(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]:
     """Values that may be kept in the output array: of its shape and type, and read only by a pass that works voxel by
     voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:
@@ -135,7 +135,7 @@ def _aliases(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]
     return tuple(found)
 
 
-def _operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:
+def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:
     """Shapes of the simplified pipeline's operands. Rewrites never touch tensors and slopes, so these keep theirs."""
     given = [shape for shapes in trace.operands for shape in shapes]
     kernel = trace.operands[asked.conv_index][0]

@@ -6,6 +6,7 @@
 Needs torch 2.4 or newer (`pip install convt3d[torch]`).
 """
 
+from ..run.gpu_tune import autotune
 from .functions import (
     conv_transpose3d,
     conv_transpose3d_avgpool_clamp_softmax_multiply,
@@ -31,6 +32,7 @@ __all__ = [
     "ConvTranspose3dSumLayerNormAvgPoolGELU",
     "FusedSequential",
     "Report",
+    "autotune",
     "conv_transpose3d",
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_layernorm_gelu_scaling",

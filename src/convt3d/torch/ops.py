@@ -1,5 +1,5 @@
-"""Tells PyTorch of the operators `torch.ops.convt3d.*`: kernels for the CPU and for every other device, results of
-unknown contents for tracing, gradients, autocast and vmap. One loop, since all of them are pipelines.
+"""Tells PyTorch of the operators `torch.ops.convt3d.*`: kernels for the CPU, for CUDA and for all other devices,
+results of unknown contents for tracing, gradients, autocast and vmap. One loop, since all of them are pipelines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from . import stock
+from . import gpu, stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
 from .gradients import gradients, needs_result, operands_read
@@ -27,6 +27,7 @@ def _register(operator: Operator) -> None:
     _library.define(f"{name}({operator.schema}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(NAMESPACE, name).default
     _library.impl(name, _cpu(operator), "CPU")
+    _library.impl(name, _cuda(operator), "CUDA")
     _library.impl(name, _elsewhere(operator), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _fake(operator), lib=_library)
     torch.library.register_autograd(qualified, _backward(operator), setup_context=_setup(operator), lib=_library)
@@ -43,8 +44,15 @@ def _cpu(operator: Operator) -> Callable[..., Tensor]:
     return kernel
 
 
+def _cuda(operator: Operator) -> Callable[..., Tensor]:
+    def kernel(*arguments: Any) -> Tensor:
+        return gpu.run(operator.name, *operator.lower(*arguments))
+
+    return kernel
+
+
 def _elsewhere(operator: Operator) -> Callable[..., Tensor]:
-    """CUDA, MPS and all others: stock PyTorch."""
+    """MPS and all others: stock PyTorch."""
 
     def kernel(*arguments: Any) -> Tensor:
         pipeline, x, operands = operator.lower(*arguments)

@@ -59,10 +59,11 @@ def _is_inlined(module: nn.Module) -> bool:
 
 
 def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
-    """Whether the engine can take the fused chain: norms may be kept in a wider type than the rest of a model."""
+    """Whether an engine can take the fused chain: norms may be kept in a wider type than the rest of a model."""
     if torch.is_autocast_enabled(input.device.type):
         return True
-    return knows(input.dtype) and input.is_cpu and all(each.dtype == input.dtype for each in operands)
+    there = input.is_cpu or input.is_cuda
+    return knows(input.dtype) and there and all(each.dtype == input.dtype for each in operands)
 
 
 @dataclass(frozen=True)

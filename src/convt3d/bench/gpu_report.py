@@ -1,0 +1,265 @@
+"""The compile report: the GPU kernels of the five operators, compiled for each generation without a GPU.
+
+A row holds facts of machine code; occupancy and roofline times follow from them and from data sheets. `faults` says
+what must not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ..plan.gpu import GpuKernel, GpuPlan, gpu_plan
+from ..plan.gpu_config import MOST_CONFIGURATIONS, Config
+from ..plan.gpu_limits import DEVICES, GENERATIONS, Device, Occupancy, occupancy
+from ..run.gpu_compile import Facts, Launch, compile_launch, launches
+from ..spec.dtypes import DTYPES
+from ..spec.problems import PROBLEMS
+from ..spec.work import count
+from .units import amount, duration
+
+# Type of the arrays and precision of products.
+ARITHMETIC = {
+    "float32": ("float32", "ieee"),
+    "tf32": ("float32", "tf32"),
+    "tf32x3": ("float32", "tf32x3"),
+    "float16": ("float16", "ieee"),
+    "bfloat16": ("bfloat16", "ieee"),
+    "float64": ("float64", "ieee"),
+}
+TUNED = ("float32", "float16")
+TENSOR_CORES = {80: "mma", 90: "wgmma", 100: "tcgen05"}
+LEAST_POSITIONS = {80: 16, 90: 64, 100: 64}  # of a tile that the newer instructions take; mma takes smaller ones
+LEAST_WIDE = 0.6  # of a dot's tiles: weights of few channels are loaded in 64 bits
+
+
+@dataclass(frozen=True)
+class Job:
+    """The kernels of one plan; `choice` is the number of a configuration, None what the heuristic takes."""
+
+    slug: str
+    arithmetic: str
+    generation: int
+    choice: int | None = None
+
+    def plan(self) -> GpuPlan:
+        problem = PROBLEMS[self.slug]
+        values, shapes = problem.benchmark, problem.shapes(problem.benchmark)
+        channels = (int(values["out_channels"]),)
+        operands = tuple(shapes[name] if name == "kernel" else channels for name in problem.operand_names)
+        dtype, precision = ARITHMETIC[self.arithmetic]
+        x = shapes["input"]
+        return gpu_plan(
+            problem.build(values), x, operands, DTYPES[dtype], self.generation, precision, None, self.choice
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel in machine code."""
+
+    job: Job
+    kernel: str
+    kind: str  # dot, plain, load, guard, finish
+    config: Config | None
+    facts: Facts
+
+    @property
+    def occupancy(self) -> Occupancy:
+        facts, generation = self.facts, GENERATIONS[self.job.generation]
+        return occupancy(generation, facts.warps, facts.registers, facts.shared, facts.tensor_columns)
+
+    @property
+    def tile(self) -> str:
+        if self.config is None:
+            return ""
+        sizes = f"{self.config.positions}x{self.config.channels}"
+        return f"{sizes}x{self.config.inputs}" if self.kind == "dot" else sizes
+
+
+def jobs() -> list[Job]:
+    """The plans of the heuristic: what the report lists."""
+    return [Job(slug, kind, one) for slug in PROBLEMS for kind in ARITHMETIC for one in GENERATIONS]
+
+
+def other_jobs() -> list[Job]:
+    """The configurations that autotuning may take instead."""
+    tuned = [job for job in jobs() if job.arithmetic in TUNED]
+    return [replace(job, choice=at) for job in tuned for at in range(MOST_CONFIGURATIONS)]
+
+
+def rows_of(job: Job) -> list[Row]:
+    """Compiled; of a numbered configuration only the convolution, where it is not what the heuristic takes."""
+    plan = job.plan()
+    usual = {kernel.config for kernel in replace(job, choice=None).plan().kernels}
+    found = []
+    for step, launch in zip(plan.steps, launches(plan), strict=True):
+        config = step.config if isinstance(step, GpuKernel) else None
+        kind = kind_of(step)
+        if job.choice is not None and (kind != "dot" or config in usual):
+            continue
+        name = launch.text.name.split("_", 3)[3]
+        found.append(Row(job, name, kind, config, compile_launch(launch, job.generation)))
+    return found
+
+
+def kind_of(step: object) -> str:
+    if not isinstance(step, GpuKernel):
+        return "finish"
+    return "guard" if step.guarded else step.kind
+
+
+def faults(row: Row) -> list[str]:
+    """What must not be: spills, a block that does not fit, idle tensor cores, tiles loaded in small pieces."""
+    found = []
+    if row.facts.spills:
+        found.append(f"{row.facts.spills} spills")
+    if row.occupancy.blocks < 1:
+        found.append(f"no block fits: {row.occupancy.limit}")
+    if row.kind != "dot" or row.config is None:
+        return found
+    newest = row.config.positions >= LEAST_POSITIONS[row.job.generation] and row.job.arithmetic != "float64"
+    wanted = (TENSOR_CORES[row.job.generation] if newest else "mma",) if row.job.arithmetic != "float32" else ()
+    if row.facts.tensor_kinds != wanted:
+        found.append(f"tensor cores: {row.facts.tensor_kinds or 'none'} instead of {wanted or 'none'}")
+    if row.facts.wide_loads < LEAST_WIDE:
+        found.append(f"only {row.facts.wide_loads:.0%} of a tile in 128-bit loads")
+    return found
+
+
+# --- memory and roofline ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of device memory: the least there could be, those that kernels move, those of memory beyond the call's."""
+
+    least: int
+    moved: int
+    extra: int
+    flop: int
+
+
+def traffic(job: Job) -> Traffic:
+    """An array counts once for each kernel that touches it: neighbours find in a cache what they share."""
+    plan = job.plan()
+    done = launches(plan)
+    size = plan.dtype.itemsize
+    shapes = [plan.trace.values[0], plan.trace.output, *(shape for shapes in plan.trace.operands for shape in shapes)]
+    own: dict[str, int] = {}
+    moved = 0
+    for step, launch in zip(plan.steps, done, strict=True):
+        if kind_of(step) == "guard":
+            continue
+        moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
+        own |= {name: _bytes(array) for name, array in launch.arrays.items() if not name.startswith(("x", "out", "op"))}
+    copies = sum(2 * own[name] for name in ("filled:x", "weights") if name in own)  # read as given, written
+    convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
+    needed = count(plan.asked, plan.trace).needed
+    return Traffic(size * sum(map(prod, shapes)), moved + copies, sum(own.values()), convolutions * needed)
+
+
+def _bytes(array: object) -> int:
+    return int(array.numel() * array.element_size())  # type: ignore[attr-defined]
+
+
+def _read_again(launch: Launch) -> int:
+    """A kernel that reads the array it writes moves it twice."""
+    pointers = [one.array for one in launch.text.arguments if one.array is not None and one.axis is None]
+    return sum(_bytes(launch.arrays[name]) for name in set(pointers) if pointers.count(name) > 1)
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+HEAD = """\
+# GPU kernels: compile report
+
+Written by `make gpu-report` with triton {version}; compiled, never run. The kernels of the five operators at their
+benchmark shapes, for every type and generation, in the configuration that the heuristic takes. `make test-gpu-compile`
+compiles the others as well.
+
+- **tile**: positions x output channels (x input channels of one step). **registers** of a thread; none is spilled.
+- **tensor cores**: instructions of the PTX. IEEE float32 has none by design; tf32 and tf32x3 are used on request only.
+- **128-bit**: the share of a tile's bytes that 128-bit loads bring, as the code is written.
+- **blocks**: how many share a multiprocessor, computed from registers, shared memory, tensor memory and warps; beside
+  it the share of its warps they fill, and what keeps a further block out.
+"""
+
+COLUMNS = (
+    *("kernel", "type", "sm", "tile", "warps, stages"),
+    *("registers", "spills", "shared", "tensor cores", "128-bit", "blocks"),
+)
+
+ESTIMATE = """\
+## Memory and time: an estimate
+
+**Nothing here was measured.** The least that must be moved is input, weights, operands and output once. What the
+kernels move counts an array once for each kernel that touches it, the channels-last copy of the input and the packed
+weights included; extra is memory beyond the call's own arrays. A time is the larger of FLOP over the peak rate and
+bytes over the peak bandwidth, of the data sheet, without sparsity: a bound that no kernel reaches.
+
+{sources}
+
+| operator | type | least | moved | | extra | GFLOP | {devices} |
+|---|---|---|---|---|---|---|{rules}|
+"""
+
+
+def report(rows: Sequence[Row], version: str) -> str:
+    return "\n".join([HEAD.format(version=version), *_compiled(rows), *_estimated()])
+
+
+def _compiled(rows: Sequence[Row]) -> Iterator[str]:
+    for slug in PROBLEMS:
+        yield f"## {slug}\n"
+        yield "| " + " | ".join(COLUMNS) + " |"
+        yield "|" + "---|" * len(COLUMNS)
+        order = {kind: number for number, kind in enumerate(ARITHMETIC)}
+        own = [row for row in rows if row.job.slug == slug]
+        for row in sorted(own, key=lambda row: (order[row.job.arithmetic], row.job.generation, row.kernel, row.tile)):
+            yield line(row)
+        yield ""
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    facts, held = row.facts, row.occupancy
+    stages = "" if row.config is None else f", {row.config.stages}"
+    cells = [
+        f"{row.kernel} ({row.kind})",
+        row.job.arithmetic,
+        str(row.job.generation),
+        row.tile,
+        f"{facts.warps}{stages}",
+        str(facts.registers),
+        str(facts.spills),
+        amount(facts.shared),
+        ", ".join(facts.tensor_kinds),
+        f"{facts.wide_loads:.0%}",
+        f"{held.blocks}, {held.share:.0%}, {held.limit}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _estimated() -> Iterator[str]:
+    sources = "\n".join(f"- {device.name}: {_rates(device)} ({device.source})." for device in DEVICES)
+    devices = " | ".join(device.name for device in DEVICES)
+    yield ESTIMATE.format(sources=sources, devices=devices, rules="|".join("---" for _ in DEVICES)).rstrip()
+    for slug in PROBLEMS:
+        for kind in ARITHMETIC:
+            found = traffic(Job(slug, kind, DEVICES[0].generation.capability))
+            times = [_time(traffic(Job(slug, kind, one.generation.capability)), kind, one) for one in DEVICES]
+            sizes = [amount(found.least), amount(found.moved), f"{found.moved / found.least:.2f}x", amount(found.extra)]
+            yield "| " + " | ".join([slug, kind, *sizes, f"{found.flop / 1e9:.0f}", *times]) + " |"
+
+
+def _time(found: Traffic, kind: str, device: Device) -> str:
+    arithmetic, memory = device.seconds(found.flop, kind, found.moved)
+    return f"{duration(max(arithmetic, memory))} ({'arithmetic' if arithmetic > memory else 'memory'})"
+
+
+def _rates(device: Device) -> str:
+    kinds = ("float64", "float32", "tf32", "float16")
+    rates = ", ".join(f"{kind} {device.flops[kind] / 1e12:g}" for kind in kinds)
+    return f"TFLOP/s {rates}; {device.bytes / 1e12:g} TB/s"

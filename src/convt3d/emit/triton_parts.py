@@ -1,0 +1,65 @@
+"""Small functions that generated Triton modules share; a module holds those it calls."""
+
+from __future__ import annotations
+
+import re
+
+PARTS = {
+    "INTERPRETED": """
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+""",
+    "taps_of": '''
+@triton.jit
+def taps_of(at, kernel, stride, dilation, common, inverse):
+    """Taps k with k * dilation = at (mod stride): the first, how many there are, and the input that the first meets."""
+    rest = at % stride
+    rest = tl.where(rest < 0, rest + stride, rest)
+    hop = stride // common
+    first = rest // common * inverse % hop
+    met = (rest % common == 0) & (first < kernel)
+    count = tl.where(met, (kernel - first + hop - 1) // hop, 0)
+    return first, count, (at - first * dilation) // stride
+''',
+    "largest": '''
+@triton.jit
+def largest(v, axis: tl.constexpr):
+    """Maximum along an axis, which is kept; NaN travels."""
+    odd = tl.max((v != v).to(tl.int32), axis, keep_dims=True)
+    return tl.where(odd > 0, float("nan"), tl.max(tl.where(v != v, float("-inf"), v), axis, keep_dims=True))
+''',
+    "finite_or_zero": '''
+@triton.jit
+def finite_or_zero(v):
+    """An infinite maximum counts as zero in an exponent."""
+    return tl.where(tl.abs(v) == float("inf"), 0.0, v)
+''',
+    "tanh": '''
+@triton.jit
+def tanh(v):
+    """A series near zero, where the quotient would cancel."""
+    s = v * v
+    near = v * (1.0 - s * (1 / 3 - s * (2 / 15 - s * (17 / 315 - s * (62 / 2835 - s * (1382 / 155925))))))
+    e = tl.exp(-2.0 * tl.abs(v))
+    far = (1.0 - e) / (1.0 + e)
+    return tl.where(tl.abs(v) < 0.1, near, tl.where(v < 0.0, -far, far))
+''',
+    "softplus": '''
+@triton.jit
+def softplus(v):
+    """max(v, 0) + log(1 + e), e = exp(-|v|); the quotient gives back what 1 + e rounds away."""
+    e = tl.exp(-tl.abs(v))
+    u = 1.0 + e
+    return tl.where(v < 0.0, 0.0, v) + tl.where(u == 1.0, e, tl.log(u) * (e / (u - 1.0)))
+''',
+    "clipped": """
+@triton.jit
+def clipped(v, low, high):
+    v = tl.where(v < low, low, v)
+    return tl.where(v > high, high, v)
+""",
+}
+
+
+def parts_of(text: str) -> str:
+    """The functions that the text calls."""
+    return "\n".join(part for name, part in PARTS.items() if re.search(rf"(?<![\w.]){name}\b", text))

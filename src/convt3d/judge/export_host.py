@@ -1,0 +1,123 @@
+"""The host's side of an exported Triton file: memory for the kernels, their tiles, their launch. Written out as text.
+
+What follows the line below goes into the file after the kernels; nothing here is imported by convt3d itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ..plan.gpu_geometry import GpuAxis
+
+# --- exported from here on --------------------------------------------------------------------------------------------
+
+OF_CONV = ("step", "shift", "kernel", "stride", "dilation", "common", "inverse", "hop", "back", "size")
+NUMBERS = ("pace", "count", "ends", *OF_CONV, "window", "jump", "pad", "outs")
+
+
+def tile_of(kind: Any, inputs: int, channels: int, whole: bool, crowded: bool) -> tuple[int, int, int, int]:
+    """Positions and channels of a program, input channels of one step, warps: what neither spills nor leaves tensor
+    cores idle on sm_80, sm_90 and sm_100. `whole`: a program must hold all channels; `crowded`: and a pool's
+    accumulator or statistics beside its own."""
+    most = triton.next_power_of_2(channels)
+    columns = max(16, most if whole else min(most, 64))
+    numbers = columns * (2 if crowded else 1) * (2 if kind.itemsize == 8 else 1)  # accumulators of a position
+    positions = max(16, min(128, 8192 // numbers))
+    step = 32 if kind.itemsize == 2 and inputs > 16 else 16
+    return positions, columns, step, 4 if positions * numbers <= 4096 else 8 if positions * numbers <= 8192 else 16
+
+
+def guarding(tile: tuple[int, int, int, int], statistics: bool) -> tuple[int, int, int, int]:
+    """The tile of the kernel that runs only where a weight is not finite: it needs more registers for each output."""
+    return tile[0] if statistics else tile[0] // 2, tile[1], tile[2], tile[3]
+
+
+def filled_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def room(like: Any, batch: int, channels: int, sizes: Sequence[int]) -> Any:
+    """Zeros (B, C, D, H, W) in channels-last memory: a position's channels are next to each other."""
+    return like.new_zeros(batch, *sizes, channels).permute(0, 4, 1, 2, 3)
+
+
+def channels_last(x: Any, groups: int, filled: int) -> Any:
+    """x in channels-last memory, the channels of each group filled up with zeros."""
+    batch, channels, *sizes = x.shape
+    copy = room(x, batch, groups * filled, sizes)
+    copy.unflatten(1, (groups, filled))[:, :, : channels // groups] = x.unflatten(1, (groups, channels // groups))
+    return copy
+
+
+def packed(w: Any, groups: int, filled: int, columns: int) -> Any:
+    """Weights as (groups, taps, inputs, outputs), filled up with zeros to whole blocks."""
+    inputs, outputs = w.shape[0] // groups, w.shape[1]
+    result = w.new_zeros(groups, prod(w.shape[2:]), filled, filled_up(outputs, columns))
+    result[:, :, :inputs, :outputs] = w.reshape(groups, inputs, outputs, -1).permute(0, 3, 1, 2)
+    return result
+
+
+def parts_of(axes: Sequence[GpuAxis], tile: tuple[int, int, int, int]) -> int:
+    """Programs for each sample and channel; every one of them leaves partial statistics."""
+    return -(-prod(axis.count for axis in axes) // tile[0]) * prod(axis.pace for axis in axes)
+
+
+def launch(
+    kernel: Any,
+    axes: Sequence[GpuAxis],
+    tile: tuple[int, int, int, int],
+    arrays: dict[str, Any],
+    batch: int,
+    channels: int,
+    groups: int = 1,
+    filled: int = 0,
+) -> None:
+    """Runs a kernel with the arguments it has names for: numbers of the axes, sizes, arrays and their strides."""
+    positions, columns, step, warps = tile
+    parts, blocks = parts_of(axes, tile), triton.cdiv(channels, columns)
+    known: dict[str, Any] = {
+        f"{name}_{axis}": one.number(name) for axis, one in zip("dhw", axes, strict=True) for name in NUMBERS
+    }
+    for name in ("x", "y"):
+        if name in arrays:
+            strides = zip("ncdhw", arrays[name].stride(), arrays[name].shape, strict=True)
+            known |= {f"{name}_{axis}": stride if size > 1 else 0 for axis, stride, size in strides}
+    known |= dict.fromkeys(("border_d", "border_h", "border_w"), 0)
+    known |= {"columns": blocks, "channels": channels, "groups": groups, "all_channels": groups * channels}
+    known |= {"tiles": parts // prod(axis.pace for axis in axes), "plane": batch * groups * channels * parts}
+    known |= {
+        "inputs": filled,
+        "x_group": filled,
+        "w_row": blocks * columns,
+        "w_column": 1,
+        "w_tap": filled * blocks * columns,
+    }
+    known |= {"BLOCK_P": positions, "BLOCK_C": columns, "BLOCK_K": step, "PRECISION": "ieee"}
+    known["programs"] = programs = batch * groups * blocks * parts
+    if "wild" in arrays:  # its programs share the work, should there be any
+        run(kernel, min(programs, 1024), {**known, **arrays}, warps, 1)
+    else:
+        run(kernel, programs, {**known, **arrays}, warps, 3 if filled else 2)
+
+
+def finish(kernel: Any, arrays: dict[str, Any]) -> None:
+    """Combines partial statistics (planes, samples, channels, parts): one program for each sample and channel."""
+    _, batch, channels, parts = arrays["partials"].shape
+    known: dict[str, Any] = {"length": parts, "plane": batch * channels * parts, "BLOCK": 1024}
+    run(kernel, batch * channels, {**known, **arrays}, 4, 1)
+
+
+def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: int) -> None:
+    tensors = [value for value in known.values() if isinstance(value, torch.Tensor)]
+    large = max(tensor.numel() for tensor in tensors) + programs * known.get("BLOCK_P", 1) > 2**31 - 1
+    sums = tl.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else tl.float32
+    known |= {"ACC": sums, "INDEX": tl.int64 if large else tl.int32}
+    arguments = {name: known[name] for name in kernel.arg_names}
+    most = 255 if "wild" in known else {4: 176, 8: 152}.get(warps, 128)  # registers: left alone, ptxas spills a few
+    kernel[(programs,)](**arguments, num_warps=warps, num_stages=stages, maxnreg=most, enable_fp_fusion=True)

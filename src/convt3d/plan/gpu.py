@@ -1,0 +1,289 @@
+"""A GpuPlan: the kernels one pipeline needs on a GPU, from the same passes as on the CPU. Frozen; touches no array.
+
+A value that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.rewrite import Rewritten, simplify
+from ..spec.shapes import ConvAxis, PoolAxis, Shape
+from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
+from .gpu_config import PRECISIONS, Config, Need, choose
+from .gpu_geometry import GpuAxis, gpu_axis
+from .gpu_pieces import Arrays, Piece, mixes, split
+from .passes import Chain, Finish, Op, Pass, Reduce, cut
+from .plan import operand_shapes, output_values
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """A piece with its numbers for given sizes."""
+
+    piece: Piece
+    kind: str  # "dot", "plain", "depthwise" (of the convolution) or "load"
+    axes: tuple[GpuAxis, GpuAxis, GpuAxis]
+    groups: int  # of channels, which have programs of their own
+    channels: int  # output channels of a group
+    inputs: int  # input channels of a group, and what they are filled up to
+    filled: int
+    multiplier: int  # output channels of each input channel, where each has its own
+    pool: AvgPool3d | MaxPool3d | None
+    config: Config
+    need: Need
+    guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
+
+    @property
+    def residues(self) -> int:
+        return prod(axis.pace for axis in self.axes)
+
+    @property
+    def tiles(self) -> int:
+        return -(-prod(axis.count for axis in self.axes) // self.config.positions)
+
+    @property
+    def columns(self) -> int:
+        """Blocks of channels of a group; padded weights have a whole number of them."""
+        return -(-self.channels // self.config.channels)
+
+    @property
+    def programs(self) -> int:
+        return self.piece.shape[0] * self.groups * self.columns * self.tiles * self.residues
+
+    @property
+    def parts(self) -> int:
+        """Partial statistics for each sample and channel."""
+        return self.tiles * self.residues
+
+    @property
+    def weight_strides(self) -> tuple[int, int]:
+        """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
+        each other; all else is stored with outputs next to each other, which suits products without them too."""
+        return (1, self.filled) if self.need.precision != "ieee" else (self.columns * self.config.channels, 1)
+
+    def with_config(self, config: Config) -> GpuKernel:
+        filled = -(-self.inputs // config.inputs) * config.inputs
+        return replace(self, config=config, filled=filled)
+
+    def guard(self) -> GpuKernel:
+        """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
+        # Without a dot, more registers are needed for each output; statistics want the same tiles.
+        positions = self.config.positions // (1 if self.piece.reduce else 2)
+        config = replace(self.config, positions=positions, stages=1)
+        return replace(self, kind="plain", config=config, guarded=True)
+
+
+@dataclass(frozen=True)
+class GpuFinish:
+    """A kernel that combines partial statistics: one program for each sample and group of channels."""
+
+    finish: Finish
+    kind: str  # of the statistics
+    partials: str
+    shape: Shape  # of the value they are of
+    groups: int  # of channels, whose statistics are combined
+    parts: int
+
+
+@dataclass(frozen=True, eq=False)
+class GpuPlan:
+    """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
+
+    asked: Pipeline
+    dtype: DType
+    trace: Trace
+    rewritten: Rewritten
+    simplified: Trace
+    generation: int
+    precision: str
+    wide: bool  # 64-bit offsets
+    steps: tuple[GpuKernel | GpuFinish, ...]
+    stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """As it runs."""
+        return self.rewritten.pipeline
+
+    @property
+    def kernels(self) -> tuple[GpuKernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuKernel))
+
+    @property
+    def finishes(self) -> tuple[GpuFinish, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuFinish))
+
+
+@lru_cache(maxsize=512)
+def gpu_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    generation: int = 80,
+    precision: str = "ieee",
+    wide: bool | None = None,
+    choice: int | None = None,
+) -> GpuPlan:
+    """The plan for input shape `x` (5-D) and operand shapes in slot order.
+
+    64-bit offsets (`wide`) are decided by the sizes if None; `choice` is the number of a configuration in the list of
+    each kernel, the heuristic's if None.
+    """
+    assert precision in PRECISIONS
+    trace = pipeline.trace(x, operands)
+    # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
+    rewritten = simplify(pipeline, dtype, tame=False)
+    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
+    maker = _Maker(rewritten.pipeline, simplified, dtype, generation, precision, choice)
+    maker.run()
+    return GpuPlan(
+        asked=pipeline,
+        dtype=dtype,
+        trace=trace,
+        rewritten=rewritten,
+        simplified=simplified,
+        generation=generation,
+        precision=precision,
+        wide=_needs_wide(maker, simplified) if wide is None else wide,
+        steps=tuple(maker.steps),
+        stored=tuple(maker.arrays.stored.items()),
+    )
+
+
+class _Maker:
+    """Turns passes into kernels."""
+
+    def __init__(
+        self, pipeline: Pipeline, trace: Trace, dtype: DType, generation: int, precision: str, choice: int | None
+    ) -> None:
+        self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
+        self.generation, self.precision, self.choice = generation, precision, choice
+        self.steps: list[GpuKernel | GpuFinish] = []
+        self.arrays = Arrays()
+        self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
+        self.in_output: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        passes = cut(self.pipeline, self.trace)
+        self.in_output = output_values(list(passes), self.trace.output, self.dtype)
+        tensors = {
+            array
+            for one in passes
+            for op in one.ops
+            if isinstance(op, Chain)
+            for link in op.links
+            for array in link.arrays
+        }
+        for one in passes:
+            own = "out" if one.source in self.in_output else one.source
+            source, shape, ops = self.recipes.get(own, (own, one.shape, ()))
+            ops = (*ops, *one.ops)
+            kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
+            kept = tuple(op for op in ops if not isinstance(op, Reduce))
+            dest = one.dest
+            stored = one.finish is None or dest is None or dest in (*self.in_output, *tensors)
+            if not stored and self._in_one_kernel(source, shape, kept):
+                self.recipes[str(dest)] = source, shape, kept
+                dest = None
+            self._make(source, shape, kept, kind, dest)
+            if one.finish is not None and kind is not None:
+                self._finish(one, kind)
+
+    def _finish(self, one: Pass, kind: str) -> None:
+        last = self.steps[-1]
+        assert isinstance(last, GpuKernel)
+        assert one.finish is not None
+        stage, channels = one.finish.stage, last.piece.result[1]
+        groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+        self.steps.append(GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts))
+
+    def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
+        """Whether these steps, from the convolution on, need no array between them."""
+        trial = Arrays()
+        split(self.pipeline, self.trace, source, shape, ops, trial)
+        return not trial.stored
+
+    def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
+        *first, last = split(self.pipeline, self.trace, source, shape, ops, self.arrays)
+        for piece in first:
+            self._add(piece)
+        if dest is not None and dest != "out" and dest not in self.in_output:
+            self.arrays.stored[dest] = last.result
+        partials = None if kind is None else f"partials:{len(self.steps)}"
+        dest = "out" if dest in self.in_output else dest
+        self._add(replace(last, reduce=kind, partials=partials, dest=dest))
+
+    def _add(self, piece: Piece) -> None:
+        kernel = self._kernel(piece)
+        self.steps += [kernel, kernel.guard()] if kernel.kind == "dot" else [kernel]
+
+    def _kernel(self, piece: Piece) -> GpuKernel:
+        stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
+        assert pool is None or isinstance(pool, (MaxPool3d, AvgPool3d))
+        conv_axes: Sequence[ConvAxis | None] = (None,) * 3
+        groups, channels, inputs, multiplier, kind = 1, piece.shape[1], 1, 1, "load"
+        if stage is not None:
+            conv, kernel = self.pipeline.conv, self.trace.operands[stage][0]
+            conv_axes = conv.axes(piece.shape, kernel)
+            groups, channels, inputs = conv.groups, kernel[1], kernel[0] // conv.groups
+            kind = self._kind(inputs, groups)
+            if kind == "depthwise":
+                groups, channels, multiplier = 1, channels * groups, channels
+        pool_axes: Sequence[PoolAxis | None] = (None,) * 3
+        if pool is not None and piece.pool is not None:
+            pool_axes = pool.axes(self.trace.values[piece.pool])
+        d, h, w = (
+            gpu_axis(conv_axis, pool_axis, size, ends)
+            for conv_axis, pool_axis, size, ends in zip(
+                conv_axes, pool_axes, piece.shape[2:], piece.result[2:], strict=True
+            )
+        )
+        whole = any(mixes(link) for link in piece.links)
+        axes = (d, h, w)
+        need = Need(
+            kind,
+            self.dtype,
+            self.precision,
+            channels,
+            inputs,
+            whole,
+            pool is not None,
+            prod(axis.count for axis in axes),
+            prod(axis.pace for axis in axes) * piece.shape[0] * groups,
+        )
+        config = choose(self.generation, need, self.choice)
+        made = GpuKernel(piece, kind, axes, groups, channels, inputs, inputs, multiplier, pool, config, need)
+        return made.with_config(config)
+
+    def _kind(self, inputs: int, groups: int) -> str:
+        if inputs == 1 and groups > 1:
+            return "depthwise"
+        # Blocks of inputs would be filled up with zeros, which only tensor cores multiply at no cost.
+        exact = self.dtype.name == "float32" and self.precision == "ieee"
+        return "plain" if self.dtype.name == "float64" or (exact and inputs < 8) else "dot"
+
+
+def _needs_wide(maker: _Maker, trace: Trace) -> bool:
+    """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
+    conv: ConvTranspose3d = maker.pipeline.conv
+    kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
+    operands = [shape for shapes in trace.operands for shape in shapes]
+    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
+    for kernel in kernels:
+        sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
+        if kernel.piece.conv is not None:
+            batch, _, *space = kernel.piece.shape
+            sizes.append(batch * kernel.groups * kernel.filled * prod(space))
+            sizes += [(axis.kernel + axis.stride) * axis.dilation + axis.stride * axis.stride for axis in kernel.axes]
+            taps = prod(axis.kernel for axis in kernel.axes)
+            sizes.append(taps * conv.groups * kernel.filled * kernel.columns * kernel.config.channels)
+    return max(sizes) > INT32_MAX

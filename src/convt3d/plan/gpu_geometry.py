@@ -1,0 +1,77 @@
+"""Numbers that a GPU kernel needs for one axis, in exact integers; a kernel's code knows no size, stride or window.
+
+Final outputs are p = pace * q + a: position q, residue a. Member j of p's window is output o = jump * p + j - pad of
+the convolution. The pace is such that jump * pace is a multiple of the stride: all positions of a residue then meet the
+same taps, at inputs step * q + a constant (docs/gpu.md has the algebra).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from ..spec.shapes import ConvAxis, PoolAxis
+
+
+@dataclass(frozen=True)
+class GpuAxis:
+    """One axis of one kernel. A kernel without convolution has stride 1, one without pool has window 1 and jump 1."""
+
+    ends: int  # final outputs
+    outs: int  # outputs of the convolution, or values of the source, that windows are cut to
+    size: int  # inputs
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    window: int
+    jump: int
+    pad: int
+
+    @property
+    def pace(self) -> int:
+        return self.stride // gcd(self.stride, self.jump)
+
+    @property
+    def count(self) -> int:
+        """Positions of a residue."""
+        return -(-self.ends // self.pace)
+
+    @property
+    def step(self) -> int:
+        """Inputs from one position to the next."""
+        return self.jump * self.pace // self.stride
+
+    @property
+    def common(self) -> int:
+        return gcd(self.stride, self.dilation)
+
+    @property
+    def hop(self) -> int:
+        """From a tap that meets an output to the next one that does; the input goes back by `back`."""
+        return self.stride // self.common
+
+    @property
+    def back(self) -> int:
+        return self.dilation // self.common
+
+    @property
+    def inverse(self) -> int:
+        """Of dilation / common modulo hop: the first tap of remainder r is (r / common) * inverse mod hop."""
+        return pow(self.back, -1, self.hop) if self.hop > 1 else 0
+
+    def number(self, name: str) -> int:
+        """What a kernel calls `name`; `shift` is the output that position 0 and residue 0 have, seen from tap 0."""
+        return self.padding - self.pad if name == "shift" else int(getattr(self, name))
+
+
+def gpu_axis(conv: ConvAxis | None, pool: PoolAxis | None, size: int, ends: int) -> GpuAxis:
+    """`size` is the source's; a plain walk over it has neither convolution nor pool."""
+    kernel, stride, padding, dilation = (1, 1, 0, 1) if conv is None else _taps(conv)
+    window, jump, pad = (1, 1, 0) if pool is None else (pool.kernel, pool.stride, pool.padding)
+    outs = size if conv is None else conv.out
+    return GpuAxis(ends, outs, size, kernel, stride, padding, dilation, window, jump, pad)
+
+
+def _taps(conv: ConvAxis) -> tuple[int, int, int, int]:
+    return conv.kernel, conv.stride, conv.padding, conv.dilation

@@ -1,0 +1,215 @@
+"""Executes a GpuPlan on torch tensors: prepares input and weights, launches the kernels in order.
+
+CUDA tensors run on their device. With TRITON_INTERPRET=1, set before triton is imported, CPU tensors run through
+Triton's interpreter: the same text, slowly. torch and triton are imported here, when a call needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..emit.triton_code import Argument
+from ..emit.triton_kernel import KernelText
+from ..emit.triton_text import Module, module
+from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPlan, gpu_plan
+from ..plan.gpu_config import generation_of
+from ..spec.dtypes import DTYPES
+from ..spec.pipeline import Pipeline
+from . import gpu_tune
+from .gpu_module import load
+
+Tensor: TypeAlias = Any  # torch may be absent where types are checked
+PLANES = {"sum": 1, "max": 1, "maxexp": 2, "moments": 3}  # numbers of a partial statistic
+
+
+def run(
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    out: Tensor | None = None,
+    precision: str = "ieee",
+    wide: bool | None = None,
+    choice: int | None = None,
+) -> Tensor:
+    """The result for x (B, C, D, H, W) and operands of their normal shapes, in `out` if that is given.
+
+    Raises `plan.gpu.NotOnGpu` for a pipeline without kernels."""
+    import torch
+
+    dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
+    shapes = tuple(tuple(operand.shape) for operand in operands)
+    arrays = [x, *operands] if out is None else [x, *operands, out]
+    if wide is None and any(_last(array) > INT32_MAX for array in arrays):
+        wide = True
+    key = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision, wide
+    if out is None:
+        out = torch.empty(gpu_plan(*key).trace.output, dtype=x.dtype, device=x.device)
+    if x.shape[0] == 0:
+        return out
+    if choice is None and x.is_cuda:
+        choice = gpu_tune.choice(key, lambda number: _seconds(gpu_plan(*key, number), x, operands, out))
+    execute(gpu_plan(*key, choice), x, operands, out)
+    return out
+
+
+def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
+    """Writes the result into `out`, whatever its strides."""
+    import torch
+
+    # The interpreter computes with numpy, which would warn of infinities.
+    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
+        _Run(plan, x, operands, out).run()
+
+
+def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float:
+    from triton.testing import do_bench
+
+    return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+
+
+def _last(array: Tensor) -> int:
+    """Offset of the last element."""
+    return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
+
+
+def _capability(x: Tensor) -> int:
+    import torch
+
+    if not x.is_cuda:
+        return 80
+    major, minor = torch.cuda.get_device_capability(x.device)
+    return int(major * 10 + minor)
+
+
+def launch_options(text: KernelText) -> dict[str, Any]:
+    """What Triton is told beside the arguments. Left alone, ptxas spills a register or two to let one more block in;
+    with a bound a little above that it finds a way without (docs/gpu_report.md shows the outcome)."""
+    exact = dict(text.constexprs).get("PRECISION", "ieee") == "ieee"
+    guard = any(argument.array == "wild" for argument in text.arguments)
+    most = {4: 176, 8: 152}.get(text.warps, 128) if exact and not guard else 255
+    return {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True, "maxnreg": most}
+
+
+class _Run:
+    """One execution: where the arrays of the plan are."""
+
+    def __init__(self, plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
+        import torch
+
+        self.plan, self.x = plan, x
+        self.code: Module = module(plan)
+        self.sums = getattr(torch, plan.dtype.accumulate)
+        self.arrays: dict[str, Tensor] = {"x": x, "out": out}
+        self.arrays |= {f"operand:{at}": operand for at, operand in enumerate(operands)}
+        for name, shape in plan.stored:
+            self.arrays[name] = x.new_empty(shape, dtype=self.sums)
+        if self.code.constants:
+            self.arrays["constants"] = _constants(tuple(map(float.hex, self.code.constants)), self.sums, x.device)
+
+    def run(self) -> None:
+        loaded = load(self.code.text)
+        for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
+            if isinstance(step, GpuKernel):
+                self._prepare(step)
+            else:
+                self._make_statistics(step, text)
+            self._launch(getattr(loaded, text.name), text)
+            if isinstance(step, GpuFinish):
+                del self.arrays[step.partials]
+
+    def _launch(self, function: Any, text: KernelText) -> None:
+        arguments = [self._value(argument) for argument in text.arguments]
+        function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text))
+
+    def _value(self, argument: Argument) -> Any:
+        if argument.array is None:
+            return argument.value
+        array = self.arrays[argument.array]
+        if argument.axis is None:
+            return array
+        axis = "ncdhw".index(argument.axis)
+        return array.stride(axis) if array.shape[axis] > 1 else 0
+
+    def _prepare(self, kernel: GpuKernel) -> None:
+        """Memory for what the kernel writes; the convolution's input and weights as its kernel reads them."""
+        import torch
+
+        piece = kernel.piece
+        if piece.dest is not None and piece.dest.startswith("prepared"):
+            self._make_room(piece.dest, piece.result)
+        if piece.conv is not None:
+            if f"filled:{piece.source}" not in self.arrays:
+                self.arrays[f"filled:{piece.source}"] = _filled(self.arrays[piece.source], kernel)
+            if "weights" not in self.arrays:
+                self.arrays["weights"] = self._weights(kernel, piece.conv)
+            if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
+                self.arrays["wild"] = self.arrays["weights"].isfinite().all().logical_not().to(torch.int32)
+        if piece.reduce is not None:
+            shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
+            self.arrays.setdefault(str(piece.partials), self.x.new_empty(shape, dtype=self.sums))
+
+    def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
+        """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
+        for argument in text.arguments:
+            if argument.array is not None and argument.array.startswith(step.finish.result):
+                self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
+
+    def _make_room(self, name: str, shape: tuple[int, ...]) -> None:
+        """For the convolution's input, which a kernel of its own makes."""
+        reader = next(kernel for kernel in self.plan.kernels if kernel.piece.source == name)
+        if reader.groups == 1:
+            self.arrays[f"filled:{name}"] = _room(self.x, shape, reader)
+            self.arrays[name] = self.arrays[f"filled:{name}"][:, : shape[1]]
+        else:
+            batch, channels, d, h, w = shape
+            self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
+
+    def _weights(self, kernel: GpuKernel, stage: int) -> Tensor:
+        """(groups, taps, inputs, outputs), inputs and outputs filled up with zeros to whole blocks."""
+        slot = next(at for at, slot in enumerate(self.plan.pipeline.slots) if slot.stage == stage)
+        w = self.arrays[f"operand:{slot}"]
+        taps, width = prod(w.shape[2:]), kernel.columns * kernel.config.channels
+        if kernel.kind == "depthwise":
+            packed = w.new_zeros(taps, width)
+            packed[:, : kernel.channels] = w.reshape(kernel.channels, taps).t()
+            return packed
+        packed = w.new_zeros(kernel.groups, taps, kernel.filled, width)
+        if kernel.weight_strides[0] == 1:
+            packed = w.new_zeros(kernel.groups, taps, width, kernel.filled).transpose(2, 3)
+        own = w.reshape(kernel.groups, kernel.inputs, kernel.channels, taps)
+        packed[:, :, : kernel.inputs, : kernel.channels] = own.permute(0, 3, 1, 2)
+        return packed
+
+
+def _filled(x: Tensor, kernel: GpuKernel) -> Tensor:
+    """x in channels-last memory, channels of each group filled up with zeros; x itself if it is such already."""
+    if kernel.filled == kernel.inputs and (x.stride(1) == 1 or x.shape[1] == 1):
+        return x
+    room = _room(x, tuple(x.shape), kernel)
+    if kernel.kind == "depthwise":
+        return room.copy_(x)
+    room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
+        1, (kernel.groups, kernel.inputs)
+    )
+    return room
+
+
+def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
+    """Channels-last memory for such an input."""
+    batch, channels, d, h, w = shape
+    more = kernel.groups * (kernel.filled - kernel.inputs)
+    make = x.new_zeros if more else x.new_empty
+    return make(batch, d, h, w, channels + more).permute(0, 4, 1, 2, 3)
+
+
+@lru_cache(maxsize=256)
+def _constants(values: tuple[str, ...], dtype: Any, device: Any) -> Tensor:
+    """As text, since 0.0 and -0.0 are equal keys; kept, since memory of the device is slow to fill."""
+    import torch
+
+    return torch.tensor([float.fromhex(value) for value in values], dtype=dtype, device=device)

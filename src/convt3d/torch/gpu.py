@@ -1,0 +1,90 @@
+"""The GPU engine on CUDA tensors; what it cannot take goes to stock PyTorch, with one warning for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ..errors import Error
+from ..plan.gpu_pieces import NotOnGpu
+from ..run import gpu
+from ..spec.pipeline import Pipeline
+from . import stock
+from .engine import knows, run_stock
+from .layout import empty, result_format
+from .stock import Tensor
+
+LEAST_CAPABILITY = (8, 0)
+
+
+def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """The result by Triton kernels if they can take the tensors, else by stock PyTorch, which may refuse them too."""
+    reason, refusal = why_not(x, operands), None
+    if reason is None:
+        try:
+            return on_gpu(pipeline, x, operands)
+        except NotOnGpu as why:
+            reason = str(why)
+        except Error as error:
+            reason, refusal = f"the GPU engine refuses its {error.argument}", error
+    return run_stock(operator, pipeline, x, operands, reason, refusal)
+
+
+def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str | None = None) -> Tensor:
+    """CUDA tensors, or CPU tensors where Triton's interpreter is on (run/gpu.py)."""
+    batch, given, unbatched = stock.batched(pipeline, x, operands)
+    trace = pipeline.trace(batch.shape, [tuple(tensor.shape) for tensor in given])
+    normal = [shape for shapes in trace.operands for shape in shapes]
+    vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, normal, strict=True)]
+    out = empty(batch, trace.output, result_format(pipeline, batch, stock.weight_of(pipeline, given)))
+    gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
+    return out[0] if unbatched else out
+
+
+def float32_precision() -> str:
+    """How float32 is multiplied: exactly, unless both of PyTorch's settings allow TensorFloat32, the one for matrix
+    products (which nobody has set by default) and the one for convolutions. "high" asks for three products of
+    TensorFloat32, nearly exact; "medium", and the setting of the backend alone, for one."""
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(matmul, "fp32_precision"):  # torch 2.9
+        allowed = matmul.fp32_precision == "tf32" and conv.conv.fp32_precision != "ieee"
+    else:
+        allowed = matmul.allow_tf32 and conv.allow_tf32
+    return "ieee" if not allowed else "tf32x3" if _legacy_precision() == "high" else "tf32"
+
+
+def _legacy_precision() -> str:
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:  # PyTorch's newer settings are in use
+        return ""
+
+
+def why_not(x: Tensor, operands: Sequence[Tensor]) -> str | None:
+    """Why the kernels cannot take these tensors; words that do not change from call to call."""
+    if not knows(x.dtype):
+        return f"the GPU engine knows no {x.dtype}"
+    for tensor in (x, *operands):
+        if tensor.device != x.device or tensor.layout is not torch.strided:
+            return "the GPU engine takes strided tensors on one device"
+        if tensor.dtype is not x.dtype:
+            return f"its tensors are of different types, {x.dtype} and {tensor.dtype}"
+    return _why_no_triton() or (_why_not_device(x.device) if x.is_cuda else None)
+
+
+@lru_cache(maxsize=1)
+def _why_no_triton() -> str | None:
+    return None if find_spec("triton") else "the GPU engine needs triton, which is not installed"
+
+
+@lru_cache(maxsize=64)
+def _why_not_device(device: Any) -> str | None:
+    if torch.version.hip is not None:
+        return "the GPU engine is made for NVIDIA devices"
+    if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+        return "the GPU engine needs compute capability 8.0"
+    return None

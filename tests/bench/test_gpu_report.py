@@ -1,0 +1,138 @@
+"""The compile report: what counts as a fault, what is counted, and that the committed one is what compiles here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import astuple, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from convt3d.bench import gpu_report
+from convt3d.bench.gpu_report import Job, Row
+from convt3d.plan.gpu_config import GENERATIONS, Config
+from convt3d.run.gpu_compile import Facts
+from convt3d.spec.problems import PROBLEMS
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = (ROOT / "docs" / "gpu_report.md").read_text(encoding="utf-8")
+NORM = "conv-transpose3d-layernorm-gelu-scaling"
+WGMMA = {"wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16": 2}
+GOOD = Row(
+    Job(NORM, "float16", 90),
+    "conv",
+    "dot",
+    Config(128, 64, 32, 8, 4),
+    Facts(96, 0, 49152, 0, WGMMA, {128: 9}, {}, 1000, 8),
+)
+
+
+def changed(**facts: object) -> Row:
+    return replace(GOOD, facts=replace(GOOD.facts, **facts))
+
+
+def test_a_good_kernel_has_no_fault() -> None:
+    assert gpu_report.faults(GOOD) == []
+    assert gpu_report.line(GOOD).endswith("| 128x64x32 | 8, 4 | 96 | 0 | 48 KiB | wgmma | 100% | 2, 25%, registers |")
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        pytest.param(changed(spills=3), "3 spills", id="spills"),
+        pytest.param(changed(shared=300 * 1024), "no block fits: shared memory", id="too-much-shared-memory"),
+        pytest.param(changed(tensor={}), "tensor cores: none", id="no-tensor-cores"),
+        pytest.param(changed(tensor={"mma.sync.x": 4}), "tensor cores: ('mma',)", id="those-of-an-older-generation"),
+        pytest.param(changed(loads={32: 36}), "only 0% of a tile", id="narrow-loads"),
+        pytest.param(
+            replace(GOOD, job=Job(NORM, "float32", 90)), "instead of none", id="tensor-cores-where-ieee-is-asked-for"
+        ),
+    ],
+)
+def test_faults_are_told(row: Row, words: str) -> None:
+    (fault,) = gpu_report.faults(row)
+    assert words in fault
+
+
+def test_every_problem_type_and_generation_is_compiled() -> None:
+    jobs = gpu_report.jobs()
+    assert len(jobs) == len(set(jobs)) == len(PROBLEMS) * 6 * 3
+    for job in jobs:  # and is in the report, by its type and generation
+        section = REPORT.partition(f"## {job.slug}\n")[2].partition("\n## ")[0]
+        assert f" | {job.arithmetic} | {job.generation} | " in section
+
+
+def test_bytes_of_the_plain_convolution() -> None:
+    """(8, 48, 96^3) to (8, 24, 98^3) in float16: input and output once at least; the copy of the input beside that."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    found = gpu_report.traffic(Job("conv-transpose-3d-asym-input-sq-kernel", "float16", 80))
+    x, y, w = 8 * 48 * 96**3 * 2, 8 * 24 * 98**3 * 2, 48 * 24 * 27 * 2
+    packed = 48 * 32 * 27 * 2
+    assert found.least == x + y + w
+    assert found.moved == 3 * x + 3 * packed + y
+    assert found.extra == x + packed
+
+
+COMPILE = """
+import json, sys
+from convt3d.bench.gpu_report import Job, faults, line, rows_of
+for job in json.loads(sys.argv[1]):
+    for row in rows_of(Job(*job)):
+        print(json.dumps([line(row), faults(row)]))
+"""
+
+
+def compiled(*jobs: Job) -> list[tuple[str, list[str]]]:
+    """Lines and faults of these plans, from a process without Triton's interpreter."""
+    if not importlib.util.find_spec("triton"):
+        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, json.dumps([astuple(job) for job in jobs])],
+        env={**environment, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def assert_faultless(rows: list[tuple[str, list[str]]]) -> None:
+    assert rows
+    assert [fault for _, faults in rows for fault in faults] == []
+
+
+def assert_reported(rows: list[tuple[str, list[str]]]) -> None:
+    if f"with triton {version('triton')};" in REPORT:  # another one may use other registers
+        assert [line for line, _ in rows if line not in REPORT] == []
+
+
+def test_some_kernels_compile_as_reported() -> None:
+    rows = compiled(Job(NORM, "float16", 80), Job(NORM, "bfloat16", 90), Job(NORM, "float16", 100))
+    assert_faultless(rows)
+    assert_reported(rows)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_all_kernels_compile_as_reported(slug: str, generation: int) -> None:
+    rows = compiled(*(job for job in gpu_report.jobs() if (job.slug, job.generation) == (slug, generation)))
+    assert_faultless(rows)
+    assert_reported(rows)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_other_configurations_compile(slug: str, generation: int) -> None:
+    jobs = [job for job in gpu_report.other_jobs() if (job.slug, job.generation) == (slug, generation)]
+    assert_faultless(compiled(*jobs))

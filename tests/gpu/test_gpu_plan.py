@@ -1,0 +1,153 @@
+"""What a GpuPlan decides from sizes and types alone: kernels, memory, offsets, configurations."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+import pytest
+
+import convt3d as ct
+from convt3d.emit.triton_chain import LINES
+from convt3d.emit.triton_text import module, module_text
+from convt3d.plan.gpu import GpuKernel, gpu_plan
+from convt3d.plan.gpu_config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Need, configurations
+from convt3d.plan.gpu_geometry import GpuAxis
+from convt3d.plan.passes import Affine
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.problems import PROBLEMS
+from convt3d.spec.reference import MEANINGS
+
+CONV = ct.ConvTranspose3d
+SLUGS = list(PROBLEMS)
+
+
+def plan(
+    pipeline: Pipeline, x: tuple[int, ...], kernel: tuple[int, ...], dtype: str = "float32", **options: Any
+) -> Any:
+    return gpu_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES[dtype], **options)
+
+
+def of_problem(slug: str, dtype: str, **options: Any) -> Any:
+    problem = PROBLEMS[slug]
+    shapes = problem.shapes(problem.benchmark)
+    return plan(problem.pipeline(problem.benchmark), shapes["input"], shapes["kernel"], dtype, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("slug", SLUGS)
+def test_the_operators_keep_nothing_of_full_size(slug: str, dtype: str) -> None:
+    made = of_problem(slug, dtype)
+    assert made.stored == ()
+    assert not made.wide
+    convolutions = [kernel for kernel in made.kernels if kernel.piece.conv is not None and not kernel.guarded]
+    softmax_again = "softmax" in slug and dtype in ("float16", "bfloat16")  # the output could not hold the sums' type
+    assert len(convolutions) == (2 if softmax_again else 1)
+    partials = sum(step.shape[0] * step.shape[1] * step.parts for step in made.finishes)
+    assert partials * 4 <= prod(made.trace.output) / 16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_text_does_not_depend_on_sizes_or_numbers(dtype: str) -> None:
+    """One compilation serves all strides, windows and scalars of a structure."""
+    texts = set()
+    for stride, pad, size, scale in ((1, 0, 9, 0.5), (2, 1, 40, 1.0), (3, 2, 33, -2.0)):
+        pipe = Pipeline(CONV(stride, pad), ct.MaxPool3d(stride + 1), ct.Multiply(scale))
+        texts.add(module_text(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)))
+    assert len(texts) == 1
+
+
+def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
+    """The convolution's own output may be as large as it likes: it is never stored."""
+    pooled = Pipeline(CONV(2), ct.MaxPool3d(8))
+    assert not plan(pooled, (1, 8, 128, 512, 512), (8, 64, 2, 2, 2)).wide
+    assert plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 8, 2, 2, 2)).wide  # 2^31 outputs
+    assert not plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
+    assert plan(Pipeline(CONV(1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
+    assert plan(Pipeline(CONV(2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)).wide  # square of the stride, for the taps
+    text = module_text(plan(Pipeline(CONV(2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
+    assert "int64" not in text
+
+
+def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() -> None:
+    in_output = plan(Pipeline(CONV(2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
+    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == ["x", "out"]
+    again = plan(Pipeline(CONV(2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
+    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, "out"]
+    assert again.stored == in_output.stored == ()
+
+
+def test_what_needs_memory_says_so() -> None:
+    made = plan(Pipeline(CONV(2, groups=2), ct.LayerNorm()), (1, 16, 4, 4, 4), (16, 8, 2, 2, 2))
+    assert [shape for _, shape in made.stored] == [(1, 16, 8, 8, 8)]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["dot", "plain", "depthwise", "load"])
+def test_there_is_a_tile_for_every_need(generation: int, dtype: str, kind: str) -> None:
+    """Enough threads for the registers, at most 1024 of them, and stages that fit the shared memory (in bytes)."""
+    if kind == "dot" and dtype == "float64":
+        return
+    shared = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}[generation]
+    for pooled in (False, True):
+        most = MOST_LOADED if kind == "load" else MOST_POOLED if pooled else MOST_CHANNELS
+        for channels in (1, 3, 16, 17, 64, 100, most):
+            for precision in ("ieee", "tf32", "tf32x3"):
+                for inputs in (1, 3, 16, 40, 48, 320):
+                    need = Need(kind, DTYPES[dtype], precision, channels, inputs, True, pooled, 1000, 8)
+                    tiles = configurations(generation, need)
+                    assert tiles
+                    assert len(tiles) == len(set(tiles))
+                    for tile in tiles:
+                        assert tile.channels >= channels
+                        assert 4 <= tile.warps <= 16
+                        assert tile.warps & (tile.warps - 1) == 0
+                        bytes_ = (tile.positions + tile.channels) * tile.inputs * DTYPES[dtype].itemsize
+                        assert kind != "dot" or bytes_ * tile.stages <= shared
+
+
+def test_small_problems_get_more_programs_and_large_ones_larger_tiles() -> None:
+    pipe = Pipeline(CONV(2))
+    small, large = (plan(pipe, (1, 32, n, n, n), (32, 64, 3, 3, 3)).kernels[0] for n in (8, 64))
+    assert small.config.positions < large.config.positions
+    assert small == plan(pipe, (1, 32, 8, 8, 8), (32, 64, 3, 3, 3)).kernels[0]
+
+
+@pytest.mark.parametrize("jump", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("dilation", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 6])
+def test_taps_of_an_axis(stride: int, dilation: int, jump: int) -> None:
+    """The progression a kernel walks is what the definition says: o + padding = i * stride + k * dilation."""
+    axis = GpuAxis(20, 60, 30, 5, stride, 2, dilation, 3, jump, 1)
+    for p in range(axis.ends):
+        q, a = divmod(p, axis.pace)
+        for j in range(axis.window):
+            o = jump * p + j - axis.pad
+            wanted = {(k, (o + 2 - k * dilation) // stride) for k in range(5) if (o + 2 - k * dilation) % stride == 0}
+            at = a * jump + j + axis.number("shift")
+            rest, common = at % stride, gcd(stride, dilation)
+            first = rest // common * axis.inverse % axis.hop
+            met = rest % common == 0
+            taps = range(first, 5, axis.hop) if met else ()
+            start = (at - first * dilation) // stride
+            assert {(k, axis.step * q + start - n * axis.back) for n, k in enumerate(taps)} == wanted
+
+
+def test_every_stage_has_lines_or_is_part_of_the_kernel_itself() -> None:
+    """But a norm along the width, all stages have a way to run."""
+    frame = {CONV, ct.MaxPool3d, ct.AvgPool3d, ct.GroupNorm, ct.InstanceNorm}
+    assert set(LINES) - {Affine} == set(MEANINGS) - frame
+
+
+def test_modules_list_their_arguments() -> None:
+    made = of_problem("conv-transpose3d-avgpool-clamp-softmax-multiply", "float32")
+    code = module(made)
+    compile(code.text, "kernels.py", "exec")
+    assert len(code.kernels) == len(made.steps)
+    for step, kernel in zip(made.steps, code.kernels, strict=True):
+        head = kernel.text.partition('"""')[0]
+        assert all(argument.name in head for argument in kernel.arguments)
+        assert not isinstance(step, GpuKernel) or kernel.grid <= step.programs
+    assert set(code.constants) == {0.0, 1.0}

@@ -1,0 +1,260 @@
+"""Triton kernels, run by Triton's interpreter, against the float64 meaning: parameters, borders, stages, types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+from helpers.data import sprinkled  # noqa: E402
+from helpers.draws import drawn  # noqa: E402
+from helpers.gpu import INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
+
+import convt3d as ct  # noqa: E402
+from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
+from convt3d.run.gpu import run  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.problems import PROBLEMS  # noqa: E402
+
+CONV = ct.ConvTranspose3d
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+# name -> stages, x, kernel, dtype
+CONVOLUTIONS: dict[str, Any] = {
+    "phases of unequal strides": ([CONV((1, 2, 3), 1)], (2, 9, 3, 4, 5), (9, 5, 3, 3, 4), "float32"),
+    "taps a stride and a dilation share": ([CONV(4, 3, 1, 1, 6)], (1, 8, 3, 1, 2), (8, 5, 3, 2, 4), "float32"),
+    "dilation beyond the stride": ([CONV((2, 3, 1), 0, 0, 1, (3, 2, 4))], (1, 8, 2, 3, 2), (8, 3, 3, 2, 2), "float64"),
+    "outputs without taps": ([CONV((3, 2, 4), 0, (2, 1, 3), bias=True)], (1, 8, 2, 3, 2), (8, 3, 1, 1, 2), "float32"),
+    "size-1 and prime axes": ([CONV((2, 1, 1), 1, (1, 0, 0))], (1, 8, 1, 7, 1), (8, 3, 3, 3, 3), "bfloat16"),
+    "padding that cuts whole inputs off": ([CONV(2, (4, 3, 2))], (1, 8, 5, 4, 5), (8, 3, 4, 3, 3), "float16"),
+    "several blocks of outputs and inputs": ([CONV(2, 1, bias=True)], (1, 40, 2, 2, 3), (40, 70, 3, 3, 3), "float16"),
+    "few input channels": ([CONV(2, 1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "float32"),
+    "few input channels on tensor cores": ([CONV(2, 1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "bfloat16"),
+    "groups": ([CONV((2, 1, 2), 1, bias=True, groups=3)], (2, 27, 2, 3, 4), (27, 5, 2, 3, 3), "float32"),
+    "groups of float64": ([CONV(2, 1, groups=2)], (1, 6, 2, 3, 2), (6, 5, 2, 3, 3), "float64"),
+    "depthwise": ([CONV(2, 1, 1, 6, bias=True)], (2, 6, 3, 4, 3), (6, 1, 3, 3, 3), "float32"),
+    "depthwise, several outputs each": ([CONV((3, 1, 2), 1, 0, 5)], (1, 5, 2, 3, 4), (5, 3, 3, 3, 3), "bfloat16"),
+    "one channel": ([CONV(2)], (1, 1, 2, 3, 2), (1, 1, 2, 2, 2), "float16"),
+}
+MAXPOOL, AVGPOOL = ct.MaxPool3d, ct.AvgPool3d
+CHAINS: dict[str, Any] = {
+    "windows that overlap": ([CONV(2, 1), MAXPOOL((3, 2, 3), (1, 2, 2))], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32"),
+    "padded windows, cut at the end": (
+        [CONV((2, 3, 1), 1), MAXPOOL((2, 3, 3), (3, 2, 2), (1, 1, 1), True)],
+        (1, 8, 2, 2, 3), (8, 5, 3, 3, 3), "float16",
+    ),
+    "averages that count padding": (
+        [CONV(2, 1), ct.ReLU(), AVGPOOL(3, 2, 1, ceil_mode=True)], (1, 8, 2, 3, 2), (8, 5, 3, 3, 3), "float32",
+    ),
+    "averages that do not": (
+        [CONV((3, 2, 2), 1), AVGPOOL((3, 2, 2), (2, 3, 1), (1, 1, 0), True, False)],
+        (1, 2, 2, 2, 2), (2, 5, 3, 3, 3), "float64",
+    ),
+    "a pool after a channel sum": (
+        [CONV(2, 1), ct.Sum(), AVGPOOL(2), ct.Add("channel")], (1, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
+    ),
+    "two pools that do not merge": (
+        [CONV(2, 1), MAXPOOL(2), ct.Tanh(), AVGPOOL(2), ct.Mish()], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32",
+    ),
+    "channel stages in a row": (
+        [CONV(2, bias=True), ct.LayerNorm(affine=True), ct.Softmax(), ct.Keep("y"), ct.SiLU(), ct.Multiply("y"),
+         ct.LogSumExp()],
+        (2, 9, 2, 2, 3), (9, 11, 2, 2, 2), "float32",
+    ),
+    "channel stage of groups": (
+        [CONV(2, groups=2), ct.LayerNorm(), ct.GELU("tanh")], (1, 18, 2, 2, 2), (18, 5, 2, 2, 2), "float16",
+    ),
+    "channel stage of a depthwise convolution": (
+        [CONV(2, groups=6), ct.LayerNorm(), ct.Max()], (1, 6, 2, 2, 2), (6, 1, 3, 3, 3), "bfloat16",
+    ),
+    "more channels than a program holds": (
+        [CONV(), ct.LayerNorm(), MAXPOOL((1, 1, 2))], (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
+    ),
+    "a skip connection and a batch norm": (
+        [CONV(2), ct.BatchNorm(affine=True), ct.PReLU(), ct.Add("tensor"), ct.HardSwish()],
+        (2, 8, 2, 2, 3), (8, 5, 2, 2, 2), "float32",
+    ),
+    "the input again": ([CONV(), ct.Add("x"), ct.Softplus(2.0, 3.0)], (1, 8, 2, 3, 3), (8, 8, 1, 1, 1), "float64"),
+    "stages before the convolution": (
+        [ct.Add("channel"), MAXPOOL(3, 2, 1), ct.LayerNorm(), CONV(2, groups=3), ct.Sigmoid()],
+        (1, 6, 5, 4, 3), (6, 2, 2, 2, 2), "float16",
+    ),
+    "a norm over space, computed again": (
+        [CONV(2, 1), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1), MAXPOOL(2)],
+        (2, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
+    ),
+    "a norm over space, kept in the output": (
+        [CONV(2, 1), ct.GroupNorm(2, affine=True), ct.Softmax("spatial")], (2, 8, 2, 3, 3), (8, 6, 3, 3, 3), "float32",
+    ),
+    "a norm over space of 16 bits": (
+        [CONV(2, 1), ct.GroupNorm(3), ct.Softmax("spatial"), ct.Multiply(30.0)],
+        (1, 8, 2, 3, 3), (8, 6, 3, 3, 3), "bfloat16",
+    ),
+    "reductions over space": (
+        [CONV(2, 1, groups=2), ct.LogSumExp("spatial"), ct.Softmax(), ct.Multiply(3.0)],
+        (2, 16, 2, 3, 3), (16, 3, 3, 3, 3), "float32",
+    ),
+    "a maximum over space, used again": (
+        [CONV(2), ct.Keep("y"), ct.Max("spatial"), ct.Subtract("y"), ct.Exp()],
+        (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
+    ),
+    "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CONVOLUTIONS, *CHAINS])
+def test_equals_the_meaning(name: str) -> None:
+    stages, x, kernel, dtype = {**CONVOLUTIONS, **CHAINS}[name]
+    gpu_case(Pipeline(*stages), x, kernel, dtype).check()
+
+
+SMALL = {
+    "conv-transpose-3d-asym-input-sq-kernel": ((1, 24, 2, 3, 5), (24, 7, 3, 3, 3)),
+    "conv-transpose3d-max-max-sum": ((1, 9, 3, 3, 3), (9, 5, 2, 2, 2)),
+    "conv-transpose3d-sum-layernorm-avgpool-gelu": ((2, 9, 2, 3, 4), (9, 12, 3, 3, 3)),
+    "conv-transpose3d-avgpool-clamp-softmax-multiply": ((2, 9, 4, 5, 6), (9, 12, 3, 3, 3)),
+    "conv-transpose3d-layernorm-gelu-scaling": ((1, 9, 2, 3, 4), (9, 12, 4, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("slug", SMALL)
+def test_the_five_operators(slug: str, dtype: str) -> None:
+    problem = PROBLEMS[slug]
+    small = 0 if "max-max" in slug else 1  # more would leave too little of a small volume
+    pipeline = problem.pipeline({**problem.sample, **{f"padding_{axis}": small for axis in "dhw"}})
+    (batch, inputs, *space), (_, *kernel) = SMALL[slug]
+    inputs = 2 if dtype == "float64" else inputs  # which its kernel takes one by one
+    gpu_case(pipeline, (batch, inputs, *space), (inputs, *kernel), dtype).check()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_drawn_pipelines(seed: int) -> None:
+    """Any stages in any order; one in twenty has no kernels and says so."""
+    rng, dtype = np.random.default_rng(1000 + seed), DTYPES[seed % 4]
+    while True:
+        case = drawn(rng, dtype)
+        values = case.pipeline.trace(case.x.shape, [operand.shape for operand in case.operands]).values
+        pools = sum(isinstance(stage, (MAXPOOL, AVGPOOL)) for stage in case.pipeline.stages)
+        row_norm = any(getattr(stage, "over", "") == "width" for stage in case.pipeline.stages)
+        if max(map(np.prod, values)) < (500 if pools else 3_000) and not row_norm:
+            break
+    on_gpu(case).check()
+
+
+def test_a_norm_along_the_width_has_no_kernel() -> None:
+    with pytest.raises(NotOnGpu, match="along the width"):
+        gpu_case(Pipeline(CONV(2), ct.LayerNorm("width")), (1, 2, 2, 2, 2), (2, 2, 2, 2, 2)).run()
+
+
+# --- numbers that are not finite --------------------------------------------------------------------------------------
+
+BAD = {"input": 0, "weights": 1}
+
+
+@pytest.mark.parametrize("where", BAD)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("groups", [1, 8], ids=["dense", "depthwise"])
+def test_nan_and_infinity_stay_in_reach_of_their_taps(where: str, dtype: str, groups: int, rng: Any) -> None:
+    """A dot multiplies the zeros around the input with an infinite weight; the answer must not show it."""
+    channels = 2 if dtype == "float64" else 8  # which its kernel takes one by one
+    conv = CONV((2, 1, 1), (0, 1, 0), groups=min(groups, channels))  # taps leave the input on all sides
+    case = gpu_case(Pipeline(conv, ct.ReLU()), (1, channels, 3, 3, 3), (channels, 2, 3, 3, 3), dtype)
+    special = (np.nan, np.inf, -np.inf)
+    arrays = [case.dtype.widen(case.x), case.dtype.widen(case.operands[0])]
+    arrays[BAD[where]] = sprinkled(rng, arrays[BAD[where]], special)
+    x, w = map(case.dtype.narrow, arrays)
+    GpuCase(case.pipeline, case.dtype, x, (w,)).check()
+
+
+@pytest.mark.parametrize("stages", [
+    (CONV(2, 1), ct.MaxPool3d(2), ct.Clamp(-1.0, 1.0)),
+    (CONV(2, 1), ct.Softmax("spatial")),
+    (CONV(2, 1), ct.Clamp(-1.0, 1.0), ct.Softmax("spatial")),
+    (CONV(2, 1), ct.LayerNorm(), ct.Max()),
+    (CONV(2, 1), ct.LogSumExp("spatial")),
+], ids=lambda stages: "-".join(stage.name for stage in stages))  # fmt: skip
+def test_nan_and_infinity_travel_through_stages(stages: Any, rng: Any) -> None:
+    case = gpu_case(Pipeline(*stages), (2, 8, 3, 3, 3), (8, 2, 3, 3, 3))
+    case.x[0, 0, 1, 1, 1], case.x[0, 3, 2, 0, 0] = np.nan, np.inf
+    case.check()
+
+
+def test_a_negative_zero_is_not_taken_for_a_zero() -> None:
+    case = gpu_case(Pipeline(CONV(), ct.Exp(), ct.Divide(0.0)), (1, 1, 1, 1, 2), (1, 1, 1, 1, 1))
+    assert np.isposinf(case.run()).all()
+    other = GpuCase(Pipeline(CONV(), ct.Exp(), ct.Divide(-0.0)), case.dtype, case.x, case.operands)
+    assert np.isneginf(other.run()).all()
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_channels_last_and_strided_tensors(dtype: str) -> None:
+    """Input and output in other memory: the same bits."""
+    case = gpu_case(Pipeline(CONV(2, 1), ct.GELU()), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype)
+    expected = case.run()
+    x, operands = case.tensors()
+    room = torch.full([2 * size for size in case.output], torch.nan, dtype=x.dtype, device=x.device)
+    out = room[::2, 1::2, ::2, ::2, 1::2]
+    got = run(case.pipeline, x.to(memory_format=torch.channels_last_3d), operands, out, choice=0)
+    assert np.array_equal(stored(got.contiguous()), expected)
+    assert int(room.isnan().sum()) == room.numel() - out.numel()  # nothing beside it is written
+
+
+def test_other_configurations_give_the_same() -> None:
+    pipeline = Pipeline(CONV(2, 1, bias=True), ct.Softmax("spatial"), ct.Multiply("channel"))
+    case = gpu_case(pipeline, (1, 20, 2, 2, 3), (20, 70, 1, 2, 1), "float16")
+    expected = case.dtype.widen(case.run())
+    got = case.dtype.widen(case.run(choice=None))
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["phases of unequal strides", "groups", "stages before the convolution"])
+def test_64_bit_offsets_give_the_same_bits(name: str) -> None:
+    stages, x, kernel, dtype = {**CONVOLUTIONS, **CHAINS}[name]
+    case = gpu_case(Pipeline(*stages), x, kernel, dtype)
+    assert np.array_equal(case.run(wide=True), case.run(wide=False))
+
+
+def test_64_bit_offsets_with_infinite_weights() -> None:
+    case = gpu_case(Pipeline(CONV(2)), (1, 8, 1, 2, 2), (8, 3, 1, 3, 2))
+    case.operands[0][3, 1, 0, 2, 1] = np.inf
+    got = case.run(wide=True)
+    np.testing.assert_array_equal(got, case.run(wide=False))
+    assert np.isinf(got).any()
+    assert not np.isnan(got).any()
+
+
+def test_offsets_beyond_32_bits() -> None:
+    """A sample of the input lies 2^31 numbers away from the other: decided by the strides of what is given."""
+    case = gpu_case(Pipeline(CONV(2)), (2, 8, 1, 2, 2), (8, 3, 1, 2, 2), "float16")
+    x, operands = case.tensors()
+    room = torch.empty(2**31 + 64, dtype=torch.float16, device=x.device)  # never touched but where x is
+    far = room.as_strided(x.shape, (2**31, 1, 32, 16, 8))
+    far.copy_(x)
+    got = run(case.pipeline, far, operands, choice=0)
+    assert np.array_equal(stored(got), case.run())
+
+
+def test_an_empty_batch() -> None:
+    got = run(Pipeline(CONV(2)), torch.empty(0, 3, 2, 2, 2), [torch.empty(3, 4, 2, 2, 2)])
+    assert got.shape == (0, 4, 4, 4, 4)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_other_precisions_run(precision: str) -> None:
+    """The interpreter multiplies exactly whatever is asked; compilation is tested apart."""
+    case = gpu_case(Pipeline(CONV(2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
+    close = 1e-6 if INTERPRETED or precision == "tf32x3" else 1e-2
+    np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=10 * close, atol=close)
+
+
+def test_tensors_share_memory_with_arrays() -> None:
+    """What the cases rely on: a tensor of bfloat16 is the array's own bits."""
+    array = np.array([0x3F80], np.uint16)
+    assert tensor(array, "bfloat16").item() == 1.0

@@ -1,0 +1,150 @@
+"""Exported files: the judge passes each of them through Triton's interpreter, and each stands alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convt3d.judge.export import export
+from convt3d.spec.problems import PROBLEMS
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"conv-transpose3d-max-max-sum": "longest-tails"}  # its windows have 216 members, few of which meet a tap here
+ALONE = {"dataclasses", "math", "os", "torch", "triton"}
+
+
+def exported(slug: str) -> str:
+    if not importlib.util.find_spec("triton"):
+        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
+    return export(PROBLEMS[slug], "triton")
+
+
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_the_judge_passes_it(judge, slug: str) -> None:
+    judgement = judge(exported(slug), slug, cases=(QUICK.get(slug, "sample"),), limit=300, start=240)
+    assert judgement.verdict.word == "passed", judgement
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])  # the interpreter cuts bfloat16 off
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_the_judge_passes_it_on_all_cases(judge, slug: str, dtype: str) -> None:
+    judgement = judge(exported(slug), slug, dtype=dtype, limit=600, start=240)
+    assert judgement.verdict.word == "passed", judgement
+
+
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_it_stands_alone(slug: str) -> None:
+    """It imports torch, triton and little of the standard library, and its first line names the problem."""
+    text = export(PROBLEMS[slug], "triton")
+    assert text.startswith(f"# convt3d problem: {slug}\n")
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module))
+    assert {"torch", "triton"} <= found <= ALONE
+
+
+WILD = """
+import sys, torch
+import numpy as np
+from convt3d import problems
+from convt3d.spec.problems import PROBLEMS
+import exported
+problem = PROBLEMS[sys.argv[1]]
+values = problem.sample
+made = problem.make_inputs(values, np.random.default_rng(3))
+arrays = {name: array.astype(np.float32) for name, array in made.items()}
+arrays["kernel"][0, 0, 0, 0, 0], arrays["kernel"][-1, -1, -1, -1, -1] = np.nan, np.inf
+output = np.full(problem.shapes(values)["output"], 7, np.float32)
+result = torch.full(output.shape, 7.0)
+names = ("input", *problem.operand_names)
+problems[problem.slug].solution(*(arrays[name] for name in names), output, *values.values())
+exported.solution(*(torch.from_numpy(arrays[name]) for name in names), result, *values.values())
+assert np.isnan(output).any() and np.isfinite(output).any()
+np.testing.assert_allclose(result.numpy(), output, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    """Taps beside the input are zeros for a dot, and zero times NaN would show at the border."""
+    slug = "conv-transpose-3d-asym-input-sq-kernel"
+    (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
+    path = os.pathsep.join(map(str, (ROOT / "src", tmp_path)))
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", WILD, slug], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+COMPILE = """
+import sys, torch
+from triton.runtime.jit import JITFunction
+from convt3d.run.gpu_compile import compile_kernel
+from convt3d.spec.problems import PROBLEMS
+import exported
+
+TYPES = {"float16": "*fp16", "float32": "*fp32", "float64": "*fp64", "int32": "*i32"}
+problem, kind, calls = PROBLEMS[sys.argv[1]], getattr(torch, sys.argv[2]), []
+
+
+class Noted:
+    def __init__(self, kernel):
+        self.kernel, self.arg_names = kernel, kernel.arg_names
+
+    def __getitem__(self, grid):
+        return lambda **given: calls.append((self.kernel, given))
+
+
+kernels = {name: value for name, value in vars(exported).items() if isinstance(value, JITFunction)}
+vars(exported).update({name: Noted(kernel) for name, kernel in kernels.items()})
+shapes = problem.shapes(problem.benchmark)
+tensors = [torch.empty(shapes[n], dtype=kind, device="meta") for n in ("input", *problem.operand_names, "output")]
+exported.solution(*tensors, *problem.benchmark.values())
+vars(exported).update(kernels)
+for kernel, given in calls:
+    constant = {p.name for p in kernel.params if p.is_constexpr}
+    options = {name: value for name, value in given.items() if name not in kernel.arg_names}
+    given = {name: value for name, value in given.items() if name in kernel.arg_names}
+    pointers = {n: TYPES[str(v.dtype)[6:]] for n, v in given.items() if isinstance(v, torch.Tensor)}
+    constants = {n: v for n, v in given.items() if n in constant or (n not in pointers and v == 1)}
+    numbers = [n for n in given if n not in pointers and n not in constants]
+    aligned = frozenset([*pointers, *(n for n in numbers if given[n] % 16 == 0)])
+    types = {**pointers, **dict.fromkeys(numbers, "i32")}
+    facts = compile_kernel(kernel, 90, types, constants, aligned, options)
+    print(kernel.__name__, facts.spills, *facts.tensor_kinds)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_it_compiles_for_a_gpu(tmp_path: Path, slug: str, dtype: str) -> None:
+    """At the benchmark's shapes for sm_90: no spills, and tensor cores for float16."""
+    (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, slug, dtype],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row for row in rows if row[1] != "0"] == []
+    wanted = {"float16": ["wgmma"], "float32": [], "float64": ["mma"]}[dtype]
+    products = [row[2:] for row in rows if row[0].startswith("conv") and "guard" not in row[0]]
+    assert products
+    assert all(kinds == wanted for kinds in products)

@@ -1,0 +1,53 @@
+"""Compiles every GPU kernel of the five operators and writes docs/gpu_report.md; needs triton, and no GPU.
+
+    python tools/gpu_report.py [--output FILE] [--processes 2] [--all]
+
+Exit code 1 if a kernel spills, leaves tensor cores idle or loads its tiles in small pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from convt3d.bench import gpu_report
+from convt3d.bench.record import version
+
+REPORT = Path(__file__).resolve().parents[1] / "docs" / "gpu_report.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=REPORT)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--all", action="store_true", help="compile other configurations too, and tell their faults")
+    args = parser.parse_args()
+    os.environ.pop("TRITON_INTERPRET", None)  # the interpreter's functions cannot be compiled
+    jobs = gpu_report.jobs() + (gpu_report.other_jobs() if args.all else [])
+    begun = time.monotonic()
+    rows: dict[gpu_report.Job, list[gpu_report.Row]] = {}
+    wrong = 0
+    with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(gpu_report.rows_of, job): job for job in jobs}
+        for done in as_completed(waiting):
+            rows[waiting[done]] = done.result()
+            for row in done.result():
+                for fault in gpu_report.faults(row):
+                    wrong += 1
+                    print(f"\n{gpu_report.line(row)}: {fault}", flush=True)
+            spent = time.monotonic() - begun
+            print(f"\r{len(rows)} of {len(jobs)} plans, {spent:.0f} s ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    found = [row for job in gpu_report.jobs() for row in rows[job]]
+    args.output.write_text(gpu_report.report(found, version("triton")) + "\n", encoding="utf-8")
+    print(f"{len(found)} kernels, {wrong} faults; wrote {args.output}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
