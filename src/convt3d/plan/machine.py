@@ -63,6 +63,7 @@ class Machine:
     l1d: int
     l2: int
     l3: int  # bytes, shared by all cores; 0 when there is none
+    cores: int  # of the whole machine, whatever part of it this process may use: bits must not depend on that
     threads: int = field(compare=False)
 
     def __hash__(self) -> int:
@@ -125,6 +126,7 @@ def _detect(asked: str) -> Machine:
         l1d=l1d,
         l2=l2,
         l3=l3,
+        cores=os.cpu_count() or 1,
         threads=available_cores(),
     )
 

@@ -26,8 +26,7 @@ UNROLL = 2  # vectors of positions that a chain walks together
 _LONG_PERIOD = 24
 _MOST_TILES = 1024  # of a sample, where larger tiles are possible
 
-# A tile that is spread over this many threads at most still keeps all of them busy.
-_BALANCED_OVER = 8
+_MOST_SHARES = 8  # that a sample's tiles are balanced over: many small tiles cost more than they balance
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,8 @@ def cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
     work = 300 + moved + convolution_cost(trace, one, tiling, machine, item)
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
-    balance = -(-tiles // _BALANCED_OVER) * _BALANCED_OVER / tiles
+    shares = min(machine.cores, _MOST_SHARES)
+    balance = -(-tiles // shares) * shares / tiles
     return work * tiles * (1 + (balance - 1) / 2)
 
 
