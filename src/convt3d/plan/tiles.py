@@ -306,7 +306,7 @@ def _pitch(extent: int, lanes: int, item: int) -> int:
 def cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -> float:
     """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     lanes = machine.lanes(item)
-    slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 6
+    slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 4
     moved = 6 * slow * tiling.passing / item / lanes
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
     work = 300 + moved + convolution_cost(trace, one, tiling, machine, item)
