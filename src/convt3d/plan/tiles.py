@@ -279,11 +279,14 @@ def _blocking(trace: Trace, op: Conv, method: Method, slab: Slab, machine: Machi
         rows = min(blocks * tile.rows, per_out)
         return Blocking(vectors, vectors * lanes, blocks, _odd(steps * vectors) * lanes, _odd(rows * vectors) * lanes)
 
-    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
-        one = sizes(turns, blocks)
-        if points * (one.input_point + one.product_point) <= room:
-            break
-    return one
+    for turns in (8, 6, 4, 3, 2, 1):
+        for blocks in (count, -(-count // 2), 2, 1):
+            one = sizes(turns, blocks)
+            if points * (one.input_point + one.product_point) <= room:
+                return one
+            if points * one.input_point > room:
+                break  # however few the blocks
+    return sizes(1, 1)
 
 
 def _odd(lines: int) -> int:
