@@ -206,6 +206,31 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
     assert int(room.isnan().sum()) == room.numel() - out.numel()  # nothing beside it is written
 
 
+VECTORS: dict[str, Any] = {
+    "in the convolution's kernel": (
+        CONV(2, bias=True), ct.Multiply("channel"), ct.PReLU(), ct.BatchNorm(affine=True), ct.LayerNorm(affine=True),
+    ),
+    "of statistics": (CONV(2), ct.GroupNorm(3, affine=True), ct.Subtract("channel")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", VECTORS)
+@pytest.mark.parametrize("how", ["every second", "repeated"])
+def test_vectors_with_strides(where: str, how: str) -> None:
+    """A vector may be a part of a larger tensor, or one number that is seen everywhere."""
+    case = gpu_case(Pipeline(*VECTORS[where]), (1, 8, 1, 2, 2), (8, 6, 2, 2, 2))
+    x, operands = case.tensors()
+    beside = torch.full((6,), torch.nan, device=x.device)
+    for at, operand in enumerate(operands):
+        if operand.dim() == 1:
+            operands[at] = torch.stack([operand, beside], 1)[:, 0]
+            if how == "repeated":
+                operands[at] = operand[:1].clone().expand(operand.shape)
+    got = run(case.pipeline, x, operands, choice=0)
+    assert torch.equal(got, run(case.pipeline, x, [operand.clone() for operand in operands], choice=0))
+    assert not got.isnan().any()
+
+
 def test_other_configurations_give_the_same() -> None:
     pipeline = Pipeline(CONV(2, 1, bias=True), ct.Softmax("spatial"), ct.Multiply("channel"))
     case = gpu_case(pipeline, (1, 20, 2, 2, 3), (20, 70, 1, 2, 1), "float16")

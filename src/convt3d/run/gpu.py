@@ -105,7 +105,8 @@ class _Run:
         self.code: Module = module(plan)
         self.sums = getattr(torch, plan.dtype.accumulate)
         self.arrays: dict[str, Tensor] = {"x": x, "out": out}
-        self.arrays |= {f"operand:{at}": operand for at, operand in enumerate(operands)}
+        for at, operand in enumerate(operands):  # kernels read vectors without a stride
+            self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
         if self.code.constants:
