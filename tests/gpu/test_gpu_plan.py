@@ -78,6 +78,22 @@ def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() 
     assert again.stored == in_output.stored == ()
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: str) -> None:
+    """One kernel holds all channels, the other blocks of them; 416 inputs are whole blocks of 32, but not of 64."""
+    pipe = Pipeline(CONV(1), ct.InstanceNorm(), ct.LayerNorm(), ct.MaxPool3d(2))
+    for channels in (1, 17, 64, 65, 130, 200, 256):
+        for inputs in (1, 8, 40, 416):
+            made = plan(pipe, (1, inputs, 4, 4, 4), (inputs, channels, 2, 2, 2), dtype, precision=precision)
+            kernels = [kernel for kernel in made.kernels if kernel.piece.conv is not None]
+            assert len({kernel.piece.source for kernel in kernels if not kernel.guarded}) == 1
+            assert len({(kernel.filled, kernel.width, kernel.weight_strides) for kernel in kernels}) == 1
+            for kernel in kernels:
+                assert kernel.width >= kernel.columns * kernel.config.channels
+                assert kernel.filled % kernel.config.inputs == 0
+
+
 def test_what_needs_memory_says_so() -> None:
     made = plan(Pipeline(CONV(2, groups=2), ct.LayerNorm()), (1, 16, 4, 4, 4), (16, 8, 2, 2, 2))
     assert [shape for _, shape in made.stored] == [(1, 16, 8, 8, 8)]

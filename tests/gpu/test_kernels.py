@@ -101,6 +101,12 @@ CHAINS: dict[str, Any] = {
         [CONV(2), ct.Keep("y"), ct.Max("spatial"), ct.Subtract("y"), ct.Exp()],
         (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
     ),
+    "blocks of unequal width": (
+        [CONV(), ct.InstanceNorm(), ct.LayerNorm(), MAXPOOL((1, 1, 2))], (1, 8, 1, 1, 4), (8, 130, 1, 1, 2), "float32",
+    ),
+    "blocks of unequal width, depthwise": (
+        [CONV(groups=75), ct.InstanceNorm(), ct.LayerNorm()], (1, 75, 1, 1, 4), (75, 2, 1, 1, 2), "float16",
+    ),
     "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
 

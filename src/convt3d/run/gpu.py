@@ -174,7 +174,7 @@ class _Run:
         """(groups, taps, inputs, outputs), inputs and outputs filled up with zeros to whole blocks."""
         slot = next(at for at, slot in enumerate(self.plan.pipeline.slots) if slot.stage == stage)
         w = self.arrays[f"operand:{slot}"]
-        taps, width = prod(w.shape[2:]), kernel.columns * kernel.config.channels
+        taps, width = prod(w.shape[2:]), kernel.width
         if kernel.kind == "depthwise":
             packed = w.new_zeros(taps, width)
             packed[:, : kernel.channels] = w.reshape(kernel.channels, taps).t()
