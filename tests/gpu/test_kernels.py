@@ -189,6 +189,16 @@ def test_nan_and_infinity_travel_through_stages(stages: Any, rng: Any) -> None:
     case.check()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stage", [ct.Softmax, ct.LogSumExp], ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize("bias", [-1000.0, 1000.0])
+def test_exponents_over_space_far_from_zero(bias: float, stage: Any, dtype: str) -> None:
+    """Programs of the second residue of the depth have no positions, so their maximum is that of nothing."""
+    case = gpu_case(Pipeline(CONV(2, bias=True), stage("spatial")), (1, 2, 1, 2, 2), (2, 3, 1, 2, 2), dtype)
+    case.operands[1][...] = bias
+    case.check()
+
+
 def test_a_negative_zero_is_not_taken_for_a_zero() -> None:
     case = gpu_case(Pipeline(CONV(), ct.Exp(), ct.Divide(0.0)), (1, 1, 1, 1, 2), (1, 1, 1, 1, 1))
     assert np.isposinf(case.run()).all()
