@@ -107,6 +107,14 @@ CHAINS: dict[str, Any] = {
     "blocks of unequal width, depthwise": (
         [CONV(groups=75), ct.InstanceNorm(), ct.LayerNorm()], (1, 75, 1, 1, 4), (75, 2, 1, 1, 2), "float16",
     ),
+    "a value kept before a stage of all groups": (
+        [CONV(2, groups=2), ct.ReLU(), ct.Keep("y"), ct.Tanh(), ct.LayerNorm(), ct.Multiply("y"), ct.Softmax()],
+        (1, 16, 1, 2, 2), (16, 4, 2, 2, 2), "float32",
+    ),
+    "a value kept after a pool, before many channels": (
+        [CONV(), MAXPOOL((1, 1, 2)), ct.Keep("y"), ct.LayerNorm(), ct.Subtract("y")],
+        (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
+    ),
     "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
 
