@@ -66,6 +66,13 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     assert not plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
     assert plan(Pipeline(CONV(1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
     assert plan(Pipeline(CONV(2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)).wide  # square of the stride, for the taps
+    for taps, wide in ((1, False), (17, True)):  # positions beside an input that just fits
+        assert plan(Pipeline(CONV(1)), (1, 16, 2, 8192, 8191), (16, 1, 1, taps, 1)).wide is wide
+    pooled = Pipeline(CONV((1, 1, 1000)), ct.MaxPool3d((1, 1, 1), (1, 1, 1000)))
+    assert plan(pooled, (1, 8, 1, 1, 2_200_000), (8, 1, 1, 1, 1)).wide  # 2.2e9 outputs of the convolution
+    counted = Pipeline(CONV(1), ct.Mean("spatial"))
+    assert plan(counted, (1, 1, 1, 1, 2**30), (1, 1, 2, 1, 1)).wide  # 2^31 positions of which nothing is stored
+    assert not plan(counted, (1, 1, 1, 1, 2**29), (1, 1, 3, 1, 1)).wide
     text = module_text(plan(Pipeline(CONV(2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
     assert "int64" not in text
 

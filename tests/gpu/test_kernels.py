@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn  # noqa: E402
-from helpers.gpu import INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
+from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
@@ -288,6 +288,23 @@ def test_offsets_beyond_32_bits() -> None:
     far.copy_(x)
     got = run(case.pipeline, far, operands, choice=0)
     assert np.array_equal(stored(got), case.run())
+
+
+def test_addresses_beyond_32_bits_of_an_input_that_ends_before() -> None:
+    """Positions beyond the input have a tap inside it, and are counted from their own place."""
+    case = gpu_case(Pipeline(CONV(1)), (2, 16, 1, 2, 2), (16, 3, 1, 2, 1), "float16")
+    x, operands = case.tensors()
+    room = torch.empty(2**31, dtype=torch.float16, device=x.device)  # never touched but where x is
+    far = room.as_strided(x.shape, (2**31 - 112, 1, 64, 64, 16))
+    far.copy_(x)
+    assert np.array_equal(stored(run(case.pipeline, far, operands, choice=0)), case.run())
+
+
+def test_a_pool_over_more_outputs_than_32_bits_count() -> None:
+    x, w = torch.randn(1, 8, 1, 1, 60_000, device=DEVICE), torch.randn(8, 1, 1, 1, 1, device=DEVICE)
+    pipeline = Pipeline(CONV((1, 1, 40_000)), MAXPOOL((1, 1, 1), (1, 1, 40_000 * 14_000)))
+    got = run(pipeline, x, [w], choice=0)
+    torch.testing.assert_close(got, (x[..., ::14_000] * w[None, :, 0]).sum(1, keepdim=True))
 
 
 def test_an_empty_batch() -> None:

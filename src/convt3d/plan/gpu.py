@@ -70,6 +70,13 @@ class GpuKernel:
         each other; all else is stored with outputs next to each other, which suits products without them too."""
         return (1, self.filled) if self.need.precision != "ieee" else (self.width, 1)
 
+    def furthest(self, strides: Sequence[int]) -> int:
+        """The largest offset of the convolution's input, with these strides, that an address is made of."""
+        batch, channels, *_ = self.piece.shape
+        n, _, *space = strides
+        far = (batch - 1) * n + max(channels, self.groups * self.filled)
+        return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
+
     def guard(self) -> GpuKernel:
         """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
         # Without a dot, more registers are needed for each output; statistics want the same tiles.
@@ -285,10 +292,11 @@ def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
     for kernel in kernels:
         sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
+        sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]
         if kernel.piece.conv is not None:
-            batch, _, *space = kernel.piece.shape
-            sizes.append(batch * kernel.groups * kernel.filled * prod(space))
-            sizes += [(axis.kernel + axis.stride) * axis.dilation + axis.stride * axis.stride for axis in kernel.axes]
+            _, channels, d, h, w = kernel.piece.shape
+            row = max(channels, kernel.groups * kernel.filled)
+            sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
             taps = prod(axis.kernel for axis in kernel.axes)
             sizes.append(taps * conv.groups * kernel.filled * kernel.width)
     return max(sizes) > INT32_MAX

@@ -43,14 +43,15 @@ def run(
 
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     shapes = tuple(tuple(operand.shape) for operand in operands)
-    arrays = [x, *operands] if out is None else [x, *operands, out]
-    if wide is None and any(_last(array) > INT32_MAX for array in arrays):
-        wide = True
-    key = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision, wide
+    known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
+    plan = gpu_plan(*known, wide)
     if out is None:
-        out = torch.empty(gpu_plan(*key).trace.output, dtype=x.dtype, device=x.device)
+        out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
     if x.shape[0] == 0:
         return out
+    if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
+        wide = True
+    key = *known, wide
     if choice is None and x.is_cuda:
         choice = gpu_tune.choice(key, lambda number: _seconds(gpu_plan(*key, number), x, operands, out))
     execute(gpu_plan(*key, choice), x, operands, out)
@@ -70,6 +71,12 @@ def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) 
     from triton.testing import do_bench
 
     return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+
+
+def _far(plan: GpuPlan, x: Tensor, others: Sequence[Tensor]) -> int:
+    """The largest offset into a tensor that a kernel computes."""
+    read = [kernel.furthest(x.stride()) for kernel in plan.kernels if kernel.piece.conv is not None]
+    return max(*read, *map(_last, [x, *others]))
 
 
 def _last(array: Tensor) -> int:
