@@ -82,6 +82,15 @@ CHAINS: dict[str, Any] = {
         [ct.Add("channel"), MAXPOOL(3, 2, 1), ct.LayerNorm(), CONV(2, groups=3), ct.Sigmoid()],
         (1, 6, 5, 4, 3), (6, 2, 2, 2, 2), "float16",
     ),
+    "a stored value enters the convolution": (
+        [ct.ReLU(), ct.Keep("a"), CONV(1, 1), ct.Add("a")], (1, 16, 2, 2, 2), (16, 16, 3, 3, 3), "float16",
+    ),
+    "a stored value enters a depthwise convolution": (
+        [ct.Tanh(), ct.Keep("a"), CONV(1, 1, groups=4), ct.Add("a")], (1, 4, 2, 2, 2), (4, 1, 3, 3, 3), "bfloat16",
+    ),
+    "a mean enters the convolution": (
+        [ct.Mean("spatial"), CONV(2)], (2, 16, 2, 2, 2), (16, 3, 2, 2, 2), "bfloat16",
+    ),
     "a norm over space, computed again": (
         [CONV(2, 1), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1), MAXPOOL(2)],
         (2, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",

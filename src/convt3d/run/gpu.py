@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..emit.triton_code import Argument
+from ..emit.triton_code import ELEMENTS, Argument
 from ..emit.triton_kernel import KernelText
 from ..emit.triton_text import Module, module
 from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPlan, gpu_plan
@@ -24,6 +24,7 @@ from . import gpu_tune
 from .gpu_module import load
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
+_TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
 PLANES = {"sum": 1, "max": 1, "maxexp": 2, "moments": 3}  # numbers of a partial statistic
 
 
@@ -139,6 +140,7 @@ class _Run:
             return argument.value
         array = self.arrays[argument.array]
         if argument.axis is None:
+            assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
             return array
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
@@ -152,7 +154,7 @@ class _Run:
             self._make_room(piece.dest, piece.result)
         if piece.conv is not None:
             if f"filled:{piece.source}" not in self.arrays:
-                self.arrays[f"filled:{piece.source}"] = _filled(self.arrays[piece.source], kernel)
+                self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
             if "weights" not in self.arrays:
                 self.arrays["weights"] = self._weights(kernel, piece.conv)
             if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
@@ -177,6 +179,21 @@ class _Run:
             batch, channels, d, h, w = shape
             self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
 
+    def _filled(self, source: str, kernel: GpuKernel) -> Tensor:
+        """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
+        it is such already."""
+        x = self.arrays[source]
+        last = x.stride(1) == 1 or x.shape[1] == 1
+        if last and kernel.filled == kernel.inputs and x.dtype == self.x.dtype:
+            return x
+        room = _room(self.x, tuple(x.shape), kernel)
+        if kernel.kind == "depthwise":
+            return room.copy_(x)
+        room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
+            1, (kernel.groups, kernel.inputs)
+        )
+        return room
+
     def _weights(self, kernel: GpuKernel, stage: int) -> Tensor:
         """(groups, taps, inputs, outputs), inputs and outputs filled up with zeros to whole blocks."""
         slot = next(at for at, slot in enumerate(self.plan.pipeline.slots) if slot.stage == stage)
@@ -192,19 +209,6 @@ class _Run:
         own = w.reshape(kernel.groups, kernel.inputs, kernel.channels, taps)
         packed[:, :, : kernel.inputs, : kernel.channels] = own.permute(0, 3, 1, 2)
         return packed
-
-
-def _filled(x: Tensor, kernel: GpuKernel) -> Tensor:
-    """x in channels-last memory, channels of each group filled up with zeros; x itself if it is such already."""
-    if kernel.filled == kernel.inputs and (x.stride(1) == 1 or x.shape[1] == 1):
-        return x
-    room = _room(x, tuple(x.shape), kernel)
-    if kernel.kind == "depthwise":
-        return room.copy_(x)
-    room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
-        1, (kernel.groups, kernel.inputs)
-    )
-    return room
 
 
 def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
