@@ -20,7 +20,7 @@ import convt3d.torch  # noqa: E402
 from convt3d.plan.gpu_config import MOST_CONFIGURATIONS  # noqa: E402
 from convt3d.run import gpu_tune  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
-from convt3d.torch import engine, gpu  # noqa: E402
+from convt3d.torch import engine, gpu, stock  # noqa: E402
 from convt3d.torch.operators import OPERATORS  # noqa: E402
 from convt3d.torch.ops import _cuda  # noqa: E402
 
@@ -65,6 +65,13 @@ def test_what_has_no_kernels_goes_to_stock_with_one_warning() -> None:
     with pytest.warns(UserWarning, match="runs on stock PyTorch: LayerNorm along the width has no GPU kernel"):
         got = gpu.run("pipeline", pipeline, x, [w])
     torch.testing.assert_close(got, functional.layer_norm(functional.conv_transpose3d(x, w, None, 2), (4,)))
+
+
+def test_stock_results_have_the_memory_format_that_tracing_expects_on_any_device() -> None:
+    x, w = tensors((2, 3, 2, 2, 3), (3, 6, 2, 2, 2), grad=False)
+    pipeline = Pipeline(ct.ConvTranspose3d(2), ct.LayerNorm())
+    assert stock.run(pipeline, x, [w]).is_contiguous()
+    assert stock.run(pipeline, x.to("meta"), [w.to("meta")]).is_contiguous()
 
 
 REFUSED: dict[str, Any] = {
