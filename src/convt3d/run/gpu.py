@@ -159,9 +159,9 @@ class _Run:
                 self.arrays["weights"] = self._weights(kernel, piece.conv)
             if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
                 self.arrays["wild"] = self.arrays["weights"].isfinite().all().logical_not().to(torch.int32)
-        if piece.reduce is not None:
+        if piece.reduce is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays.setdefault(str(piece.partials), self.x.new_empty(shape, dtype=self.sums))
+            self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
 
     def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
         """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
