@@ -66,6 +66,13 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     assert not plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
     assert plan(Pipeline(CONV(1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
     assert plan(Pipeline(CONV(2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)).wide  # square of the stride, for the taps
+    for taps, wide in ((1, False), (17, True)):  # positions beside an input that just fits
+        assert plan(Pipeline(CONV(1)), (1, 16, 2, 8192, 8191), (16, 1, 1, taps, 1)).wide is wide
+    pooled = Pipeline(CONV((1, 1, 1000)), ct.MaxPool3d((1, 1, 1), (1, 1, 1000)))
+    assert plan(pooled, (1, 8, 1, 1, 2_200_000), (8, 1, 1, 1, 1)).wide  # 2.2e9 outputs of the convolution
+    counted = Pipeline(CONV(1), ct.Mean("spatial"))
+    assert plan(counted, (1, 1, 1, 1, 2**30), (1, 1, 2, 1, 1)).wide  # 2^31 positions of which nothing is stored
+    assert not plan(counted, (1, 1, 1, 1, 2**29), (1, 1, 3, 1, 1)).wide
     text = module_text(plan(Pipeline(CONV(2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
     assert "int64" not in text
 
@@ -76,6 +83,22 @@ def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() 
     again = plan(Pipeline(CONV(2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
     assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, "out"]
     assert again.stored == in_output.stored == ()
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: str) -> None:
+    """One kernel holds all channels, the other blocks of them; 416 inputs are whole blocks of 32, but not of 64."""
+    pipe = Pipeline(CONV(1), ct.InstanceNorm(), ct.LayerNorm(), ct.MaxPool3d(2))
+    for channels in (1, 17, 64, 65, 130, 200, 256):
+        for inputs in (1, 8, 40, 416):
+            made = plan(pipe, (1, inputs, 4, 4, 4), (inputs, channels, 2, 2, 2), dtype, precision=precision)
+            kernels = [kernel for kernel in made.kernels if kernel.piece.conv is not None]
+            assert len({kernel.piece.source for kernel in kernels if not kernel.guarded}) == 1
+            assert len({(kernel.filled, kernel.width, kernel.weight_strides) for kernel in kernels}) == 1
+            for kernel in kernels:
+                assert kernel.width >= kernel.columns * kernel.config.channels
+                assert kernel.filled % kernel.config.inputs == 0
 
 
 def test_what_needs_memory_says_so() -> None:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn  # noqa: E402
-from helpers.gpu import INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
+from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
@@ -82,6 +82,15 @@ CHAINS: dict[str, Any] = {
         [ct.Add("channel"), MAXPOOL(3, 2, 1), ct.LayerNorm(), CONV(2, groups=3), ct.Sigmoid()],
         (1, 6, 5, 4, 3), (6, 2, 2, 2, 2), "float16",
     ),
+    "a stored value enters the convolution": (
+        [ct.ReLU(), ct.Keep("a"), CONV(1, 1), ct.Add("a")], (1, 16, 2, 2, 2), (16, 16, 3, 3, 3), "float16",
+    ),
+    "a stored value enters a depthwise convolution": (
+        [ct.Tanh(), ct.Keep("a"), CONV(1, 1, groups=4), ct.Add("a")], (1, 4, 2, 2, 2), (4, 1, 3, 3, 3), "bfloat16",
+    ),
+    "a mean enters the convolution": (
+        [ct.Mean("spatial"), CONV(2)], (2, 16, 2, 2, 2), (16, 3, 2, 2, 2), "bfloat16",
+    ),
     "a norm over space, computed again": (
         [CONV(2, 1), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1), MAXPOOL(2)],
         (2, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
@@ -100,6 +109,20 @@ CHAINS: dict[str, Any] = {
     "a maximum over space, used again": (
         [CONV(2), ct.Keep("y"), ct.Max("spatial"), ct.Subtract("y"), ct.Exp()],
         (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
+    ),
+    "blocks of unequal width": (
+        [CONV(), ct.InstanceNorm(), ct.LayerNorm(), MAXPOOL((1, 1, 2))], (1, 8, 1, 1, 4), (8, 130, 1, 1, 2), "float32",
+    ),
+    "blocks of unequal width, depthwise": (
+        [CONV(groups=75), ct.InstanceNorm(), ct.LayerNorm()], (1, 75, 1, 1, 4), (75, 2, 1, 1, 2), "float16",
+    ),
+    "a value kept before a stage of all groups": (
+        [CONV(2, groups=2), ct.ReLU(), ct.Keep("y"), ct.Tanh(), ct.LayerNorm(), ct.Multiply("y"), ct.Softmax()],
+        (1, 16, 1, 2, 2), (16, 4, 2, 2, 2), "float32",
+    ),
+    "a value kept after a pool, before many channels": (
+        [CONV(), MAXPOOL((1, 1, 2)), ct.Keep("y"), ct.LayerNorm(), ct.Subtract("y")],
+        (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
     ),
     "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
@@ -183,6 +206,16 @@ def test_nan_and_infinity_travel_through_stages(stages: Any, rng: Any) -> None:
     case.check()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stage", [ct.Softmax, ct.LogSumExp], ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize("bias", [-1000.0, 1000.0])
+def test_exponents_over_space_far_from_zero(bias: float, stage: Any, dtype: str) -> None:
+    """Programs of the second residue of the depth have no positions, so their maximum is that of nothing."""
+    case = gpu_case(Pipeline(CONV(2, bias=True), stage("spatial")), (1, 2, 1, 2, 2), (2, 3, 1, 2, 2), dtype)
+    case.operands[1][...] = bias
+    case.check()
+
+
 def test_a_negative_zero_is_not_taken_for_a_zero() -> None:
     case = gpu_case(Pipeline(CONV(), ct.Exp(), ct.Divide(0.0)), (1, 1, 1, 1, 2), (1, 1, 1, 1, 1))
     assert np.isposinf(case.run()).all()
@@ -204,6 +237,31 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
     got = run(case.pipeline, x.to(memory_format=torch.channels_last_3d), operands, out, choice=0)
     assert np.array_equal(stored(got.contiguous()), expected)
     assert int(room.isnan().sum()) == room.numel() - out.numel()  # nothing beside it is written
+
+
+VECTORS: dict[str, Any] = {
+    "in the convolution's kernel": (
+        CONV(2, bias=True), ct.Multiply("channel"), ct.PReLU(), ct.BatchNorm(affine=True), ct.LayerNorm(affine=True),
+    ),
+    "of statistics": (CONV(2), ct.GroupNorm(3, affine=True), ct.Subtract("channel")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", VECTORS)
+@pytest.mark.parametrize("how", ["every second", "repeated"])
+def test_vectors_with_strides(where: str, how: str) -> None:
+    """A vector may be a part of a larger tensor, or one number that is seen everywhere."""
+    case = gpu_case(Pipeline(*VECTORS[where]), (1, 8, 1, 2, 2), (8, 6, 2, 2, 2))
+    x, operands = case.tensors()
+    beside = torch.full((6,), torch.nan, device=x.device)
+    for at, operand in enumerate(operands):
+        if operand.dim() == 1:
+            operands[at] = torch.stack([operand, beside], 1)[:, 0]
+            if how == "repeated":
+                operands[at] = operand[:1].clone().expand(operand.shape)
+    got = run(case.pipeline, x, operands, choice=0)
+    assert torch.equal(got, run(case.pipeline, x, [operand.clone() for operand in operands], choice=0))
+    assert not got.isnan().any()
 
 
 def test_other_configurations_give_the_same() -> None:
@@ -239,6 +297,23 @@ def test_offsets_beyond_32_bits() -> None:
     far.copy_(x)
     got = run(case.pipeline, far, operands, choice=0)
     assert np.array_equal(stored(got), case.run())
+
+
+def test_addresses_beyond_32_bits_of_an_input_that_ends_before() -> None:
+    """Positions beyond the input have a tap inside it, and are counted from their own place."""
+    case = gpu_case(Pipeline(CONV(1)), (2, 16, 1, 2, 2), (16, 3, 1, 2, 1), "float16")
+    x, operands = case.tensors()
+    room = torch.empty(2**31, dtype=torch.float16, device=x.device)  # never touched but where x is
+    far = room.as_strided(x.shape, (2**31 - 112, 1, 64, 64, 16))
+    far.copy_(x)
+    assert np.array_equal(stored(run(case.pipeline, far, operands, choice=0)), case.run())
+
+
+def test_a_pool_over_more_outputs_than_32_bits_count() -> None:
+    x, w = torch.randn(1, 8, 1, 1, 60_000, device=DEVICE), torch.randn(8, 1, 1, 1, 1, device=DEVICE)
+    pipeline = Pipeline(CONV((1, 1, 40_000)), MAXPOOL((1, 1, 1), (1, 1, 40_000 * 14_000)))
+    got = run(pipeline, x, [w], choice=0)
+    torch.testing.assert_close(got, (x[..., ::14_000] * w[None, :, 0]).sum(1, keepdim=True))
 
 
 def test_an_empty_batch() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from convt3d.judge.export import export
+from convt3d.plan.gpu_geometry import GpuAxis
 from convt3d.spec.problems import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +85,30 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
         [sys.executable, "-c", WILD, slug], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("far", "taps", "index"), [
+    (2**31 - 112, 1, "int32"),
+    (2**31 - 112, 2, "int64"),  # a position beside the input, which has a tap inside it
+    (2**31, 1, "int64"),
+])  # fmt: skip
+def test_offsets_are_64_bit_where_an_address_needs_it(far: int, taps: int, index: str) -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("triton")
+    from convt3d.judge.export_host import launch
+
+    found = []
+
+    class Noted:
+        arg_names = ("INDEX",)
+
+        def __getitem__(self, grid):
+            return lambda **given: found.append(given["INDEX"].name)
+
+    axes = [GpuAxis(n + k - 1, n + k - 1, n, k, 1, 0, 1, 1, 1, 0) for n, k in ((1, 1), (2, taps), (2, 1))]
+    x = torch.empty_strided((2, 16, 1, 2, 2), (far, 1, 64, 64, 16), device="meta")
+    y = torch.empty((2, 3, 1, 1 + taps, 2), device="meta")
+    launch(Noted(), axes, (16, 16, 16, 4), {"x": x, "y": y}, 2, 3, 1, 16)
+    assert found == [index]
 
 
 COMPILE = """

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ import convt3d.torch  # noqa: E402
 from convt3d.plan.gpu_config import MOST_CONFIGURATIONS  # noqa: E402
 from convt3d.run import gpu_tune  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
-from convt3d.torch import engine, gpu  # noqa: E402
+from convt3d.torch import engine, gpu, stock  # noqa: E402
 from convt3d.torch.operators import OPERATORS  # noqa: E402
 from convt3d.torch.ops import _cuda  # noqa: E402
 
@@ -63,6 +67,13 @@ def test_what_has_no_kernels_goes_to_stock_with_one_warning() -> None:
     torch.testing.assert_close(got, functional.layer_norm(functional.conv_transpose3d(x, w, None, 2), (4,)))
 
 
+def test_stock_results_have_the_memory_format_that_tracing_expects_on_any_device() -> None:
+    x, w = tensors((2, 3, 2, 2, 3), (3, 6, 2, 2, 2), grad=False)
+    pipeline = Pipeline(ct.ConvTranspose3d(2), ct.LayerNorm())
+    assert stock.run(pipeline, x, [w]).is_contiguous()
+    assert stock.run(pipeline, x.to("meta"), [w.to("meta")]).is_contiguous()
+
+
 REFUSED: dict[str, Any] = {
     "knows no torch.complex64": lambda x, w: (x.to(torch.complex64), w.to(torch.complex64)),
     "of different types": lambda x, w: (x, w.double()),
@@ -86,33 +97,38 @@ def test_triton_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def _matmul(monkeypatch: pytest.MonkeyPatch, matmul: str, conv: str, legacy: str | None) -> None:
-    """PyTorch's settings as they would be; changing the real ones would mix its older and newer ways."""
-    from types import SimpleNamespace as Names
+MATMUL, CUDNN = "torch.backends.cuda.matmul", "torch.backends.cudnn"
+SETTINGS = {
+    "pass": "ieee",
+    f"{MATMUL}.allow_tf32 = True": "tf32x3",
+    "torch.set_float32_matmul_precision('high')": "tf32x3",
+    "torch.set_float32_matmul_precision('medium')": "tf32",
+    f"{MATMUL}.fp32_precision = 'tf32'": "tf32",
+    f"{MATMUL}.allow_tf32 = True; {CUDNN}.allow_tf32 = False": "ieee",
+    f"{MATMUL}.fp32_precision = 'tf32'; {CUDNN}.conv.fp32_precision = 'ieee'": "ieee",
+    f"{CUDNN}.conv.fp32_precision = 'tf32'": "ieee",
+}
 
-    def precision() -> str:
-        if legacy is None:
-            raise RuntimeError("mixed")
-        return legacy
 
-    backends = Names(cuda=Names(matmul=Names(fp32_precision=matmul)), cudnn=Names(conv=Names(fp32_precision=conv)))
-    monkeypatch.setattr(gpu.torch, "backends", backends)
-    monkeypatch.setattr(gpu.torch, "get_float32_matmul_precision", precision)
-
-
-@pytest.mark.parametrize(("matmul", "conv", "legacy", "expected"), [
-    ("none", "tf32", "highest", "ieee"),  # PyTorch's defaults
-    ("tf32", "tf32", "high", "tf32x3"),
-    ("tf32", "tf32", "medium", "tf32"),
-    ("tf32", "tf32", None, "tf32"),
-    ("tf32", "ieee", None, "ieee"),
-    ("ieee", "tf32", None, "ieee"),
-])  # fmt: skip
-def test_float32_is_exact_unless_both_settings_allow_less(
-    matmul: str, conv: str, legacy: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _matmul(monkeypatch, matmul, conv, legacy)
-    assert gpu.float32_precision() == expected
+def test_float32_is_exact_unless_both_settings_allow_less() -> None:
+    """Each in a process of its own, one after the other: PyTorch does not let its older and newer settings be mixed."""
+    code = (
+        "import os, torch\n"
+        "from convt3d.torch.gpu import float32_precision\n"
+        f"for setting in {list(SETTINGS)!r}:\n"
+        "    if not os.fork():\n"
+        "        try:\n"
+        "            exec(setting)\n"
+        "            print(float32_precision(), flush=True)\n"
+        "        finally:\n"
+        "            os._exit(0)\n"
+        "    os.wait()\n"
+    )
+    path = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert dict(zip(SETTINGS, done.stdout.split(), strict=True)) == SETTINGS, done.stderr
 
 
 def test_by_default_float32_is_exact() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..plan.gpu import INT32_MAX
 from ..spec.dtypes import DType
 
 ELEMENTS = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 AXES = "dhw"
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def addresses(code: Code, kernel: GpuKernel) -> None:
     code.pointer("x", source)
     n, d, h, w = (code.stride("x", source, axis) for axis in "ndhw")
     code.pointer("w", "weights")
-    code.number("w_tap", kernel.filled * kernel.columns * kernel.config.channels)
+    code.number("w_tap", kernel.filled * kernel.width)
     if kernel.kind == "depthwise":
         code.number("multiplier", kernel.multiplier)
         code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}")

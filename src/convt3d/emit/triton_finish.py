@@ -75,7 +75,12 @@ def _max(code: Code) -> None:
 def _max_exp(code: Code) -> None:
     _max(code)
     code.add("totals = tl.zeros((BLOCK,), tl.float64)")
-    _loop(code, f"moved = tl.exp(finite_or_zero({_load(0)}) - finite_or_zero(peak))", f"totals += moved * {_load(1)}")
+    _loop(
+        code,
+        f"moved = tl.exp(finite_or_zero({_load(0)}) - finite_or_zero(peak))",
+        f"part = {_load(1)}",
+        "totals += tl.where(part == 0.0, 0.0, moved * part)  # a part without voxels has no peak to move from",
+    )
     code.add("total = tl.sum(totals, 0, keep_dims=True)")
 
 

@@ -196,10 +196,10 @@ class _Writer:
         for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
             border = code.number(f"border_{axis}", numbers.pad if pool.count_include_pad else 0)
             code.add(
-                f"start = p_{axis} * jump_{axis} - pad_{axis}",
-                f"n_{axis} = tl.minimum(start + window_{axis}, outs_{axis} + {border}) - tl.maximum(start, -{border})",
+                f"first = p_{axis} * jump_{axis} - pad_{axis}",
+                f"of_{axis} = tl.minimum(first + window_{axis}, outs_{axis} + {border}) - tl.maximum(first, -{border})",
             )
-        return f"(n_d * n_h * n_w).to({code.acc})[:, None]"
+        return f"(of_d * of_h * of_w).to({code.acc})[:, None]"
 
     def _store(self, chain: Chain) -> None:
         code = self.code

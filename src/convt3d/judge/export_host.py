@@ -68,6 +68,13 @@ def parts_of(axes: Sequence[GpuAxis], tile: tuple[int, int, int, int]) -> int:
     return -(-prod(axis.count for axis in axes) // tile[0]) * prod(axis.pace for axis in axes)
 
 
+def furthest(array: Any, axes: Sequence[GpuAxis]) -> int:
+    """The largest offset that an address is made of: positions beside the input have taps inside it."""
+    reach = (0, 0, *(axis.reach for axis in axes))
+    strides = zip(array.shape, reach, array.stride(), strict=True)
+    return sum(max(size - 1, most) * stride for size, most, stride in strides if size > 1)
+
+
 def launch(
     kernel: Any,
     axes: Sequence[GpuAxis],
@@ -84,8 +91,10 @@ def launch(
     known: dict[str, Any] = {
         f"{name}_{axis}": one.number(name) for axis, one in zip("dhw", axes, strict=True) for name in NUMBERS
     }
+    far = max(axis.largest for axis in axes)
     for name in ("x", "y"):
         if name in arrays:
+            far = max(far, furthest(arrays[name], axes))
             strides = zip("ncdhw", arrays[name].stride(), arrays[name].shape, strict=True)
             known |= {f"{name}_{axis}": stride if size > 1 else 0 for axis, stride, size in strides}
     known |= dict.fromkeys(("border_d", "border_h", "border_w"), 0)
@@ -101,9 +110,9 @@ def launch(
     known |= {"BLOCK_P": positions, "BLOCK_C": columns, "BLOCK_K": step, "PRECISION": "ieee"}
     known["programs"] = programs = batch * groups * blocks * parts
     if "wild" in arrays:  # its programs share the work, should there be any
-        run(kernel, min(programs, 1024), {**known, **arrays}, warps, 1)
+        run(kernel, min(programs, 1024), {**known, **arrays}, warps, 1, far)
     else:
-        run(kernel, programs, {**known, **arrays}, warps, 3 if filled else 2)
+        run(kernel, programs, {**known, **arrays}, warps, 3 if filled else 2, far)
 
 
 def finish(kernel: Any, arrays: dict[str, Any]) -> None:
@@ -113,9 +122,10 @@ def finish(kernel: Any, arrays: dict[str, Any]) -> None:
     run(kernel, batch * channels, {**known, **arrays}, 4, 1)
 
 
-def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: int) -> None:
+def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: int, far: int = 0) -> None:
     tensors = [value for value in known.values() if isinstance(value, torch.Tensor)]
-    large = max(tensor.numel() for tensor in tensors) + programs * known.get("BLOCK_P", 1) > 2**31 - 1
+    sizes = [tensor.numel() for tensor in tensors]
+    large = max(*sizes, far, programs * known.get("BLOCK_P", 1)) > 2**31 - 1
     sums = tl.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else tl.float32
     known |= {"ACC": sums, "INDEX": tl.int64 if large else tl.int32}
     arguments = {name: known[name] for name in kernel.arg_names}

@@ -33,12 +33,13 @@ class GpuKernel:
     axes: tuple[GpuAxis, GpuAxis, GpuAxis]
     groups: int  # of channels, which have programs of their own
     channels: int  # output channels of a group
-    inputs: int  # input channels of a group, and what they are filled up to
-    filled: int
+    inputs: int  # input channels of a group
     multiplier: int  # output channels of each input channel, where each has its own
     pool: AvgPool3d | MaxPool3d | None
     config: Config
     need: Need
+    filled: int = 0  # input and output channels of a group in memory, blocks of all kernels of the convolution
+    width: int = 0
     guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
 
     @property
@@ -51,7 +52,7 @@ class GpuKernel:
 
     @property
     def columns(self) -> int:
-        """Blocks of channels of a group; padded weights have a whole number of them."""
+        """Blocks of channels of a group."""
         return -(-self.channels // self.config.channels)
 
     @property
@@ -67,11 +68,14 @@ class GpuKernel:
     def weight_strides(self) -> tuple[int, int]:
         """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
         each other; all else is stored with outputs next to each other, which suits products without them too."""
-        return (1, self.filled) if self.need.precision != "ieee" else (self.columns * self.config.channels, 1)
+        return (1, self.filled) if self.need.precision != "ieee" else (self.width, 1)
 
-    def with_config(self, config: Config) -> GpuKernel:
-        filled = -(-self.inputs // config.inputs) * config.inputs
-        return replace(self, config=config, filled=filled)
+    def furthest(self, strides: Sequence[int]) -> int:
+        """The largest offset of the convolution's input, with these strides, that an address is made of."""
+        batch, channels, *_ = self.piece.shape
+        n, _, *space = strides
+        far = (batch - 1) * n + max(channels, self.groups * self.filled)
+        return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
 
     def guard(self) -> GpuKernel:
         """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
@@ -197,6 +201,15 @@ class _Maker:
             self._make(source, shape, kept, kind, dest)
             if one.finish is not None and kind is not None:
                 self._finish(one, kind)
+        self._fill()
+
+    def _fill(self) -> None:
+        """The convolution's input and weights are in memory once: filled up to whole blocks of each kernel of it."""
+        kernels = [step for step in self.steps if isinstance(step, GpuKernel) and step.piece.conv is not None]
+        block = max(kernel.config.inputs for kernel in kernels)  # a power of two, as the smaller ones
+        filled = -(-kernels[0].inputs // block) * block
+        width = max(kernel.columns * kernel.config.channels for kernel in kernels)
+        self.steps = [replace(step, filled=filled, width=width) if step in kernels else step for step in self.steps]
 
     def _finish(self, one: Pass, kind: str) -> None:
         last = self.steps[-1]
@@ -261,8 +274,7 @@ class _Maker:
             prod(axis.pace for axis in axes) * piece.shape[0] * groups,
         )
         config = choose(self.generation, need, self.choice)
-        made = GpuKernel(piece, kind, axes, groups, channels, inputs, inputs, multiplier, pool, config, need)
-        return made.with_config(config)
+        return GpuKernel(piece, kind, axes, groups, channels, inputs, multiplier, pool, config, need)
 
     def _kind(self, inputs: int, groups: int) -> str:
         if inputs == 1 and groups > 1:
@@ -280,10 +292,11 @@ def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
     for kernel in kernels:
         sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
+        sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]
         if kernel.piece.conv is not None:
-            batch, _, *space = kernel.piece.shape
-            sizes.append(batch * kernel.groups * kernel.filled * prod(space))
-            sizes += [(axis.kernel + axis.stride) * axis.dilation + axis.stride * axis.stride for axis in kernel.axes]
+            _, channels, d, h, w = kernel.piece.shape
+            row = max(channels, kernel.groups * kernel.filled)
+            sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
             taps = prod(axis.kernel for axis in kernel.axes)
-            sizes.append(taps * conv.groups * kernel.filled * kernel.columns * kernel.config.channels)
+            sizes.append(taps * conv.groups * kernel.filled * kernel.width)
     return max(sizes) > INT32_MAX

@@ -25,10 +25,6 @@ class Config:
     warps: int
     stages: int
 
-    @property
-    def constants(self) -> dict[str, int]:
-        return {"BLOCK_P": self.positions, "BLOCK_C": self.channels, "BLOCK_K": self.inputs}
-
 
 def generation_of(capability: int) -> int:
     """The newest known generation that is not newer than a compute capability such as 86 or 120."""

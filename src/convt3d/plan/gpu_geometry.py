@@ -60,6 +60,18 @@ class GpuAxis:
         """Of dilation / common modulo hop: the first tap of remainder r is (r / common) * inverse mod hop."""
         return pow(self.back, -1, self.hop) if self.hop > 1 else 0
 
+    @property
+    def reach(self) -> int:
+        """The largest index that an address of an input is made of: positions beside the input have taps inside it."""
+        return max(self.size - 1, self.step * (self.count - 1))
+
+    @property
+    def largest(self) -> int:
+        """At least every number on the way from a position to an index."""
+        ends, first = self.ends * self.jump, self.pace * self.jump + self.padding
+        taps = (self.kernel + self.stride) * self.dilation + self.stride * self.stride
+        return max(self.outs, ends + self.window, first + self.window, self.step * self.count, taps)
+
     def number(self, name: str) -> int:
         """What a kernel calls `name`; `shift` is the output that position 0 and residue 0 have, seen from tap 0."""
         return self.padding - self.pad if name == "shift" else int(getattr(self, name))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
-from ..spec.stages import CHANNELS, Add
+from ..spec.stages import CHANNELS, Add, Binary, Keep
 from .gpu_config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED
 from .passes import Chain, Conv, Link, Op, PhasePool, Pool, RowNorm, Unphase
 
@@ -97,19 +97,19 @@ class _Splitter:
             self.piece = replace(self.piece, pool=op.stage)
             self.result = self.trace.values[op.stage + 1]
         elif isinstance(op, Chain):
-            for link in op.links:
-                self._link(link)
+            for at, link in enumerate(op.links):
+                self._link(link, op.links[at:])
         elif isinstance(op, RowNorm):
             raise NotOnGpu("LayerNorm along the width has no GPU kernel")
         else:
             assert isinstance(op, Unphase)
 
-    def _link(self, link: Link) -> None:
+    def _link(self, link: Link, rest: tuple[Link, ...]) -> None:
         if mixes(link):
             most = MOST_CHANNELS if self.piece.pool is None else MOST_POOLED
             grouped = self.pipeline.conv.groups > 1 and not self._depthwise()
             if self.piece.conv is not None and (grouped or self.result[1] > most):
-                self._store()
+                self._store_before(rest)
             if self.result[1] > MOST_LOADED:
                 raise NotOnGpu(f"no program holds the {MOST_LOADED} channels and more of a stage that mixes them")
         self.piece = self.piece.linked(link)
@@ -132,11 +132,24 @@ class _Splitter:
             self.done.append(replace(self.piece, dest=prepared[key], result=self.result))
         self.piece = Piece(prepared[key], self.result)
 
+    def _store_before(self, rest: tuple[Link, ...]) -> None:
+        """A value that the rest of the chain uses again must be kept in its kernel: all links since then move there."""
+        piece, labels = self.piece, {link.stage.label for link in rest if isinstance(link.stage, Binary)}
+        links = piece.before if piece.pool is None else piece.after
+        start = next((at for at, link in enumerate(links) if _keeps(link, labels)), len(links))
+        self.piece = replace(piece, before=links[:start]) if piece.pool is None else replace(piece, after=links[:start])
+        self._store()
+        self.piece = replace(self.piece, before=links[start:])
+
     def _store(self) -> None:
         name = f"value:between:{len(self.arrays.stored)}"
         self.arrays.stored[name] = self.result
         self.done.append(replace(self.piece, dest=name, result=self.result))
         self.piece = Piece(name, self.result)
+
+
+def _keeps(link: Link, labels: set[str | None]) -> bool:
+    return isinstance(link.stage, Keep) and link.stage.label in labels
 
 
 def mixes(link: Link) -> bool:

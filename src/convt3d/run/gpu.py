@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..emit.triton_code import Argument
+from ..emit.triton_code import ELEMENTS, Argument
 from ..emit.triton_kernel import KernelText
 from ..emit.triton_text import Module, module
 from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPlan, gpu_plan
@@ -24,6 +24,7 @@ from . import gpu_tune
 from .gpu_module import load
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
+_TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
 PLANES = {"sum": 1, "max": 1, "maxexp": 2, "moments": 3}  # numbers of a partial statistic
 
 
@@ -43,14 +44,15 @@ def run(
 
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     shapes = tuple(tuple(operand.shape) for operand in operands)
-    arrays = [x, *operands] if out is None else [x, *operands, out]
-    if wide is None and any(_last(array) > INT32_MAX for array in arrays):
-        wide = True
-    key = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision, wide
+    known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
+    plan = gpu_plan(*known, wide)
     if out is None:
-        out = torch.empty(gpu_plan(*key).trace.output, dtype=x.dtype, device=x.device)
+        out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
     if x.shape[0] == 0:
         return out
+    if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
+        wide = True
+    key = *known, wide
     if choice is None and x.is_cuda:
         choice = gpu_tune.choice(key, lambda number: _seconds(gpu_plan(*key, number), x, operands, out))
     execute(gpu_plan(*key, choice), x, operands, out)
@@ -70,6 +72,12 @@ def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) 
     from triton.testing import do_bench
 
     return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+
+
+def _far(plan: GpuPlan, x: Tensor, others: Sequence[Tensor]) -> int:
+    """The largest offset into a tensor that a kernel computes."""
+    read = [kernel.furthest(x.stride()) for kernel in plan.kernels if kernel.piece.conv is not None]
+    return max(*read, *map(_last, [x, *others]))
 
 
 def _last(array: Tensor) -> int:
@@ -105,7 +113,8 @@ class _Run:
         self.code: Module = module(plan)
         self.sums = getattr(torch, plan.dtype.accumulate)
         self.arrays: dict[str, Tensor] = {"x": x, "out": out}
-        self.arrays |= {f"operand:{at}": operand for at, operand in enumerate(operands)}
+        for at, operand in enumerate(operands):  # kernels read vectors without a stride
+            self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
         if self.code.constants:
@@ -131,6 +140,7 @@ class _Run:
             return argument.value
         array = self.arrays[argument.array]
         if argument.axis is None:
+            assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
             return array
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
@@ -144,14 +154,14 @@ class _Run:
             self._make_room(piece.dest, piece.result)
         if piece.conv is not None:
             if f"filled:{piece.source}" not in self.arrays:
-                self.arrays[f"filled:{piece.source}"] = _filled(self.arrays[piece.source], kernel)
+                self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
             if "weights" not in self.arrays:
                 self.arrays["weights"] = self._weights(kernel, piece.conv)
             if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
                 self.arrays["wild"] = self.arrays["weights"].isfinite().all().logical_not().to(torch.int32)
-        if piece.reduce is not None:
+        if piece.reduce is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays.setdefault(str(piece.partials), self.x.new_empty(shape, dtype=self.sums))
+            self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
 
     def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
         """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
@@ -169,11 +179,26 @@ class _Run:
             batch, channels, d, h, w = shape
             self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
 
+    def _filled(self, source: str, kernel: GpuKernel) -> Tensor:
+        """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
+        it is such already."""
+        x = self.arrays[source]
+        last = x.stride(1) == 1 or x.shape[1] == 1
+        if last and kernel.filled == kernel.inputs and x.dtype == self.x.dtype:
+            return x
+        room = _room(self.x, tuple(x.shape), kernel)
+        if kernel.kind == "depthwise":
+            return room.copy_(x)
+        room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
+            1, (kernel.groups, kernel.inputs)
+        )
+        return room
+
     def _weights(self, kernel: GpuKernel, stage: int) -> Tensor:
         """(groups, taps, inputs, outputs), inputs and outputs filled up with zeros to whole blocks."""
         slot = next(at for at, slot in enumerate(self.plan.pipeline.slots) if slot.stage == stage)
         w = self.arrays[f"operand:{slot}"]
-        taps, width = prod(w.shape[2:]), kernel.columns * kernel.config.channels
+        taps, width = prod(w.shape[2:]), kernel.width
         if kernel.kind == "depthwise":
             packed = w.new_zeros(taps, width)
             packed[:, : kernel.channels] = w.reshape(kernel.channels, taps).t()
@@ -184,19 +209,6 @@ class _Run:
         own = w.reshape(kernel.groups, kernel.inputs, kernel.channels, taps)
         packed[:, :, : kernel.inputs, : kernel.channels] = own.permute(0, 3, 1, 2)
         return packed
-
-
-def _filled(x: Tensor, kernel: GpuKernel) -> Tensor:
-    """x in channels-last memory, channels of each group filled up with zeros; x itself if it is such already."""
-    if kernel.filled == kernel.inputs and (x.stride(1) == 1 or x.shape[1] == 1):
-        return x
-    room = _room(x, tuple(x.shape), kernel)
-    if kernel.kind == "depthwise":
-        return room.copy_(x)
-    room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
-        1, (kernel.groups, kernel.inputs)
-    )
-    return room
 
 
 def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:

@@ -47,11 +47,12 @@ def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision:
 
 def float32_precision() -> str:
     """How float32 is multiplied: exactly, unless both of PyTorch's settings allow TensorFloat32, the one for matrix
-    products (which nobody has set by default) and the one for convolutions. "high" asks for three products of
-    TensorFloat32, nearly exact; "medium", and the setting of the backend alone, for one."""
+    products (which nobody has set by default) and the one for convolutions. The precision "high", and `allow_tf32`,
+    which PyTorch does not tell from it, give three products of TensorFloat32: nearly exact, and faster than float32.
+    "medium", and `fp32_precision = "tf32"`, give one."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(matmul, "fp32_precision"):  # torch 2.9
-        allowed = matmul.fp32_precision == "tf32" and conv.conv.fp32_precision != "ieee"
+        allowed = matmul.fp32_precision == "tf32" and conv.conv.fp32_precision == "tf32"
     else:
         allowed = matmul.allow_tf32 and conv.allow_tf32
     return "ieee" if not allowed else "tf32x3" if _legacy_precision() == "high" else "tf32"

@@ -22,7 +22,7 @@ def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """The result as eager PyTorch computes it, in the memory format of the operators."""
     x, operands, unbatched = batched(pipeline, x, operands)
     value = function_of(pipeline)(x, operands)
-    if x.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
     return value[0] if unbatched else value
 
