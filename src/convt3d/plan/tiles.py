@@ -366,7 +366,7 @@ def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Mac
     groups = trace.values[op.stage + 1][1] // per_out
     tile = register_tile(per_out, machine.vector_registers)
     planes, vectors = vectors_of(tiling, step, lanes)
-    taps = prod(kernel[2:]) * channels // groups
+    taps = prod(kernel[2:]) * channels // groups * _within(tiling.method.walks[0])
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:
@@ -376,6 +376,12 @@ def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Mac
 
     full, left = divmod(vectors, tile.columns)
     return groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+
+
+@lru_cache(maxsize=1024)
+def _within(walk: Walk) -> float:
+    """The share of a depth's taps that meet an input; the others are skipped."""
+    return walk.axis.multiplications([(0, walk.axis.out)]) / (walk.axis.kernel * walk.positions)
 
 
 def _minimal_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
