@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from dataclasses import astuple, replace
@@ -12,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from helpers.triton import compiling_environment, need_triton
 
 from convt3d.bench import gpu_report
 from convt3d.bench.gpu_report import Job, Row
@@ -90,9 +89,8 @@ for job in json.loads(sys.argv[1]):
 
 def compiled(*jobs: Job) -> list[tuple[str, list[str]]]:
     """Lines and faults of these plans, from a process without Triton's interpreter."""
-    if not importlib.util.find_spec("triton"):
-        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    need_triton()
+    environment = compiling_environment()
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, json.dumps([astuple(job) for job in jobs])],
         env={**environment, "PYTHONPATH": str(ROOT / "src")},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.triton import compiling_environment, need_triton
 
 from convt3d.judge.export import export
 from convt3d.plan.gpu_geometry import GpuAxis
@@ -21,8 +21,7 @@ ALONE = {"dataclasses", "math", "os", "torch", "triton"}
 
 
 def exported(slug: str) -> str:
-    if not importlib.util.find_spec("triton"):
-        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
+    need_triton()
     return export(PROBLEMS[slug], "triton")
 
 
@@ -156,7 +155,7 @@ for kernel, given in calls:
 def test_it_compiles_for_a_gpu(tmp_path: Path, slug: str, dtype: str) -> None:
     """At the benchmark's shapes for sm_90: no spills, and tensor cores for float16."""
     (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = compiling_environment()
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", tmp_path)))
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, slug, dtype],

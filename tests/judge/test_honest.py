@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from helpers import kernels_c, kernels_python, kernels_triton
+from helpers.triton import need_triton
 
 from convt3d.judge.check import Options, check
 from convt3d.judge.languages import compiler_of
@@ -58,8 +57,7 @@ def test_model_new(judge, slug: str) -> None:
 @slugs
 def test_triton(judge, slug: str) -> None:
     """Through the interpreter, which is slow: the two smallest cases."""
-    if not importlib.util.find_spec("triton"):
-        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
+    need_triton()
     pytest.importorskip("torch")
     judgement = judge(kernels_triton.solution(slug), slug, cases=("sample", "unequal-everything"), limit=60)
     assert judgement.verdict.passed, judgement.verdict

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from helpers.triton import compiling_environment, need_triton
 
 from convt3d.plan.gpu_limits import GENERATIONS
 
@@ -35,9 +34,8 @@ ALL = ("a", "b", "c", "pitch")
 
 def facts(*calls: str) -> list[dict[str, Any]]:
     """Of a process of its own: where Triton was imported to interpret, it cannot compile."""
-    if not importlib.util.find_spec("triton"):
-        pytest.skip("triton is not installed (a package of 286 MB, in the extra `gpu`)")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    need_triton()
+    environment = compiling_environment()
     environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"
     done = subprocess.run(
         [sys.executable, "-c", HEAD + "\n".join(f"show({call})" for call in calls)],

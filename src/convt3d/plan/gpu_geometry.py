@@ -79,11 +79,9 @@ class GpuAxis:
 
 def gpu_axis(conv: ConvAxis | None, pool: PoolAxis | None, size: int, ends: int) -> GpuAxis:
     """`size` is the source's; a plain walk over it has neither convolution nor pool."""
-    kernel, stride, padding, dilation = (1, 1, 0, 1) if conv is None else _taps(conv)
+    kernel, stride, padding, dilation = (1, 1, 0, 1)
+    if conv is not None:
+        kernel, stride, padding, dilation = conv.kernel, conv.stride, conv.padding, conv.dilation
     window, jump, pad = (1, 1, 0) if pool is None else (pool.kernel, pool.stride, pool.padding)
     outs = size if conv is None else conv.out
     return GpuAxis(ends, outs, size, kernel, stride, padding, dilation, window, jump, pad)
-
-
-def _taps(conv: ConvAxis) -> tuple[int, int, int, int]:
-    return conv.kernel, conv.stride, conv.padding, conv.dilation

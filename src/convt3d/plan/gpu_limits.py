@@ -1,8 +1,8 @@
 """What GPUs offer: the limits of a multiprocessor, from which occupancy follows, and the rates of data sheets.
 
-Limits are those of NVIDIA's CUDA C++ Programming Guide ("Technical Specifications per Compute Capability"). Rates are
-NVIDIA's own, without sparsity; `Device.source` names the document. Times computed from them are estimates: no kernel
-reaches them, and none of this was measured.
+Limits are meant to be those of NVIDIA's CUDA C++ Programming Guide ("Technical Specifications per Compute Capability"),
+rates NVIDIA's own without sparsity, of the document that `Device.source` names; both were written down without these
+documents at hand. Times computed from them are estimates: no kernel reaches them, and none of this was measured.
 """
 
 from __future__ import annotations

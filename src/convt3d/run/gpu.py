@@ -65,7 +65,7 @@ def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -
 
     # The interpreter computes with numpy, which would warn of infinities.
     with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
-        _Run(plan, x, operands, out).run()
+        Execution(plan, x, operands, out).run()
 
 
 def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float:
@@ -103,7 +103,7 @@ def launch_options(text: KernelText) -> dict[str, Any]:
     return {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True, "maxnreg": most}
 
 
-class _Run:
+class Execution:
     """One execution: where the arrays of the plan are."""
 
     def __init__(self, plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..emit.triton_kernel import KernelText
 from ..plan.gpu import INT32_MAX, GpuPlan
-from .gpu import _Run, launch_options
+from .gpu import Execution, launch_options
 
 ALIGNED = 16  # bytes of a pointer, elements of a number: what Triton tells the compiler when a launch has such ones
 
@@ -71,7 +71,7 @@ class Launch:
         return {str(one.array): self.values[one.name] for one in found}
 
 
-class _Recorder(_Run):
+class _Recorder(Execution):
     """Everything of an execution but the launches."""
 
     def __init__(self, plan: GpuPlan, x: Any, operands: Sequence[Any], out: Any) -> None:
