@@ -78,7 +78,7 @@ def fence_scratch(at_end: bool, fences: list[Fence]) -> None:
 
 def main(first: int, count: int) -> None:
     from helpers.draws import Case, drawn, relaid
-    from helpers.tilings import drawn_tiles
+    from helpers.tilings import drawn_tiles, streamed
 
     types = ("float32", "float64", "float16", "bfloat16")
     for seed in range(first, first + count):
@@ -91,7 +91,7 @@ def main(first: int, count: int) -> None:
         operands = tuple(fenced_like(operand, at_end, fences) for operand in case.operands)
         out = fenced_like(relaid(rng, np.empty(case.output, case.dtype.storage)), at_end, fences)
         out_fence = fences[-1]
-        with drawn_tiles(seed) if seed % 2 else nullcontext():
+        with drawn_tiles(seed) if seed % 2 else nullcontext(), streamed(seed % 3 > 0):
             Case(case.pipeline, case.dtype, x, operands).check(out, f"seed {seed}: ")
         assert untouched_gaps(out, out_fence), "bytes between the elements of out were written"
         from convt3d.run.memory import free_scratch

@@ -58,6 +58,18 @@ def drawn_tiles(seed: int) -> Iterator[None]:
 
 
 @contextmanager
+def streamed(everything: bool) -> Iterator[None]:
+    """Plans made inside store all results past the caches, except those in place; or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_cached_bytes", lambda host: 0 if everything else 1 << 60)
+        planning._make_plan.cache_clear()
+        try:
+            yield
+        finally:
+            planning._make_plan.cache_clear()
+
+
+@contextmanager
 def poisoned(size: int) -> Iterator[Any]:
     """Scratch memory full of NaN: a result that shows one has read what nobody wrote."""
     with scratch(size) as memory:

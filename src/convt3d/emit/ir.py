@@ -257,6 +257,24 @@ class Builder(Values):
         else:
             self.raw.store(value, self.at(pointer, offset, element), align=size)
 
+    def to_boundary(self, pointer: ir.Value, offset: Number, element: ir.Type, width: int) -> ir.Value:
+        """Elements from an offset to the next address at which a vector of `width` of them is aligned."""
+        size = size_of(element)
+        address = self.raw.ptrtoint(self.at(pointer, offset, element), I64)
+        return self.sdiv(self.bits("and_", self.sub(0, address), size * width - 1), size)
+
+    def store_past_caches(self, value: ir.Value, pointer: ir.Value, offset: Number) -> None:
+        """A whole vector to an aligned address, of memory that is not read again soon: no line is fetched for it. Other
+        threads may rely on it only after `fence`."""
+        element = element_of(value.type)
+        size = size_of(element) * width_of(value.type)
+        store = self.raw.store(value, self.at(pointer, offset, element), align=size)
+        store.set_metadata("nontemporal", self.function.module.add_metadata([constant(I32, 1)]))
+
+    def fence(self) -> None:
+        """All stores before it come first, for every thread."""
+        self.raw.fence("seq_cst")
+
     def _addresses(self, pointer: ir.Value, offset: Number, element: ir.Type, stride: Number, width: int) -> ir.Value:
         """Vector of the addresses of every lane."""
         steps = self.mul(constant(vector(I64, width), range(width)), stride)

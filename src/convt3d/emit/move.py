@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -49,20 +50,59 @@ class ArrayRows:
                 one = b.load(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
                 sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
 
-    def write(self, row: Number, at: Number, value: ir.Value, lanes: Number | None) -> None:
-        """A vector of numbers to elements at, at + 1, ... of a row; only the first `lanes` of them where given."""
+    @contextmanager
+    def rows_together(self, height: Number) -> Iterator[tuple[ir.Value, Number]]:
+        """Row numbers below `height`, and how many rows from there on are written together."""
+        b, together = self.kernel.b, self.kernel.param(f"{self.name} rows")
+        with b.loop(0, height, together) as h:
+            yield h, b.min(together, b.sub(height, h))
+
+    def put(self, row: Number, at: Number, value: ir.Value, lanes: Number | None) -> None:
+        """A vector of numbers to elements at, at + 1, ... of a row that takes vectors as they come ("direct"); only the
+        first `lanes` of them where given."""
+        k, b = self.kernel, self.kernel.b
+        pointer, place, stored = k.pointer(self.name), b.add(row, at), b.narrow(value, self.storage)
+        if lanes is not None:
+            b.store(stored, pointer, place, count=lanes)
+            return
+        with b.if_else(self.streamed) as (past, through):
+            with past:
+                b.store_past_caches(stored, pointer, place)
+            with through:
+                b.store(stored, pointer, place)
+
+    @property
+    def streamed(self) -> ir.Value:
+        """Whether the array is written past the caches."""
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} streamed"), 1)
+
+    def write(self, row: Number, first: Number, source: ir.Value, start: Number, count: Number) -> None:
+        """`count` numbers of a scratch buffer, from `start` on, to the elements from `first` on of a row, and of those
+        that follow it without a gap."""
         k, b = self.kernel, self.kernel.b
         pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
-        stored = b.narrow(value, self.storage)
-        with b.if_else(b.compare("==", step, 1)) as (dense, strided):
-            with dense:
-                b.store(stored, pointer, b.add(row, at), count=lanes)
-            with strided:
-                spill = k.spill()
-                b.store(stored, spill, 0)
-                with b.loop(0, k.lanes if lanes is None else lanes) as lane:
-                    one = b.load(spill, lane, self.storage.memory)
-                    b.store(one, pointer, b.add(row, b.mul(b.add(at, lane), step)))
+        place = b.add(row, b.mul(first, step))
+
+        def value(at: Number) -> ir.Value:
+            return b.narrow(b.load(source, b.add(start, at), k.number, k.lanes), self.storage)
+
+        def put(at: Number, lanes: Number | None) -> None:
+            b.store(value(at), pointer, b.add(place, at), count=lanes)
+
+        with b.if_else(b.compare("==", step, 1)) as (contiguous, strided):
+            with contiguous, b.if_else(self.streamed) as (past, through):
+                with past:
+                    ahead = b.min(b.to_boundary(pointer, place, self.storage.memory, k.lanes), count)
+                    whole = b.add(ahead, b.bits("and_", b.sub(count, ahead), -k.lanes))
+                    put(0, ahead)
+                    with b.loop(ahead, whole, k.lanes) as at:
+                        b.store_past_caches(value(at), pointer, b.add(place, at))
+                    put(whole, b.sub(count, whole))
+                with through:
+                    in_vectors(k, count, put)
+            with strided, b.loop(0, count) as at:
+                one = b.narrow(b.load(source, b.add(start, at), k.number), self.storage)
+                b.store(one, pointer, b.add(place, b.mul(at, step)))
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:
@@ -114,12 +154,7 @@ def store_box(
     b = k.b
     origin, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
     depth, height, width = counts
-    with b.loop(0, channels) as c, b.loop(0, depth) as d, b.loop(0, height) as h:
+    with b.loop(0, channels) as c, b.loop(0, depth) as d, dest.rows_together(height) as (h, rows):
         start = k.dot((c, pitch), (b.add(b.mul(d, height), h), width))
         row = dest.row(c, b.add(low[0], d), b.add(low[1], h))
-
-        def put(at: Number, lanes: Number | None, start: Number = start, row: Number = row) -> None:
-            value = b.load(origin, b.add(start, at), k.number, k.lanes)
-            dest.write(row, b.add(low[2], at), value, lanes)
-
-        in_vectors(k, width, put)
+        dest.write(row, low[2], origin, start, b.mul(rows, width))

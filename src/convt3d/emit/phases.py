@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
+from ..plan.tiles import STAGED
 from .kernel import Kernel
 from .move import ArrayRows, Sink, in_vectors, to_scratch
 from .values import Number
@@ -43,26 +44,36 @@ def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Numbe
     phased, pitch = k.buffer(planar.buffer), k.param(f"pitch {planar.buffer}")
     low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(planar.step, POSITION)
     strides = planar.along(k)
-    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
+
+    def row(c: Number, d: Number, h: Number, put: Sink) -> None:
+        """Row h of the box."""
         t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
-        with b.loop(0, count[1]) as h:
-            t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
-            phase = b.mul(b.add(b.mul(j_d, strides[1]), j_h), strides[2])
-            start = k.dot((c, pitch), (phase, k.param("phase")), (t_d, k.param("plane")), (t_h, k.param("slab pitch")))
-            if isinstance(target, str):
-                row = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
-                buffer = k.buffer(target)
+        t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
+        phase = b.mul(b.add(b.mul(j_d, strides[1]), j_h), strides[2])
+        start = k.dot((c, pitch), (phase, k.param("phase")), (t_d, k.param("plane")), (t_h, k.param("slab pitch")))
+        _row(k, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
 
-                def put(at: Number, value: ir.Value, lanes: Number | None, row: Number = row) -> None:
-                    to_scratch(k, value, buffer, b.add(row, at), lanes)
+    def into(buffer: str, place: Number) -> Sink:
+        return lambda at, value, lanes: to_scratch(k, value, k.buffer(buffer), b.add(place, at), lanes)
 
-            else:
-                row = target.row(c, b.add(low[0], d), b.add(low[1], h))
+    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
+        if isinstance(target, str):
+            with b.loop(0, count[1]) as h:
+                place = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
+                row(c, d, h, into(target, place))
+            return
 
-                def put(at: Number, value: ir.Value, lanes: Number | None, row: Number = row) -> None:
-                    target.write(row, b.add(low[2], at), value, lanes)
+        def place_of(h: Number) -> Number:
+            return target.row(c, b.add(low[0], d), b.add(low[1], h))
 
-            _row(k, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
+        with b.if_else(b.compare("==", k.param(f"{target.name} direct"), 1)) as (direct, staged):
+            with direct, b.loop(0, count[1]) as h:
+                place = place_of(h)
+                row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
+            with staged, target.rows_together(count[1]) as (h, rows):
+                with b.loop(0, rows) as more:
+                    row(c, d, b.add(h, more), into(STAGED, b.mul(more, count[2])))
+                target.write(place_of(h), low[2], k.buffer(STAGED), 0, b.mul(rows, count[2]))
 
 
 def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:

@@ -30,6 +30,7 @@ def emit(structure: Structure, machine: Machine) -> tuple[str, tuple[str, ...]]:
     with k.b.drawn_from(k.pointer("counter"), k.param("items")) as item:
         k.begin_tile(item)
         _Tile(k, structure).emit(one)
+    k.b.fence()
     k.b.ret()
     return str(k.module), tuple(k.names)
 

@@ -137,7 +137,7 @@ class _Words:
             else:
                 yield "put the phases together into rows"
         if one.dest is not None:
-            yield f"store in {self._array(one.dest)}"
+            yield f"store in {self._array(one.dest)}" + (", past the caches" if self.one.streamed else "")
 
     def _convolve(self, op: Conv) -> str:
         pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified

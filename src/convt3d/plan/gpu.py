@@ -178,7 +178,7 @@ class _Maker:
 
     def run(self) -> None:
         passes = cut(self.pipeline, self.trace)
-        self.in_output = output_values(list(passes), self.trace.output, self.dtype)
+        self.in_output = output_values(passes, self.trace.output, self.dtype)
         tensors = {
             array
             for one in passes

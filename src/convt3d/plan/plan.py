@@ -8,6 +8,7 @@ from math import prod
 
 from ..spec import work
 from ..spec.dtypes import DType
+from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
@@ -26,6 +27,7 @@ class PassPlan:
     steps: Pass
     structure: Structure
     tiling: Tiling
+    streamed: bool  # the result is stored past the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,12 @@ class Plan:
     @property
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "minimal"
+
+    @lazy
+    def conv_operands(self) -> list[int]:
+        """Places of the convolution's weight and bias among the operands of the pipeline as it runs."""
+        pipeline = self.rewritten.pipeline
+        return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
 
     @property
     def scratch(self) -> int:
@@ -89,11 +97,13 @@ def _make_plan(
     rewritten = simplify(pipeline, dtype, tame)
     simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
     item = 8 if dtype.accumulate == "float64" else 4
+    walks = cut(rewritten.pipeline, simplified)
+    aliases = output_values(walks, trace.output, dtype)
     passes = []
-    for one in cut(rewritten.pipeline, simplified):
+    for one in walks:
         tiling = choose_method(rewritten.pipeline, simplified, one, host, item, options)
         structure = structure_of(one, rewritten.pipeline, simplified, dtype, host, tiling.method)
-        passes.append(PassPlan(one, structure, tiling))
+        passes.append(PassPlan(one, structure, tiling, _streamed(one, aliases, dtype, item, host)))
     return Plan(
         asked=pipeline,
         dtype=dtype,
@@ -106,11 +116,26 @@ def _make_plan(
         method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
         machine=host,
         passes=tuple(passes),
-        aliases=output_values([one.steps for one in passes], trace.output, dtype),
+        aliases=aliases,
     )
 
 
-def output_values(passes: list[Pass], output: Shape, dtype: DType) -> tuple[str, ...]:
+def _streamed(one: Pass, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
+    """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
+    in place of the source has its lines in the cache already."""
+    if one.dest is None:
+        return False
+    in_place = one.source in aliases and (one.dest == "out" or one.dest in aliases)
+    item = dtype.itemsize if one.dest == "out" else number
+    return not in_place and prod(one.result) * item >= _cached_bytes(host)
+
+
+def _cached_bytes(host: Machine) -> int:
+    """Of a result, so many may still be cached when it is complete: others use the shared cache, too."""
+    return host.l3 // 4 or 4 * host.l2
+
+
+def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
     """Values that may be kept in the output array: of its shape and type, and read only by a pass that works voxel by
     voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:

@@ -21,6 +21,9 @@ from .structure import register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
 
+STAGED = "staged"  # buffer of rows on their way to the destination
+_STAGED_NUMBERS = 2048  # in it: they stay in the first-level cache
+
 UNROLL = 2  # vectors of positions that a chain walks together
 
 _LONG_PERIOD = 24
@@ -192,8 +195,11 @@ def layout(
             add("phased", channels, slab.out_channel)
             step += 1
         elif isinstance(op, Unphase):
-            if index + 1 < len(one.ops):  # the last one goes straight to the destination
+            if index + 1 < len(one.ops):
                 natural(f"op{index}", channels, step - 1, "write")
+            else:  # some rows at a time go to the destination
+                rows = h.longest(step - 1, "write"), rows_together(w.longest(step - 1, "write"))
+                add(STAGED, 1, min(rows) * w.longest(step - 1, "write"))
         elif isinstance(op, PhasePool):
             assert slab is not None
             add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))
@@ -210,6 +216,11 @@ def layout(
                     add(f"op{index}.{at}", channels, lanes)
             channels = _channels_after(op, channels)
     return Tiling(tile, axes, tuple(buffers), method, slab, blocking, total * item, (total - chunk) * item)
+
+
+def rows_together(width: int) -> int:
+    """Rows that are stored together, where they follow each other in memory."""
+    return max(1, _STAGED_NUMBERS // max(1, width))
 
 
 def _channels_after(op: Chain, channels: int) -> int:

@@ -14,6 +14,7 @@ from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach, shift_rang
 from ..plan.passes import STATISTICS, Chain, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import ConvCode, scalars
+from ..plan.tiles import rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
@@ -21,6 +22,9 @@ from .tables import direct_tables, minimal_tables
 from .weights import WeightLayout
 
 _SHARED_FROM = 1_000_000  # operations
+
+# Words before the table, among which the counter of tiles has a cache line of its own.
+_BEFORE, _COUNTER = 16, 8
 
 Words = npt.NDArray[np.int64]
 
@@ -51,19 +55,35 @@ class BoundPass:
     def number(self) -> str:
         return self.plan.dtype.accumulate
 
-    @lazy
-    def places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.native.names)}
+    def table(self, words: dict[str, int]) -> tuple[Words, int]:
+        """The table of one call, an array to be kept alive, and its address; `words` are what the plan cannot know."""
+        try:
+            values = [words[name] for name in self._open]
+        except KeyError as missing:  # a kernel must never see a pointer that nobody set
+            raise RuntimeError(f"convt3d internal error: parameter {missing} was not set; please report this") from None
+        table = self._template.copy()
+        address = int(table.ctypes.data)
+        table[self._open_places] = values
+        table[self._counter_place] = address + 8 * _COUNTER
+        return table, address + 8 * _BEFORE
 
     @lazy
-    def template(self) -> Words:
-        """The table with all that is known without arrays."""
-        return np.array([self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
+    def _template(self) -> Words:
+        """The table with all that is known without arrays, and the counter of tiles before it."""
+        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
 
     @lazy
-    def open_names(self) -> set[str]:
+    def _open(self) -> tuple[str, ...]:
         """The parameters that a call has to fill in."""
-        return set(self.native.names) - self._known.keys()
+        return tuple(name for name in self.native.names if name not in self._known and name != "counter")
+
+    @lazy
+    def _open_places(self) -> Words:
+        return np.array([_BEFORE + self.native.names.index(name) for name in self._open], dtype=np.int64)
+
+    @lazy
+    def _counter_place(self) -> int:
+        return _BEFORE + self.native.names.index("counter")
 
     @lazy
     def _known(self) -> dict[str, int]:
@@ -95,6 +115,24 @@ class BoundPass:
     def code(self) -> ConvCode | None:
         """Of the pass's convolution."""
         return next((extra for extra in self.one.structure.ops if isinstance(extra, ConvCode)), None)
+
+    def put_way_out(self, dest: npt.NDArray[Any], words: dict[str, int]) -> None:
+        """How the result goes to an array (B, C, D, H, W): rows that one store may run through, whether stores go past
+        the caches, and whether vectors may go there directly, as they come."""
+        item, width, whole_rows = dest.itemsize, dest.shape[4], self.one.tiling.axes[2].count == 1
+        dense = dest.strides[4] == item or width == 1
+        streamed, direct = False, dense
+        if dense:
+            words["dest w"] = 1  # also where rows have one element: stores run through them
+        if self.one.streamed and dense:
+            vector = self.plan.machine.lanes(np.dtype(self.number).itemsize) * item
+            begins = 0 if whole_rows else self.one.tiling.tile[2] * item
+            streamed = words["dest"] % item == 0
+            direct = all(place % vector == 0 for place in (words["dest"], *dest.strides[:4], begins))
+        follow = dense and whole_rows and dest.strides[3] == width * item
+        words["dest rows"] = rows_together(width) if follow else 1
+        words["dest streamed"] = int(streamed)
+        words["dest direct"] = int(direct)
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""
@@ -158,6 +196,8 @@ class BoundPass:
             "slab copies": slab.copies,
             "slab copy": slab.copy,
         }
+        if not pipeline.conv.bias:
+            sizes["bias"] = self._keep(np.zeros(per_out * groups, self.number))
         for name, walk in zip("dhw", method.walks, strict=True):
             sizes |= {f"stride {name}": walk.axis.stride, f"period {name}": walk.period, f"pace {name}": walk.pace}
         if method.direct:

@@ -98,58 +98,50 @@ class _Run:
 
     def _run_pass(self, bound: BoundPass) -> None:
         steps = bound.one.steps
-        table = bound.template.copy()
-        alive: list[Any] = []
-        filled: set[str] = set()
-
-        def put(name: str, value: int) -> None:
-            place = bound.places.get(name)
-            if place is not None:
-                table[place] = value
-                filled.add(name)
-
-        def put_array(name: str, array: Array) -> None:
-            """Axes of size 1 are repeated where the value is larger."""
-            alive.append(array)
-            put(name, array.ctypes.data)
-            for axis, stride, size in zip("bcdhw", array.strides, array.shape, strict=True):
-                put(f"{name} {axis}", stride // array.itemsize if size > 1 else 0)
-
-        put_array("source", self.arrays[steps.source])
+        words: dict[str, int] = {}  # parameters of this call, by name
+        alive: list[Any] = []  # what they point to
+        self._put_array("source", self.arrays[steps.source], words)
         if steps.dest is not None:
-            put_array("dest", self._dest(steps.dest, steps.result))
+            dest = self._dest(steps.dest, steps.result)
+            self._put_array("dest", dest, words)
+            bound.put_way_out(dest, words)
         for index, op in enumerate(steps.ops):
             if isinstance(op, Conv):
-                self._put_weights(put, alive)
+                self._put_weights(words, alive)
             elif isinstance(op, Chain):
                 for at, link in enumerate(op.links):
                     if link.takes_tensor:
-                        put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]))
+                        self._put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]), words)
                     else:
-                        self._put_vectors(f"vector op{index}.{at}", link.arrays, put, alive)
+                        self._put_vectors(f"vector op{index}.{at}", link.arrays, words, alive)
             elif isinstance(op, RowNorm):
-                self._put_vectors(f"vector op{index}.0", op.arrays, put, alive)
-        channels = steps.result[1]
+                self._put_vectors(f"vector op{index}.0", op.arrays, words, alive)
         if bound.partial_words:
-            partials = np.empty((steps.shape[0], len(bound.voxels), channels, bound.partial_words), self.number)
-            put("partials", partials.ctypes.data)
-        put("wild samples", self.wild.ctypes.data)
-        counter = np.zeros(8, dtype=np.int64)  # a cache line of its own
-        put("counter", counter.ctypes.data)
+            shape = steps.shape[0], len(bound.voxels), steps.result[1], bound.partial_words
+            partials = np.empty(shape, self.number)
+            words["partials"] = partials.ctypes.data
+        if not self.plan.method.direct:
+            words["wild samples"] = self.wild.ctypes.data
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
         with scratch(bound.one.tiling.scratch * threads) as memory:
-            put("scratch", memory.ctypes.data)
-            if filled != bound.open_names:  # a kernel must never see a pointer that nobody set
-                raise RuntimeError(
-                    f"convt3d internal error: parameters {filled ^ bound.open_names}; please report this"
-                )
-            launch(bound.native.address, table.ctypes.data, threads)
+            words["scratch"] = memory.ctypes.data
+            table, address = bound.table(words)
+            alive.append(table)
+            launch(bound.native.address, address, threads)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]
             if self.wild.any():  # tiles that were left out
                 partials[self.wild > 0] = 0
             results = finish(steps.finish.stage, partials.astype(np.float64), bound.voxels, given)
             self._take_statistics(steps.finish.result, results)
+
+    @staticmethod
+    def _put_array(name: str, array: Array, words: dict[str, int]) -> None:
+        """Address and strides. Axes of size 1 are repeated where the value is larger."""
+        words[name] = array.ctypes.data
+        item = array.itemsize
+        for axis, stride, size in zip("bcdhw", array.strides, array.shape, strict=True):
+            words[f"{name} {axis}"] = stride // item if size > 1 else 0
 
     def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
@@ -169,35 +161,29 @@ class _Run:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
-    def _put_vectors(self, name: str, arrays: tuple[str, ...], put: Any, alive: list[Any]) -> None:
+    def _put_vectors(self, name: str, arrays: tuple[str, ...], words: dict[str, int], alive: list[Any]) -> None:
         """Numbers for each channel: operands are the same for all samples, statistics are not."""
         for number, array in enumerate(arrays):
             vector = self.stats[array] if array.startswith("stat") else self._numbers(array)
             if vector.shape == (1,):  # a slope that serves all channels
                 vector = np.repeat(vector, max(shape[1] for shape in self.plan.simplified.values))
             alive.append(vector)
-            put(f"{name}.{number}", vector.ctypes.data)
-            put(f"{name}.{number} b", vector.shape[1] if vector.ndim == 2 else 0)
-
-    def _conv_operands(self) -> list[int]:
-        pipeline = self.plan.rewritten.pipeline
-        return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
+            words[f"{name}.{number}"] = vector.ctypes.data
+            words[f"{name}.{number} b"] = vector.shape[1] if vector.ndim == 2 else 0
 
     def _pack_weights(self) -> Packed:
         layout = next(bound.weights for bound in self.passes if bound.weights is not None)
-        kernel = self.operands[self._conv_operands()[0]]
+        kernel = self.operands[self.plan.conv_operands[0]]
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
         return packed(kernel if isinstance(kernel, Made) else np.ascontiguousarray(kernel), layout)
 
-    def _put_weights(self, put: Any, alive: list[Any]) -> None:
-        pipeline = self.plan.rewritten.pipeline
-        own = self._conv_operands()
-        channels = self.plan.simplified.values[pipeline.conv_index + 1][1]
-        bias = self._numbers(f"operand:{own[1]}") if len(own) == 2 else np.zeros(channels, self.number)
-        alive.append(bias)
-        put("weights", self.weights.weights.ctypes.data)
-        put("bias", bias.ctypes.data)
+    def _put_weights(self, words: dict[str, int], alive: list[Any]) -> None:
+        words["weights"] = self.weights.address
+        for at in self.plan.conv_operands[1:]:
+            bias = self._numbers(f"operand:{at}")
+            alive.append(bias)
+            words["bias"] = bias.ctypes.data
 
     def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
         with np.errstate(over="ignore"):

@@ -62,6 +62,7 @@ class WeightLayout:
 
 class Packed(NamedTuple):
     weights: Array  # one row for each group
+    address: int  # of them
     finite: bool
     tame: bool  # of a size that minimal multiplication can take
 
@@ -77,7 +78,7 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
     def make(own: tuple[Array, ...]) -> tuple[Packed, int]:
         largest = float(np.abs(own[0]).max(initial=0.0))
         rows = pack(own[0], layout)
-        return Packed(rows, bool(np.isfinite(largest)), _tame(largest, layout.number)), rows.nbytes
+        return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number)), rows.nbytes
 
     return _kept.get(layout, [weights], make)
 
