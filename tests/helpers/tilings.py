@@ -13,7 +13,7 @@ from convt3d.plan import plan as planning
 from convt3d.plan.geometry import conv_axes
 from convt3d.plan.passes import RowNorm
 from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
-from convt3d.plan.tiles import choose, layout
+from convt3d.plan.tiles import Tilings, choose
 from convt3d.run import execute as execution
 from convt3d.run.memory import scratch
 
@@ -30,7 +30,7 @@ def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Ite
         axes = zip(conv_axes(pipeline, trace), wanted, strict=True)
         method = Method(tuple(AxisMethod(axis, m, EXACT_POINTS) for axis, m in axes))
         if one_tile:
-            return layout(pipeline, trace, one, one.result[2:], machine, item, method)
+            return Tilings(pipeline, trace, one, machine, item, method).of(one.result[2:])
         return choose(pipeline, trace, one, machine, item, method)
 
     with _planning(choose_method):
@@ -51,7 +51,7 @@ def drawn_tiles(seed: int) -> Iterator[None]:
         method = drawn_method(rng, conv_axes(pipeline, trace))
         if options.algorithm == "direct":
             method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in conv_axes(pipeline, trace)))
-        return layout(pipeline, trace, one, tuple(tile), machine, item, method, bool(rng.integers(2)))
+        return Tilings(pipeline, trace, one, machine, item, method).of(tuple(tile), bool(rng.integers(2)))
 
     with _planning(choose_method):
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convt3d.plan.geometry import AxisSpans, Walk, phases, shift_range
+from convt3d.plan.geometry import AxisSpans, Walk, phases
 from convt3d.plan.schemes import EXACT_POINTS, axis_methods
 from convt3d.spec.shapes import ConvAxis, PoolAxis
 
@@ -96,7 +96,7 @@ def test_phases_hold_each_tap_once_and_lead_to_its_input() -> None:
         assert [part.phase for part in parts] == sorted({part.phase for part in parts})
         assert all(part.taps for part in parts), "phases without taps are left out"
         assert sorted(k for part in parts for k in part.taps) == sorted(list(range(axis.kernel)) * walk.pace)
-        least, most = shift_range(walk)
+        least, most = walk.shift_range
         for part in parts:
             assert part.phase < walk.period
             for k, shift in zip(part.taps, part.shifts, strict=True):

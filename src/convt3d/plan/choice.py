@@ -13,7 +13,7 @@ from .geometry import conv_axes
 from .machine import Machine
 from .passes import Conv, Pass
 from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
-from .tiles import Tiling, choose, convolution_cost, cost, layout, periods
+from .tiles import Tiling, Tilings, choose, convolution_cost, cost
 
 ALGORITHMS = ("auto", "direct", "minimal")
 PRECISIONS = ("full", "fast")
@@ -78,11 +78,12 @@ def _minimal_methods(
     """
 
     def rough(method: Method) -> float:
+        tilings = Tilings(pipeline, trace, one, machine, item, method)
         d, h, w = (
             min(size, -(-length // period) * period)
-            for size, length, period in zip(one.result[2:], tile, periods(pipeline, trace, one, method), strict=True)
+            for size, length, period in zip(one.result[2:], tile, tilings.periods, strict=True)
         )
-        tiling = layout(pipeline, trace, one, (d, h, w), machine, item, method)
+        tiling = tilings.of((d, h, w))
         if tiling.scratch - tiling.passing > _CHUNK_CACHES * machine.l2:
             return inf
         return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)

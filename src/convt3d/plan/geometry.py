@@ -48,6 +48,12 @@ class Walk:
         """Of the whole output."""
         return (self.axis.out - 1) // self.period + 1
 
+    @lazy
+    def shift_range(self) -> tuple[int, int]:
+        """Smallest and largest shift of any phase."""
+        shifts = [shift for own in _taps(self).values() for _, shift in own]
+        return min(shifts), max(shifts) + self.more
+
 
 @lru_cache(maxsize=4096)
 def _taps(walk: Walk) -> dict[int, list[tuple[int, int]]]:
@@ -65,13 +71,6 @@ def phases(walk: Walk) -> tuple[PhaseAxis, ...]:
     """The phases that have taps, in order; the others, of which a long stride has many, give the bias alone."""
     found = sorted(_taps(walk).items())
     return tuple(PhaseAxis(j, tuple(k for k, _ in own), tuple(shift for _, shift in own)) for j, own in found)
-
-
-@lru_cache(maxsize=4096)
-def shift_range(walk: Walk) -> tuple[int, int]:
-    """Smallest and largest shift of any phase."""
-    shifts = [shift for own in _taps(walk).values() for _, shift in own]
-    return min(shifts), max(shifts) + walk.more
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,6 @@ class AxisSpans:
         return self._longest[step][what]
 
 
-@lru_cache(maxsize=4096)
-def axis_spans(steps: tuple[Walk | PoolAxis, ...], size: int, tile: int) -> AxisSpans:
-    """Shared: many tilings have the same tiles along an axis."""
-    return AxisSpans(steps, size, tile)
-
-
 def conv_axes(pipeline: Pipeline, trace: Trace) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
     """Of the pipeline's convolution: depth, height, width."""
     index = pipeline.conv_index
@@ -161,12 +154,12 @@ def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int, walk: Wal
 
 def reach(walk: Walk, positions: int) -> int:
     """Inputs from the first to the last that so many positions meet."""
-    least, most = shift_range(walk)
+    least, most = walk.shift_range
     return walk.pace * (positions - 1) + most - least + 1
 
 
 def _convolution_reads(walk: Walk, positions: Range) -> Range:
     """Inputs any phase of these positions may meet; at least one, so that no range is empty."""
-    size, first = walk.axis.size, walk.pace * positions[0] + shift_range(walk)[0]
+    size, first = walk.axis.size, walk.pace * positions[0] + walk.shift_range[0]
     low = min(max(first, 0), size - 1)
     return low, min(max(first + reach(walk, positions[1] - positions[0]), low + 1), size)

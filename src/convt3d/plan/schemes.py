@@ -16,7 +16,7 @@ from math import gcd, lcm, prod
 
 from ..spec.lazy import lazy
 from ..spec.shapes import ConvAxis
-from .geometry import Walk, shift_range
+from .geometry import Walk
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in and out; schemes of height and width
@@ -205,7 +205,7 @@ def _groups(method: AxisMethod) -> tuple[Together, ...]:
 def _walk(method: AxisMethod) -> Walk:
     last = max(group.shift(group.pieces - 1, group.scheme.points - 1) for group in method.groups())
     walk = Walk(method.axis, method.pace)
-    return Walk(method.axis, method.pace, max(0, last - shift_range(walk)[1]))
+    return Walk(method.axis, method.pace, max(0, last - walk.shift_range[1]))
 
 
 def _best(m: int, r: int, points: int) -> Scheme:

@@ -13,11 +13,11 @@ from math import gcd, inf, prod
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
-from .geometry import AxisSpans, Walk, axis_spans, axis_steps, reach, shift_range
+from .geometry import AxisSpans, Walk, axis_steps, reach
 from .machine import Machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
 from .schemes import Method, Scheme, terms
-from .structure import register_tile
+from .structure import RegisterTile, register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
 
@@ -90,18 +90,15 @@ class Tiling:
 def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, method: Method) -> Tiling:
     """The cheapest tiling by `cost` among those whose scratch is small; `item` is the size of a number in bytes."""
     sizes = one.result[2:]
-    whole = periods(pipeline, trace, one, method)
-
-    def make(d: int, h: int, w: int, copies: bool = False) -> Tiling:
-        return layout(pipeline, trace, one, (d, h, w), machine, item, method, copies)
-
+    tilings = Tilings(pipeline, trace, one, machine, item, method)
+    whole = tilings.periods
     w = sizes[2]
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
         least, room = (1, 1), machine.l2 // 2
         if not method.direct:
             least, room = (min(sizes[0], whole[0]), min(sizes[1], whole[1])), 2 * machine.l2
         parts = _parts(w, whole[2])
-        w = next((n for n in parts if make(*least, n).passing <= room), parts[-1])
+        w = next((n for n in parts if tilings.of((*least, n)).passing <= room), parts[-1])
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
     limit = _CACHES * machine.l2
@@ -113,7 +110,7 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
             for d in depths:
                 if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w) > most_tiles:
                     continue
-                tiling = make(d, h, w, copies)
+                tiling = tilings.of((d, h, w), copies)
                 if tiling.passing > limit:
                     break  # deeper ones are larger still
                 found.append(tiling)
@@ -121,21 +118,9 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
 
     options = small(_MOST_TILES) or small(inf)
     if not options:  # as small as can be, and of those that are equally so, the largest tiles
-        every = (make(d, h, w, copies) for copies, h, d in product(both, heights, depths))
+        every = (tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths))
         return min(every, key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
     return min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
-
-
-def periods(pipeline: Pipeline, trace: Trace, one: Pass, method: Method) -> tuple[int, int, int]:
-    """Tiles of the destination that are multiples of these begin where a position of the convolution begins."""
-    found = []
-    for axis in range(3):
-        period = 1
-        for step in axis_steps(pipeline, trace, one, axis, method.walks[axis]):
-            period = step.period if isinstance(step, Walk) else period // gcd(period, step.stride)
-        found.append(period)
-    d, h, w = found
-    return d, h, w
 
 
 def _parts(size: int, period: int) -> list[int]:
@@ -148,74 +133,94 @@ def _parts(size: int, period: int) -> list[int]:
     return sorted({min(size, _round_up(-(-size // part), period)) for part in parts if part <= size}, reverse=True)
 
 
-def layout(
-    pipeline: Pipeline,
-    trace: Trace,
-    one: Pass,
-    tile: tuple[int, int, int],
-    machine: Machine,
-    item: int,
-    method: Method,
-    copies: bool = False,
-) -> Tiling:
-    """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
-    lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
-    steps = [axis_steps(pipeline, trace, one, axis, method.walks[axis]) for axis in range(3)]
-    d, h, w = (axis_spans(steps[axis], one.result[2 + axis], tile[axis]) for axis in range(3))
-    axes = (d, h, w)
-    buffers: list[tuple[str, int, int]] = []
-    total = chunk = 0
+class Tilings:
+    """The tilings of a pass by one method; what they share is worked out once."""
 
-    def add(name: str, channels: int, pitch: int) -> int:
-        nonlocal total
-        buffers.append((name, total, pitch))
-        size = _round_up(channels * pitch + 4 * lanes, 64)
-        total += size
-        return size
+    def __init__(
+        self, pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, method: Method
+    ) -> None:
+        self.trace, self.one, self.machine, self.item, self.method = trace, one, machine, item, method
+        self.steps = [axis_steps(pipeline, trace, one, axis, method.walks[axis]) for axis in range(3)]
+        self._spans: dict[tuple[int, int], AxisSpans] = {}
 
-    def natural(name: str, channels: int, step: int, what: str) -> None:
-        extent = prod(axis.longest(step, what) for axis in axes)
-        add(name, channels, _pitch(extent, lanes, item))
+    @property
+    def periods(self) -> tuple[int, int, int]:
+        """Tiles of the destination that are multiples of these begin where a position of the convolution begins."""
+        found = []
+        for steps in self.steps:
+            period = 1
+            for step in steps:
+                period = step.period if isinstance(step, Walk) else period // gcd(period, step.stride)
+            found.append(period)
+        d, h, w = found
+        return d, h, w
 
-    step, slab, blocking = 0, None, None
-    channels = one.shape[1]
-    if not (one.ops and isinstance(one.ops[0], Conv)):
-        natural("source", channels, 0, "read")
-    for index, op in enumerate(one.ops):
-        if isinstance(op, Conv):
-            slab = _slab(method.walks, axes, step, lanes, item, channels, copies)
-            add("slab", channels * slab.copies, slab.channel)
-            if not method.direct:
-                blocking = _blocking(trace, op, method, slab, machine, item)
-                add("row", 1, _round_up(slab.row, lanes) + (method.walks[2].pace + 1) * lanes)
-                add("wild", 1, lanes)
-                chunk += add("inputs", method.most_points, blocking.input_point)
-                chunk += add("products", method.most_points, blocking.product_point)
-            channels = trace.values[op.stage + 1][1]
-            add("phased", channels, slab.out_channel)
-            step += 1
-        elif isinstance(op, Unphase):
-            if index + 1 < len(one.ops):
-                natural(f"op{index}", channels, step - 1, "write")
-            else:  # some rows at a time go to the destination
-                rows = h.longest(step - 1, "write"), rows_together(w.longest(step - 1, "write"))
-                add(STAGED, 1, min(rows) * w.longest(step - 1, "write"))
-        elif isinstance(op, PhasePool):
-            assert slab is not None
-            add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))
-            step += 1
-        elif isinstance(op, Pool):
-            natural(f"op{index}", channels, step, "write")
-            add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
-            step += 1
-        elif isinstance(op, Chain):
-            for at, link in enumerate(op.links):
-                if link.takes_tensor:
-                    natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")))
-                elif isinstance(link.stage, Keep):
-                    add(f"op{index}.{at}", channels, lanes)
-            channels = _channels_after(op, channels)
-    return Tiling(tile, axes, tuple(buffers), method, slab, blocking, total * item, (total - chunk) * item)
+    def _along(self, axis: int, tile: int) -> AxisSpans:
+        """Shared: many tilings have the same tiles along an axis."""
+        if (axis, tile) not in self._spans:
+            self._spans[axis, tile] = AxisSpans(self.steps[axis], self.one.result[2 + axis], tile)
+        return self._spans[axis, tile]
+
+    def of(self, tile: tuple[int, int, int], copies: bool = False) -> Tiling:
+        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
+        trace, one, machine, item, method = self.trace, self.one, self.machine, self.item, self.method
+        lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
+        d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
+        axes = (d, h, w)
+        buffers: list[tuple[str, int, int]] = []
+        total = chunk = 0
+
+        def add(name: str, channels: int, pitch: int) -> int:
+            nonlocal total
+            buffers.append((name, total, pitch))
+            size = _round_up(channels * pitch + 4 * lanes, 64)
+            total += size
+            return size
+
+        def natural(name: str, channels: int, step: int, what: str) -> None:
+            extent = prod(axis.longest(step, what) for axis in axes)
+            add(name, channels, _pitch(extent, lanes, item))
+
+        step, slab, blocking = 0, None, None
+        channels = one.shape[1]
+        if not (one.ops and isinstance(one.ops[0], Conv)):
+            natural("source", channels, 0, "read")
+        for index, op in enumerate(one.ops):
+            if isinstance(op, Conv):
+                slab = _slab(method.walks, axes, step, lanes, item, channels, copies)
+                add("slab", channels * slab.copies, slab.channel)
+                if not method.direct:
+                    blocking = _blocking(trace, op, method, slab, machine, item)
+                    add("row", 1, _round_up(slab.row, lanes) + (method.walks[2].pace + 1) * lanes)
+                    add("wild", 1, lanes)
+                    chunk += add("inputs", method.most_points, blocking.input_point)
+                    chunk += add("products", method.most_points, blocking.product_point)
+                channels = trace.values[op.stage + 1][1]
+                add("phased", channels, slab.out_channel)
+                step += 1
+            elif isinstance(op, Unphase):
+                if index + 1 < len(one.ops):
+                    natural(f"op{index}", channels, step - 1, "write")
+                else:  # some rows at a time go to the destination
+                    width = w.longest(step - 1, "write")
+                    rows = min(h.longest(step - 1, "write"), rows_together(width))
+                    add(STAGED, 1, _round_up(rows * width, lanes))
+            elif isinstance(op, PhasePool):
+                assert slab is not None
+                add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))
+                step += 1
+            elif isinstance(op, Pool):
+                natural(f"op{index}", channels, step, "write")
+                add(f"op{index}.row", 1, _round_up(w.longest(step, "read"), lanes) + lanes)
+                step += 1
+            elif isinstance(op, Chain):
+                for at, link in enumerate(op.links):
+                    if link.takes_tensor:
+                        natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")))
+                    elif isinstance(link.stage, Keep):
+                        add(f"op{index}.{at}", channels, lanes)
+                channels = _channels_after(op, channels)
+        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, total * item, (total - chunk) * item)
 
 
 def rows_together(width: int) -> int:
@@ -242,7 +247,7 @@ def _slab(
     height = _round_up(height, walks[1].pace)
     width = walks[2]
     pitch = row
-    least, most = shift_range(width)
+    least, most = width.shift_range
     if copies:
         pitch = position[2]
     elif width.pace > 1:
@@ -285,19 +290,13 @@ def _blocking(trace: Trace, op: Conv, method: Method, slab: Slab, machine: Machi
     count = len(tile.blocks(per_out))
     most = -(-slab.phase // lanes)
 
-    def sizes(turns: int, blocks: int) -> Blocking:
+    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
         vectors = min(turns * tile.columns, most)
-        rows = min(blocks * tile.rows, per_out)
-        return Blocking(vectors, vectors * lanes, blocks, _odd(steps * vectors) * lanes, _odd(rows * vectors) * lanes)
-
-    for turns in (8, 6, 4, 3, 2, 1):
-        for blocks in (count, -(-count // 2), 2, 1):
-            one = sizes(turns, blocks)
-            if points * (one.input_point + one.product_point) <= room:
-                return one
-            if points * one.input_point > room:
-                break  # however few the blocks
-    return sizes(1, 1)
+        input_point = _odd(steps * vectors) * lanes
+        product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
+        if points * (input_point + product_point) <= room:
+            break
+    return Blocking(vectors, vectors * lanes, blocks, input_point, product_point)  # the smallest where none fits
 
 
 def _odd(lines: int) -> int:
@@ -364,9 +363,16 @@ def vectors_of(tiling: Tiling, step: int, lanes: int) -> tuple[int, int]:
     return depth, -(-length // lanes)
 
 
-def _steps_cost(rows: int, columns: int) -> int:
-    """Cycles of one step of a register tile."""
-    return max(rows * columns, rows + 3 * columns) + 3 if columns else 0
+@lru_cache(maxsize=1024)
+def _steps_cost(tile: RegisterTile, channels: int, columns: int) -> int:
+    """Cycles of one step, over all blocks of output channels."""
+    return sum(max(rows * columns, rows + 3 * columns) + 3 for rows in tile.blocks(channels)) if columns else 0
+
+
+@lru_cache(maxsize=1024)
+def _ends_cost(tile: RegisterTile, channels: int, columns: int, call: int) -> int:
+    """Cycles to begin and to store, once for each block of output channels."""
+    return sum(call + 2 * rows * columns for rows in tile.blocks(channels))
 
 
 def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Machine, lanes: int) -> float:
@@ -381,9 +387,7 @@ def _direct_cost(trace: Trace, op: Conv, step: int, tiling: Tiling, machine: Mac
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:
-        blocks = tile.blocks(per_out)
-        steps = sum(_steps_cost(rows, columns) for rows in blocks)
-        return steps * taps + phases * sum(30 + 2 * rows * columns for rows in blocks)
+        return _steps_cost(tile, per_out, columns) * taps + phases * _ends_cost(tile, per_out, columns, 30)
 
     full, left = divmod(vectors, tile.columns)
     return groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
@@ -428,9 +432,8 @@ def _minimal_costs(
     products = 0.0
     full, left = divmod(vectors, tile.columns)
     for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
-        for rows in tile.blocks(per_out):
-            each = _steps_cost(rows, columns) * in_group * method.products
-            products += times * (each + (60 + 2 * rows * columns) * method.points)
+        each = _steps_cost(tile, per_out, columns) * in_group * method.products
+        products += times * (each + _ends_cost(tile, per_out, columns, 60) * method.points)
     return groups * products, groups * transforms
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach, shift_range
+from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach
 from ..plan.passes import STATISTICS, Chain, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import ConvCode, scalars
@@ -232,7 +232,7 @@ def _axis_table(axis: AxisSpans) -> Words:
 def _slab_words(walk: Walk, span: Span) -> list[int]:
     """Positions, and where in the slab the valid inputs are put: place, from (in what was read), count."""
     low, high = span.positions
-    origin = walk.pace * low + shift_range(walk)[0]
+    origin = walk.pace * low + walk.shift_range[0]
     first, last = max(origin, 0), min(origin + reach(walk, high - low), walk.axis.size)
     valid = max(0, last - first)
     place = first - origin if valid else 0

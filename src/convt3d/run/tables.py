@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.geometry import phases, shift_range
+from ..plan.geometry import phases
 from ..plan.schemes import TOGETHER, Matrix, Method, kind_of
 from ..plan.tiles import Slab, Tiling
 
@@ -23,7 +23,7 @@ class _Places:
 
     def __init__(self, method: Method, slab: Slab) -> None:
         self.slab = slab
-        self.least = [shift_range(walk)[0] for walk in method.walks]
+        self.least = [walk.shift_range[0] for walk in method.walks]
         self.pace_h = method.walks[1].pace
 
     def depth(self, shift: int) -> int:

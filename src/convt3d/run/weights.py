@@ -76,7 +76,7 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
 
     def make(own: tuple[Array, ...]) -> tuple[Packed, int]:
-        largest = float(np.abs(own[0]).max(initial=0.0))
+        largest = max(float(own[0].max(initial=0.0)), -float(own[0].min(initial=0.0)))  # NaN, if there is one
         rows = pack(own[0], layout)
         return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number)), rows.nbytes
 

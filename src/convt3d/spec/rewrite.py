@@ -43,6 +43,8 @@ Prepare: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
 # its inverse to the power 1.5 (2^-96) a product may round to zero, which an infinite input would turn into NaN.
 TAME = 2.0**64
 
+_IN_CACHE = 1 << 15  # numbers that are looked at together
+
 
 @dataclass(frozen=True)
 class Match:
@@ -209,7 +211,9 @@ def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
 
 def tame(arrays: Sequence[Array]) -> bool:
     """Whether all numbers are finite and of moderate size, neither huge nor on the way to zero."""
-    sizes = [np.abs(array) for array in arrays]
+    flat = [array.reshape(-1) for array in arrays]
+    parts = (array[at : at + _IN_CACHE] for array in flat for at in range(0, array.size, _IN_CACHE))
+    sizes = map(np.abs, parts)
     return all(bool(np.all((size <= TAME) & ((size >= 1.0 / TAME**1.5) | (size == 0.0)))) for size in sizes)
 
 
