@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convt3d.run import memory
-from convt3d.run.memory import HUGE_FROM, HUGE_PAGE, SCRATCH_KEPT, empty, free_scratch, scratch
+from convt3d.run.memory import HUGE_FROM, HUGE_PAGE, OUTPUTS_KEPT, SCRATCH_KEPT, empty, free_scratch, scratch
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,56 @@ def test_mapping_is_returned_when_the_last_array_goes():
     assert mapped() - before >= 256 << 20
     del array
     assert mapped() - before < 128 << 20
+
+
+needs_mappings = pytest.mark.skipif(sys.platform == "win32", reason="no mappings of our own there")
+
+
+@needs_mappings
+def test_memory_of_an_array_that_is_gone_is_used_again():
+    array = empty((3, HUGE_FROM // 4), np.float32)
+    address = array.ctypes.data
+    view = array[1:].transpose()
+    del array
+    other = empty((3, HUGE_FROM // 4), np.float32)
+    assert other.ctypes.data != address, "a view still uses it"
+    del view
+    again = empty((3, HUGE_FROM // 4), np.float32)
+    assert again.ctypes.data == address
+    assert empty((3, HUGE_FROM // 4), np.float32).ctypes.data not in (address, other.ctypes.data)
+
+
+@needs_mappings
+def test_memory_far_too_large_is_not_used_again():
+    address = empty(8 * HUGE_FROM, np.uint8).ctypes.data
+    small = empty(HUGE_FROM, np.uint8)
+    assert small.ctypes.data != address
+    assert empty(8 * HUGE_FROM - 1000, np.uint8).ctypes.data == address
+
+
+@needs_mappings
+def test_memory_left_over_is_bounded():
+    arrays = [empty(5 << 20, np.uint8) for _ in range(40)]
+    arrays.append(empty(2 * OUTPUTS_KEPT, np.uint8))
+    del arrays
+    assert 0 < sum(map(len, memory._left)) <= OUTPUTS_KEPT
+
+
+@needs_mappings
+def test_threads_never_share_an_array():
+    def fill(number: int) -> None:
+        for turn in range(30):
+            array = empty((5 << 20) // 8, np.int64)
+            array[::512] = number * 1000 + turn
+            wrong.extend(np.flatnonzero(array[::512] != number * 1000 + turn))
+
+    wrong: list[int] = []
+    threads = [threading.Thread(target=fill, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("shape", [(1 << 60,), (1 << 40, 1 << 40), (1 << 52, 4)])

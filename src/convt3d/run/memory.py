@@ -1,6 +1,7 @@
-"""Memory for large outputs and scratch: aligned, on huge pages where the system has them, scratch reused per thread.
+"""Memory for large outputs and scratch: aligned, on huge pages where the system has them, and used again.
 
-Touching fresh 4 KB pages costs several times more than 2 MB pages, and decides the time of outputs of many megabytes.
+Touching fresh 4 KB pages costs several times more than 2 MB pages, and decides the time of outputs of many megabytes;
+pages that were touched before cost nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import math
 import mmap
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -20,10 +23,12 @@ HUGE_PAGE = 2 << 20
 HUGE_FROM = 4 << 20
 SCRATCH_HUGE_FROM = 256 << 10
 SCRATCH_KEPT = 64 << 20  # bytes kept per thread between calls
+OUTPUTS_KEPT = 64 << 20  # bytes of outputs that nobody uses any more, kept for the next ones
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
-    """An uninitialised C-ordered array, 64-byte aligned; from 4 MB on, on huge pages of its own."""
+    """An uninitialised C-ordered array, 64-byte aligned; from 4 MB on, on huge pages of its own, fresh or those of an
+    array that is gone."""
     kind = np.dtype(dtype)
     lengths = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
     size = math.prod(lengths) * kind.itemsize
@@ -50,8 +55,9 @@ def scratch(size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def free_scratch() -> None:
-    """Return this thread's kept scratch memory to the system."""
+    """Return this thread's kept scratch memory, and what outputs left over, to the system."""
     _kept.blocks.clear()
+    _left.clear()
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
@@ -63,14 +69,45 @@ def _aligned(size: int) -> NDArray[np.uint8]:
 def _mapped(size: int) -> NDArray[np.uint8]:
     if sys.platform == "win32":  # no madvise there
         return _aligned(size)
+    mapping = _left_over(size) or _fresh(size)
+    whole = np.frombuffer(mapping, np.uint8)
+    weakref.finalize(whole, _keep, mapping).atexit = False  # with the last array that uses it
+    start = -whole.ctypes.data % HUGE_PAGE
+    return whole[start : start + size]
+
+
+def _fresh(size: int) -> mmap.mmap:
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    whole = np.frombuffer(mapping, np.uint8)  # owns the mapping: unmapped with the last array that uses it
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without them
             mapping.madvise(mmap.MADV_HUGEPAGE)
-    start = -whole.ctypes.data % HUGE_PAGE
-    return whole[start : start + size]
+    return mapping
+
+
+# Mappings of arrays that are gone, oldest first. No lock: a finalizer may run between any two steps of any thread.
+_left: deque[mmap.mmap] = deque()
+
+
+def _left_over(size: int) -> mmap.mmap | None:
+    """A mapping with room for `size` bytes and not much more."""
+    for _ in range(len(_left)):
+        try:
+            mapping = _left.popleft()
+        except IndexError:  # another thread took it
+            return None
+        if 0 <= len(mapping) - HUGE_PAGE - size <= size // 4:
+            return mapping
+        _left.append(mapping)
+    return None
+
+
+def _keep(mapping: mmap.mmap) -> None:
+    if len(mapping) <= OUTPUTS_KEPT:
+        _left.append(mapping)
+    with suppress(IndexError):
+        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
+            _left.popleft()
 
 
 class _Kept(threading.local):
