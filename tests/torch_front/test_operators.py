@@ -186,3 +186,25 @@ def test_names_order_and_defaults_are_pytorch_s() -> None:
     theirs = torch.ops.aten.conv_transpose3d.input._schema.arguments
     assert [a.name for a in ours] == [a.name for a in theirs]
     assert [a.default_value for a in ours] == [a.default_value for a in theirs]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=str)
+def test_large_results_have_memory_that_is_used_again(dtype: Any, layout: Any) -> None:
+    """From some megabytes on: the values, strides and gradients of small ones."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 4, 24, 24, 32).to(dtype).contiguous(memory_format=layout).requires_grad_()
+    w = torch.randn(4, 16, 2, 2, 2).to(dtype)
+    expected = functional.conv_transpose3d(x, w, stride=2)
+    addresses = set()
+    for _ in range(3):
+        got = ct.conv_transpose3d(x, w, stride=2)
+        close(got, expected, dtype)
+        assert got.stride() == expected.stride()
+        addresses.add(got.data_ptr())
+        got.sum().backward()
+        del got
+    assert len(addresses) == 1
+    plain = ct.conv_transpose3d(x[0].detach(), w, stride=2)
+    close(plain, expected[0], dtype)
+    assert plain.stride() == functional.conv_transpose3d(x[0].detach(), w, stride=2).stride()

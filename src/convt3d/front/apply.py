@@ -35,7 +35,7 @@ def apply(
 
         def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
             if out is None:
-                return _allocate(operator, shape, source.dtype)
+                return allocated(operator, shape, source.dtype)
             return _take_out(operator, out, shape, source.dtype, inputs)
 
         arrays = [taken.storage for taken in tensors]
@@ -87,7 +87,8 @@ def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[T
             )
 
 
-def _allocate(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
+def allocated(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
+    """Memory for a result."""
     try:
         return empty(shape, dtype.storage)
     except MemoryError:

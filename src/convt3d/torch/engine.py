@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import Error
-from ..front.apply import compute
+from ..front.apply import allocated, compute
 from ..front.arrays import Storage, tensor_storage
-from ..spec.dtypes import DTYPES
+from ..run.memory import HUGE_FROM
+from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Pipeline
 from . import stock
-from .layout import empty, result_format
+from .layout import result_format
 from .stock import Tensor
 
 _DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
@@ -97,17 +100,30 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
 
     def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
         nonlocal result
-        if _plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays)):
-            result = torch.empty(shape, dtype=x.dtype)
-        else:
-            unbatched = len(shape) == 4
+        chosen = torch.contiguous_format
+        unbatched = len(shape) == 4
+        if not (_plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays))):
             chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
-            result = empty(x, (1, *shape) if unbatched else shape, chosen)
-            result = result[0] if unbatched else result
+        result = _result(operator, (1, *shape) if unbatched else shape, dtype, x.dtype, chosen)
+        result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch)
 
     compute(operator, pipeline, dtype, source, arrays, allocate)
     return result
+
+
+def _result(operator: str, shape: tuple[int, ...], dtype: DType, kind: Any, memory_format: Any) -> Tensor:
+    """An empty tensor. A large one has memory of ours, on huge pages and used again: PyTorch's costs more time to touch
+    for the first time than many a layer takes."""
+    if prod(shape) * dtype.itemsize < HUGE_FROM:
+        return torch.empty(shape, dtype=kind, memory_format=memory_format)
+    last = memory_format is torch.channels_last_3d
+    b, c, d, h, w = shape
+    stored = allocated(operator, (b, d, h, w, c) if last else shape, dtype)
+    stored = stored.transpose(0, 4, 1, 2, 3) if last else stored
+    if dtype.name == "bfloat16":
+        return torch.from_numpy(stored.view(np.int16)).view(kind)
+    return torch.from_numpy(stored)
 
 
 def _plain(array: Storage) -> bool:
