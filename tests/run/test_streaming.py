@@ -70,6 +70,28 @@ def test_same_bits_in_every_layout(monkeypatch: pytest.MonkeyPatch, isa: str, na
             assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_channels_side_by_side(monkeypatch: pytest.MonkeyPatch, isa: str, dtype: str) -> None:
+    """Squares of channels and voxels are transposed; both may end inside one. Aligned arrays are streamed."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    for number, (channels, width) in enumerate([(2, 5), (15, 8), (16, 16), (32, 7), (33, 20), (48, 1)]):
+        x, w = data((1, 3, 2, 3, width), dtype, number), data((3, channels, 3, 3, 3), dtype, 9)
+        for pipeline in (PIPELINES["stride 3"], PIPELINES["unphase"], Pipeline(ct.ConvTranspose3d(2), ct.MaxPool3d(2))):
+            with streamed(False):
+                expected = pipeline(x, w)
+            b, c, *space = expected.shape
+            room = np.full(expected.size + 2 * GUARD + 64, np.nan, dtype)
+            start = GUARD + (-(room.ctypes.data + GUARD * room.itemsize) % 64) // room.itemsize
+            for ahead, everything in ((0, False), (0, True), (1, True)):
+                room[...] = np.nan
+                last = room[start + ahead : start + ahead + expected.size].reshape(b, *space, c)
+                with streamed(everything):
+                    pipeline(x, w, out=last.transpose(0, 4, 1, 2, 3))
+                np.testing.assert_array_equal(last.transpose(0, 4, 1, 2, 3), expected)
+                assert np.isnan(room).sum() == room.size - expected.size
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_tiles_that_cut_rows(seed: int) -> None:
     x, w = data((1, 3, 4, 5, 19), "float32", seed), data((3, 5, 3, 3, 3), "float32", seed)

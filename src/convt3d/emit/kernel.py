@@ -66,13 +66,13 @@ class Kernel:
             self._loaded[key] = self.b.splat(self.b.load(pointer, self.constants - 1, self.number), self.lanes)
         return self._loaded[key]
 
-    def spill(self) -> ir.Value:
-        """Room on the stack for one vector, to take it apart."""
-        if "spill" not in self._loaded:
+    def square(self) -> ir.Value:
+        """Room on the stack for as many vectors as each has lanes."""
+        if "square" not in self._loaded:
             with self.b.raw.goto_entry_block():
-                room = self.b.raw.alloca(vector(self.number, self.lanes))
-                self._loaded["spill"] = self.b.raw.inttoptr(self.b.raw.ptrtoint(room, I64), PTR)
-        return self._loaded["spill"]
+                room = self.b.raw.alloca(vector(self.number, self.lanes), self.lanes)
+                self._loaded["square"] = self.b.raw.inttoptr(self.b.raw.ptrtoint(room, I64), PTR)
+        return self._loaded["square"]
 
     def buffer(self, name: str) -> ir.Value:
         """Address of a scratch buffer of this worker."""

@@ -58,13 +58,18 @@ class ArrayRows:
             yield h, b.min(together, b.sub(height, h))
 
     def put(self, row: Number, at: Number, value: ir.Value, lanes: Number | None) -> None:
-        """A vector of numbers to elements at, at + 1, ... of a row that takes vectors as they come ("direct"); only the
-        first `lanes` of them where given."""
+        """A vector of numbers to elements at, at + 1, ... of a row of an array that takes them directly; only the first
+        `lanes` of them where given."""
         k, b = self.kernel, self.kernel.b
-        pointer, place, stored = k.pointer(self.name), b.add(row, at), b.narrow(value, self.storage)
-        if lanes is not None:
-            b.store(stored, pointer, place, count=lanes)
-            return
+        place, stored = b.add(row, at), b.narrow(value, self.storage)
+        if lanes is None:
+            self._store(stored, place)
+        else:
+            b.store(stored, k.pointer(self.name), place, count=lanes)
+
+    def _store(self, stored: ir.Value, place: Number) -> None:
+        """A whole vector, as the array wants it."""
+        b, pointer = self.kernel.b, self.kernel.pointer(self.name)
         with b.if_else(self.streamed) as (past, through):
             with past:
                 b.store_past_caches(stored, pointer, place)
@@ -72,11 +77,35 @@ class ArrayRows:
                 b.store(stored, pointer, place)
 
     @property
+    def direct(self) -> ir.Value:
+        """Whether the array takes vectors as they come."""
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} direct"), 1)
+
+    @property
     def streamed(self) -> ir.Value:
         """Whether the array is written past the caches."""
         return self.kernel.b.compare("==", self.kernel.param(f"{self.name} streamed"), 1)
 
-    def write(self, row: Number, first: Number, source: ir.Value, start: Number, count: Number) -> None:
+    def write(
+        self,
+        row: Number,
+        first: Number,
+        source: ir.Value,
+        start: Number,
+        pitch: Number,
+        channels: Number,
+        count: Number,
+    ) -> None:
+        """`count` elements of a row, and of those that follow it without a gap, from a scratch buffer; where channels
+        are adjacent those of all channels, which are `pitch` apart in the buffer."""
+        b = self.kernel.b
+        with b.if_else(b.compare("==", self.kernel.param(f"{self.name} channels"), 1)) as (one, all_of_them):
+            with one:
+                self._write_channel(row, first, source, start, count)
+            with all_of_them:
+                self._write_channels(row, first, source, start, pitch, channels, count)
+
+    def _write_channel(self, row: Number, first: Number, source: ir.Value, start: Number, count: Number) -> None:
         """`count` numbers of a scratch buffer, from `start` on, to the elements from `first` on of a row, and of those
         that follow it without a gap."""
         k, b = self.kernel, self.kernel.b
@@ -103,6 +132,36 @@ class ArrayRows:
             with strided, b.loop(0, count) as at:
                 one = b.narrow(b.load(source, b.add(start, at), k.number), self.storage)
                 b.store(one, pointer, b.add(place, b.mul(at, step)))
+
+    def _write_channels(
+        self,
+        row: Number,
+        first: Number,
+        source: ir.Value,
+        start: Number,
+        pitch: Number,
+        channels: Number,
+        count: Number,
+    ) -> None:
+        """The same in all channels, which lie side by side in the array: squares of channels and elements are
+        transposed."""
+        k, b = self.kernel, self.kernel.b
+        step, square = k.param(f"{self.name} w"), k.square()
+        place = b.add(row, b.mul(first, step))
+        with b.loop(0, channels, k.lanes) as c, b.loop(0, count, k.lanes) as at:
+            rows = [b.min(b.add(c, i), b.sub(channels, 1)) for i in range(k.lanes)]  # none beyond the last
+            vectors = [b.load(source, k.dot((1, start), (i, pitch), (1, at)), k.number, k.lanes) for i in rows]
+            for number, value in enumerate(b.interleave(vectors)):
+                b.store(value, square, number * k.lanes)
+            some = b.sub(channels, c)
+            with b.loop(0, b.min(b.sub(count, at), k.lanes)) as number:
+                to = k.dot((1, place), (b.add(at, number), step), (1, c))
+                stored = b.narrow(b.load(square, b.mul(number, k.lanes), k.number, k.lanes), self.storage)
+                with b.if_else(b.compare(">=", some, k.lanes)) as (whole, part):
+                    with whole:
+                        self._store(stored, to)
+                    with part:
+                        b.store(stored, k.pointer(self.name), to, count=some)
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:
@@ -154,7 +213,8 @@ def store_box(
     b = k.b
     origin, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
     depth, height, width = counts
-    with b.loop(0, channels) as c, b.loop(0, depth) as d, dest.rows_together(height) as (h, rows):
+    together = k.param(f"{dest.name} channels")
+    with b.loop(0, channels, together) as c, b.loop(0, depth) as d, dest.rows_together(height) as (h, rows):
         start = k.dot((c, pitch), (b.add(b.mul(d, height), h), width))
         row = dest.row(c, b.add(low[0], d), b.add(low[1], h))
-        dest.write(row, low[2], origin, start, b.mul(rows, width))
+        dest.write(row, low[2], origin, start, pitch, channels, b.mul(rows, width))

@@ -56,24 +56,23 @@ def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Numbe
     def into(buffer: str, place: Number) -> Sink:
         return lambda at, value, lanes: to_scratch(k, value, k.buffer(buffer), b.add(place, at), lanes)
 
-    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
-        if isinstance(target, str):
-            with b.loop(0, count[1]) as h:
-                place = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
-                row(c, d, h, into(target, place))
-            return
+    if isinstance(target, str):
+        with b.loop(0, channels) as c, b.loop(0, count[0]) as d, b.loop(0, count[1]) as h:
+            place = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
+            row(c, d, h, into(target, place))
+        return
 
-        def place_of(h: Number) -> Number:
-            return target.row(c, b.add(low[0], d), b.add(low[1], h))
-
-        with b.if_else(b.compare("==", k.param(f"{target.name} direct"), 1)) as (direct, staged):
-            with direct, b.loop(0, count[1]) as h:
-                place = place_of(h)
-                row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
-            with staged, target.rows_together(count[1]) as (h, rows):
-                with b.loop(0, rows) as more:
-                    row(c, d, b.add(h, more), into(STAGED, b.mul(more, count[2])))
-                target.write(place_of(h), low[2], k.buffer(STAGED), 0, b.mul(rows, count[2]))
+    together, staged_pitch = k.param(f"{target.name} channels"), k.param(f"pitch {STAGED}")
+    with b.loop(0, channels, together) as c, b.loop(0, count[0]) as d, b.if_else(target.direct) as (direct, staged):
+        with direct, b.loop(0, count[1]) as h:
+            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+            row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
+        with staged, target.rows_together(count[1]) as (h, rows):
+            with b.loop(0, together) as channel, b.loop(0, rows) as more:
+                to = k.dot((channel, staged_pitch), (more, count[2]))
+                row(b.add(c, channel), d, b.add(h, more), into(STAGED, to))
+            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+            target.write(place, low[2], k.buffer(STAGED), 0, staged_pitch, channels, b.mul(rows, count[2]))
 
 
 def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:

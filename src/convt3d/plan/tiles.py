@@ -201,10 +201,10 @@ class Tilings:
             elif isinstance(op, Unphase):
                 if index + 1 < len(one.ops):
                     natural(f"op{index}", channels, step - 1, "write")
-                else:  # some rows at a time go to the destination
+                else:  # some rows at a time, or one of all channels, go to the destination
                     width = w.longest(step - 1, "write")
-                    rows = min(h.longest(step - 1, "write"), rows_together(width))
-                    add(STAGED, 1, _round_up(rows * width, lanes))
+                    rows, pitch = min(h.longest(step - 1, "write"), rows_together(width)), _round_up(width, lanes)
+                    chunk += add(STAGED, max(channels, rows), pitch)
             elif isinstance(op, PhasePool):
                 assert slab is not None
                 add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))

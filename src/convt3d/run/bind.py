@@ -118,21 +118,25 @@ class BoundPass:
 
     def put_way_out(self, dest: npt.NDArray[Any], words: dict[str, int]) -> None:
         """How the result goes to an array (B, C, D, H, W): rows that one store may run through, whether stores go past
-        the caches, and whether vectors may go there directly, as they come."""
+        the caches, whether vectors may go there directly, as they come, and channels that are stored together."""
         item, width, whole_rows = dest.itemsize, dest.shape[4], self.one.tiling.axes[2].count == 1
         dense = dest.strides[4] == item or width == 1
+        adjacent = not dense and dest.strides[1] == item and dest.shape[1] > 1
         streamed, direct = False, dense
         if dense:
             words["dest w"] = 1  # also where rows have one element: stores run through them
-        if self.one.streamed and dense:
+        if self.one.streamed and (dense or adjacent):
             vector = self.plan.machine.lanes(np.dtype(self.number).itemsize) * item
             begins = 0 if whole_rows else self.one.tiling.tile[2] * item
-            streamed = words["dest"] % item == 0
-            direct = all(place % vector == 0 for place in (words["dest"], *dest.strides[:4], begins))
+            strides = [stride for stride in dest.strides if stride != item]
+            aligned = all(place % vector == 0 for place in (words["dest"], *strides, 0 if adjacent else begins))
+            streamed = words["dest"] % item == 0 and (dense or aligned)
+            direct = dense and aligned
         follow = dense and whole_rows and dest.strides[3] == width * item
         words["dest rows"] = rows_together(width) if follow else 1
         words["dest streamed"] = int(streamed)
         words["dest direct"] = int(direct)
+        words["dest channels"] = dest.shape[1] if adjacent else 1
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""
