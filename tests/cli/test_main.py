@@ -317,13 +317,13 @@ def test_the_demo_takes_what_time_and_memory_allow(monkeypatch: pytest.MonkeyPat
     assert demo._affordable(problem, 0.001) < 8
 
 
-def _write_zeros(pipeline: Any, dtype: Any, x: Any, operands: Any, out: Any, options: Any) -> None:
+def _write_zeros(plan: Any, x: Any, operands: Any, out: Any) -> None:
     out[...] = 0
 
 
 @pytest.mark.usefixtures("small_demo")
 def test_a_failed_check_is_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "execute", _write_zeros)
+    monkeypatch.setattr(measure, "execute_plan", _write_zeros)
     for argv in (["run", NORM], ["demo"]):
         code, out, _ = run(*argv)
         assert code == 1
@@ -334,7 +334,7 @@ def test_a_failed_check_is_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_voxels_that_are_never_written_fail_the_check(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "execute", lambda *_: None)
+    monkeypatch.setattr(measure, "execute_plan", lambda *_: None)
     code, out, _ = run("run", NORM, "--json")
     assert code == 1
     assert json.loads(out)["check"]["worst"] == "inf"

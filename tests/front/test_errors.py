@@ -314,7 +314,7 @@ def test_scratch_failure_in_the_middle(rng: Any, monkeypatch: Any) -> None:
     def exhausted(*_: Any) -> None:
         raise MemoryError("no")
 
-    monkeypatch.setattr("convt3d.front.apply.execute", exhausted)
+    monkeypatch.setattr("convt3d.front.apply.execute_plan", exhausted)
     with pytest.raises(AllocationError) as caught:
         CONV(x, w)
     check(caught.value, AllocationError, "conv_transpose3d", "scratch", "out of memory", "must fit in memory", "smaller batch")  # fmt: skip

@@ -16,7 +16,7 @@ from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
 from ..plan.choice import AUTO, Options
 from ..plan.plan import Plan, make_plan
-from ..run.execute import bound_passes, execute
+from ..run.execute import bound_passes, execute_plan
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
 
@@ -29,7 +29,6 @@ class Prepared:
     plan: Plan
     x: Storage
     operands: tuple[Storage, ...]
-    options: Options
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +115,7 @@ def prepare(
         plan = make_plan(pipeline, arrays["input"].shape, tuple(array.shape for array in given), dtype, options)
     normal = [shape for shapes in plan.trace.operands for shape in shapes]
     operands = tuple(array.reshape(shape) for array, shape in zip(given, normal, strict=True))
-    return Prepared(problem, plan, arrays["input"], operands, options)
+    return Prepared(problem, plan, arrays["input"], operands)
 
 
 def measure(
@@ -124,7 +123,6 @@ def measure(
 ) -> Outcome:
     """`before(turn, last)` hears of every repeat, and of the check as turn `repeat`, with the time of the last run."""
     plan = prepared.plan
-    arguments = (plan.asked, plan.dtype, prepared.x, prepared.operands)
     # NaN in every voxel: its pages exist before the clock starts, and one that is not written shows in the check.
     result = np.full(plan.trace.output, plan.dtype.narrow(np.array(np.nan)), plan.dtype.storage)
     seconds: list[float] = []
@@ -137,7 +135,7 @@ def measure(
         for turn in range(repeat):
             before(turn, seconds[-1] if seconds else None)
             begun = time.perf_counter()
-            execute(*arguments, result, prepared.options)
+            execute_plan(plan, prepared.x, prepared.operands, result)
             seconds.append(time.perf_counter() - begun)
     except MemoryError:
         told = described("out of memory")

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..plan.choice import AUTO, Options
 from ..plan.plan import make_plan
-from ..run.execute import execute
+from ..run.execute import execute_plan
 from ..run.memory import empty
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
@@ -62,12 +62,13 @@ def compute(
         array[None] if slot.operand.kind == "tensor" and unbatched and array.ndim == 4 else array
         for slot, array in zip(pipeline.slots, operands, strict=True)
     ]
-    trace = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options).trace
+    plan = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
+    trace = plan.trace
     normal = [shape for shapes in trace.operands for shape in shapes]
     vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
     target = allocate(trace.output[1:] if unbatched else trace.output, (batch, *vectors))
     try:
-        execute(pipeline, dtype, batch, vectors, target[None] if unbatched else target, options)
+        execute_plan(plan, batch, vectors, target[None] if unbatched else target)
     except MemoryError:
         raise AllocationError(
             operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"

@@ -58,7 +58,14 @@ def _known_dtype(operator: str, name: str, word: str) -> DType:
     return DTYPES[word]
 
 
+def _itself(result: Storage) -> Storage:
+    return result
+
+
 def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> Taken:
+    native, flags = _NUMPY_TYPES.get(array.dtype), array.flags
+    if native is not None and type(array) is np.ndarray and flags.aligned and (flags.writeable or not writable):
+        return Taken(array, native, _itself)  # what nearly every array is, and small calls feel the rest
     if "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):
         raise ArgumentTypeError(
             operator, name, described("masked array"), "must not be masked: masks have no meaning here", "Fill the mask"

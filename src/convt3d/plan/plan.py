@@ -34,6 +34,7 @@ class PassPlan:
 class Plan:
     asked: Pipeline
     dtype: DType
+    options: Options
     trace: Trace  # of the pipeline as asked
     rewritten: Rewritten
     simplified: Trace  # of the pipeline as it runs
@@ -107,6 +108,7 @@ def _make_plan(
     return Plan(
         asked=pipeline,
         dtype=dtype,
+        options=options,
         trace=trace,
         rewritten=rewritten,
         simplified=simplified,

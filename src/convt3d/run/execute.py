@@ -35,15 +35,19 @@ def execute(
     options: Options = AUTO,
 ) -> None:
     """Writes the pipeline's result into `out`. Arrays hold storage values; x is (B, C, D, H, W), vectors are 1-D."""
+    execute_plan(make_plan(pipeline, x.shape, _shapes(operands), dtype, options), x, operands, out)
+
+
+def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) -> None:
+    """The same, where a plan for arrays of these shapes is at hand."""
     if x.shape[0] == 0:
         return
-    shapes = tuple(operand.shape for operand in operands)
-    plan = make_plan(pipeline, x.shape, shapes, dtype, options)
+    pipeline, dtype = plan.asked, plan.dtype
     ready, stored_as = operands, dtype
     if plan.rewritten.needs_tame:
         prepared = folded(plan.rewritten, pipeline, dtype, operands)
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-            plan = make_plan(pipeline, x.shape, shapes, dtype, options, tame=False)
+            plan = make_plan(pipeline, x.shape, _shapes(operands), dtype, plan.options, tame=False)
         else:
             ready, stored_as = prepared, float64
     run = _Run(plan, x, ready, stored_as, out)
@@ -61,6 +65,10 @@ def execute(
                 for slot, operand in zip(pipeline.slots, operands, strict=True)
             )
             execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), DIRECT)
+
+
+def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(operand.shape for operand in operands)
 
 
 def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:

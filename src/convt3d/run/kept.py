@@ -72,4 +72,4 @@ def _same_bits(kept: Array, given: Array) -> bool:
     if kept is given and isinstance(given, Made):
         return True
     word = f"u{kept.itemsize}"
-    return bool(np.array_equal(np.ascontiguousarray(kept).view(word), np.ascontiguousarray(given).view(word)))
+    return bool((np.ascontiguousarray(kept).view(word) == np.ascontiguousarray(given).view(word)).all())
