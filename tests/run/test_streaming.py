@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,11 @@ from helpers.tilings import drawn_tiles, streamed
 
 import convt3d as ct
 from convt3d import Pipeline
+from convt3d.emit.program import emit
 from convt3d.plan import plan as planning
-from convt3d.plan.machine import machine
+from convt3d.plan.machine import architecture, machine
 from convt3d.run import execute as execution
+from convt3d.run.build import compile_ir
 from convt3d.spec.dtypes import DTYPES
 
 ISAS = ["avx512", "avx2", "baseline"] if machine().isa == "avx512" else [machine().isa]
@@ -128,3 +131,18 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
         words = {"dest": dest.ctypes.data}
         bound.put_way_out(dest, words)
         assert words == words | {"dest streamed": 1, "dest direct": direct, "dest rows": 32}
+
+
+@pytest.mark.skipif(architecture() != "x86_64", reason="names of x86 instructions")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_machine_code_streams(monkeypatch: pytest.MonkeyPatch, isa: str, dtype: str) -> None:
+    """Every store that is meant to go past the caches does, and a fence follows."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    plan = planning.make_plan(PIPELINES["unphase"], (1, 3, 2, 4, 32), ((3, 4, 3, 3, 3),), DTYPES[dtype])
+    text, _ = emit(plan.passes[0].structure, machine())
+    dumps: dict[str, str] = {}
+    compile_ir(text, dumps=dumps)
+    assert "sfence" in dumps["emit"]
+    meant, done = (len(re.findall(word, of)) for word, of in (("store .*!nontemporal", text), ("movnt", dumps["emit"])))
+    assert done >= meant > 0

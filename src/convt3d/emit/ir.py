@@ -271,8 +271,11 @@ class Builder(Values):
         store = self.raw.store(value, self.at(pointer, offset, element), align=size)
         store.set_metadata("nontemporal", self.function.module.add_metadata([constant(I32, 1)]))
 
-    def fence(self) -> None:
-        """All stores before it come first, for every thread."""
+    def fence(self, x86: bool) -> None:
+        """All stores before it come first, for every thread. LLVM does not say that its fences hold for stores past the
+        caches; on x86 an instruction of its own does."""
+        if x86:
+            self.raw.call(declare(self.function.module, "llvm.x86.sse.sfence", []), [])
         self.raw.fence("seq_cst")
 
     def _addresses(self, pointer: ir.Value, offset: Number, element: ir.Type, stride: Number, width: int) -> ir.Value:

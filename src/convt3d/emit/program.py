@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
-from ..plan.machine import Machine
+from ..plan.machine import Machine, architecture
 from ..plan.passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
 from ..plan.structure import ConvCode, Structure
 from .chain import emit_chain
@@ -30,7 +30,7 @@ def emit(structure: Structure, machine: Machine) -> tuple[str, tuple[str, ...]]:
     with k.b.drawn_from(k.pointer("counter"), k.param("items")) as item:
         k.begin_tile(item)
         _Tile(k, structure).emit(one)
-    k.b.fence()
+    k.b.fence(x86=machine.isa != "neon" and architecture() == "x86_64")
     k.b.ret()
     return str(k.module), tuple(k.names)
 

@@ -124,8 +124,9 @@ def _make_plan(
 
 def _streamed(one: Pass, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
-    in place of the source has its lines in the cache already."""
-    if one.dest is None:
+    in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
+    ordinary stores."""
+    if one.dest is None or (one.dest == "out" and dtype.itemsize < number):
         return False
     in_place = one.source in aliases and (one.dest == "out" or one.dest in aliases)
     item = dtype.itemsize if one.dest == "out" else number

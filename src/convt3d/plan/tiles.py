@@ -79,7 +79,7 @@ class Tiling:
     slab: Slab | None
     blocking: Blocking | None  # of minimal multiplication
     scratch: int  # bytes for one thread
-    passing: int  # of them, those that a tile goes through once
+    passing: int  # of them, those that a tile goes through once: not what is used again and again inside it
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -120,15 +120,17 @@ class BoundPass:
         """How the result goes to an array (B, C, D, H, W): rows that one store may run through, whether stores go past
         the caches, whether vectors may go there directly, as they come, and channels that are stored together."""
         item, width, whole_rows = dest.itemsize, dest.shape[4], self.one.tiling.axes[2].count == 1
-        dense = dest.strides[4] == item or width == 1
-        adjacent = not dense and dest.strides[1] == item and dest.shape[1] > 1
+        adjacent = dest.shape[1] > 1 and dest.strides[1] == item
+        dense = not adjacent and (width == 1 or dest.strides[4] == item)
         streamed, direct = False, dense
         if dense:
             words["dest w"] = 1  # also where rows have one element: stores run through them
         if self.one.streamed and (dense or adjacent):
             vector = self.plan.machine.lanes(np.dtype(self.number).itemsize) * item
             begins = 0 if whole_rows else self.one.tiling.tile[2] * item
-            strides = [stride for stride in dest.strides if stride != item]
+            strides = [
+                stride for stride, size in zip(dest.strides, dest.shape, strict=True) if size > 1 and stride != item
+            ]
             aligned = all(place % vector == 0 for place in (words["dest"], *strides, 0 if adjacent else begins))
             streamed = words["dest"] % item == 0 and (dense or aligned)
             direct = dense and aligned

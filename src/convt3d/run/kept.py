@@ -15,6 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .compare import LARGE, same_bits
+
 Array = npt.NDArray[Any]
 Value = TypeVar("Value")
 
@@ -71,5 +73,8 @@ def _sample(array: Array) -> tuple[Any, ...]:
 def _same_bits(kept: Array, given: Array) -> bool:
     if kept is given and isinstance(given, Made):
         return True
+    kept, given = np.ascontiguousarray(kept), np.ascontiguousarray(given)
+    if given.nbytes >= LARGE:
+        return same_bits(kept, given)
     word = f"u{kept.itemsize}"
-    return bool((np.ascontiguousarray(kept).view(word) == np.ascontiguousarray(given).view(word)).all())
+    return bool((kept.view(word) == given.view(word)).all())

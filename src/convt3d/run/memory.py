@@ -85,7 +85,7 @@ def _fresh(size: int) -> mmap.mmap:
     return mapping
 
 
-# Mappings of arrays that are gone, oldest first. No lock: a finalizer may run between any two steps of any thread.
+# Mappings of arrays that are gone. No lock: a finalizer may run between any two steps of any thread.
 _left: deque[mmap.mmap] = deque()
 
 
@@ -105,7 +105,7 @@ def _left_over(size: int) -> mmap.mmap | None:
 def _keep(mapping: mmap.mmap) -> None:
     if len(mapping) <= OUTPUTS_KEPT:
         _left.append(mapping)
-    with suppress(IndexError):
+    with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
         while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
             _left.popleft()
 
