@@ -98,22 +98,21 @@ class ArrayRows:
     ) -> None:
         """`count` elements of a row, and of those that follow it without a gap, from a scratch buffer; where channels
         are adjacent those of all channels, which are `pitch` apart in the buffer."""
-        b = self.kernel.b
-        with b.if_else(b.compare("==", self.kernel.param(f"{self.name} channels"), 1)) as (one, all_of_them):
+        k, b = self.kernel, self.kernel.b
+        place = b.add(row, b.mul(first, k.param(f"{self.name} w")))
+        with b.if_else(b.compare("==", k.param(f"{self.name} channels"), 1)) as (one, all_of_them):
             with one:
-                self._write_channel(row, first, source, start, count)
+                self._write_channel(place, b.at(source, start, k.number), count)
             with all_of_them:
-                self._write_channels(row, first, source, start, pitch, channels, count)
+                self._write_channels(place, b.at(source, start, k.number), pitch, channels, count)
 
-    def _write_channel(self, row: Number, first: Number, source: ir.Value, start: Number, count: Number) -> None:
-        """`count` numbers of a scratch buffer, from `start` on, to the elements from `first` on of a row, and of those
-        that follow it without a gap."""
+    def _write_channel(self, place: Number, source: ir.Value, count: Number) -> None:
+        """`count` numbers to consecutive places, or, where the elements of a row are apart, to those of one row."""
         k, b = self.kernel, self.kernel.b
         pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
-        place = b.add(row, b.mul(first, step))
 
         def value(at: Number) -> ir.Value:
-            return b.narrow(b.load(source, b.add(start, at), k.number, k.lanes), self.storage)
+            return b.narrow(b.load(source, at, k.number, k.lanes), self.storage)
 
         def put(at: Number, lanes: Number | None) -> None:
             b.store(value(at), pointer, b.add(place, at), count=lanes)
@@ -130,27 +129,17 @@ class ArrayRows:
                 with through:
                     in_vectors(k, count, put)
             with strided, b.loop(0, count) as at:
-                one = b.narrow(b.load(source, b.add(start, at), k.number), self.storage)
+                one = b.narrow(b.load(source, at, k.number), self.storage)
                 b.store(one, pointer, b.add(place, b.mul(at, step)))
 
-    def _write_channels(
-        self,
-        row: Number,
-        first: Number,
-        source: ir.Value,
-        start: Number,
-        pitch: Number,
-        channels: Number,
-        count: Number,
-    ) -> None:
+    def _write_channels(self, place: Number, source: ir.Value, pitch: Number, channels: Number, count: Number) -> None:
         """The same in all channels, which lie side by side in the array: squares of channels and elements are
         transposed."""
         k, b = self.kernel, self.kernel.b
         step, square = k.param(f"{self.name} w"), k.square()
-        place = b.add(row, b.mul(first, step))
         with b.loop(0, channels, k.lanes) as c, b.loop(0, count, k.lanes) as at:
             rows = [b.min(b.add(c, i), b.sub(channels, 1)) for i in range(k.lanes)]  # none beyond the last
-            vectors = [b.load(source, k.dot((1, start), (i, pitch), (1, at)), k.number, k.lanes) for i in rows]
+            vectors = [b.load(source, k.dot((i, pitch), (1, at)), k.number, k.lanes) for i in rows]
             for number, value in enumerate(b.interleave(vectors)):
                 b.store(value, square, number * k.lanes)
             some = b.sub(channels, c)
