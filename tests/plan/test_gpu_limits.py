@@ -1,8 +1,14 @@
-"""Occupancy and roofline of GPUs, against figures of NVIDIA's occupancy calculator and hand-made divisions."""
+"""Occupancy and roofline of GPUs, against NVIDIA's occupancy calculator and hand-made divisions."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
+from helpers.triton import need_triton
 
 from convt3d.plan.gpu_limits import DEVICES, GENERATIONS, SM80, SM90, SM100, Generation, occupancy
 
@@ -28,6 +34,68 @@ def test_occupancy(
     found = occupancy(generation, warps, registers, shared, columns)
     assert (found.blocks, found.limit) == (blocks, limit)
     assert found.share == blocks * warps / 64
+
+
+CALCULATOR = """
+#include <cstdio>
+#include "cuda_occupancy.h"
+int main() {
+    int capability, warps, registers, shared, used_warps, used_registers, used_shared;
+    while (scanf("%d %d %d %d %d %d %d", &capability, &warps, &registers, &shared,
+                 &used_warps, &used_registers, &used_shared) == 7) {
+        cudaOccDeviceProp device;
+        device.computeMajor = capability / 10;
+        device.computeMinor = capability % 10;
+        device.maxThreadsPerBlock = 1024;
+        device.maxThreadsPerMultiprocessor = 32 * warps;
+        device.regsPerBlock = device.regsPerMultiprocessor = registers;
+        device.warpSize = 32;
+        device.numSms = 100;
+        device.sharedMemPerBlock = 48 * 1024;
+        device.sharedMemPerMultiprocessor = shared;
+        device.sharedMemPerBlockOptin = shared - 1024;
+        device.reservedSharedMemPerBlock = 1024;
+        cudaOccFuncAttributes kernel;
+        kernel.maxThreadsPerBlock = 1024;
+        kernel.numRegs = used_registers;
+        kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        kernel.maxDynamicSharedSizeBytes = used_shared;
+        kernel.numBlockBarriers = 1;
+        cudaOccDeviceState state;
+        state.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED;
+        cudaOccResult result;
+        auto error = cudaOccMaxActiveBlocksPerMultiprocessor(
+            &result, &device, &kernel, &state, 32 * used_warps, used_shared);
+        printf("%d\\n", error ? -error : result.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
+    """Its header comes with Triton; tensor memory, which it does not know, is left out."""
+    need_triton()
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for cuda_occupancy.h")
+    spec = importlib.util.find_spec("triton")
+    assert spec is not None
+    include = Path(str(spec.origin)).parent / "backends" / "nvidia" / "include"
+    (tmp_path / "calculator.cpp").write_text(CALCULATOR, encoding="utf-8")
+    program = tmp_path / "calculator"
+    command = [compiler, "-w", "-I", str(include), str(tmp_path / "calculator.cpp"), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=300)
+    cases = [
+        (one, warps, registers, shared)
+        for one in GENERATIONS.values()
+        for warps in (1, 2, 4, 8, 16)
+        for registers in (16, 24, 32, 33, 72, 96, 128, 129, 152, 168, 176, 200, 255)
+        for shared in (0, 1, 1000, 9 * 1024, 32 * 1024, 50 * 1024, 81 * 1024, 163 * 1024)
+        if warps * registers <= 2048
+    ]
+    lines = "".join(f"{g.capability} {g.warps} {g.registers} {g.shared} {w} {r} {s}\n" for g, w, r, s in cases)
+    done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True, timeout=300)
+    assert [occupancy(*case).blocks for case in cases] == list(map(int, done.stdout.split()))
 
 
 def test_a_block_that_does_not_fit() -> None:

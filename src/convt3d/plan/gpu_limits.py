@@ -1,8 +1,10 @@
 """What GPUs offer: the limits of a multiprocessor, from which occupancy follows, and the rates of data sheets.
 
-Limits are meant to be those of NVIDIA's CUDA C++ Programming Guide ("Technical Specifications per Compute Capability"),
-rates NVIDIA's own without sparsity, of the document that `Device.source` names; both were written down without these
-documents at hand. Times computed from them are estimates: no kernel reaches them, and none of this was measured.
+Limits were checked against the Ampere, Hopper and Blackwell white papers and tuning guides of NVIDIA, units of allocation
+against its occupancy calculator (cuda_occupancy.h, which Triton brings along), tensor memory against the documents of
+NVIDIA's Tilus. Rates are NVIDIA's own without sparsity (tables with sparsity halved), of the documents that
+`Device.source` names, as others reproduce them. Times computed from them are estimates: no kernel reaches them, and none
+of this was measured.
 """
 
 from __future__ import annotations
@@ -83,15 +85,15 @@ DEVICES = (
         132,
         3.35e12,
         _rates(float64=33.5, float32=66.9, tf32=494.7, float16=989.4),
-        "NVIDIA H100 Tensor Core GPU data sheet and architecture paper, H100 SXM",
+        "NVIDIA H100 Tensor Core GPU architecture white paper and data sheet, H100 SXM5",
     ),
     Device(
         "B200",
         SM100,
         148,
-        8.0e12,
-        _rates(float64=40.0, float32=80.0, tf32=1100.0, float16=2250.0),
-        "NVIDIA Blackwell Architecture Technical Brief, HGX B200, one GPU",
+        7.7e12,
+        _rates(float64=37.0, float32=75.0, tf32=1100.0, float16=2250.0),
+        "NVIDIA Blackwell data sheet, HGX B200, one GPU",
     ),
 )
 
