@@ -15,21 +15,20 @@ from convt3d.plan.gpu_limits import GENERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
-import dataclasses, json
+import dataclasses, json, torch
 from helpers.kernels_gpu import product, scaled
-from convt3d.run.gpu_compile import compile_kernel
+from convt3d.run.gpu_compile import compile_call
 OPTIONS = {"num_stages": 2, "enable_fp_fusion": True}
 def show(facts):
     print(json.dumps({**dataclasses.asdict(facts), "kinds": facts.tensor_kinds, "wide": facts.wide_loads}))
-def product_facts(generation, kind, tile, warps, aligned):
-    types = {"a": kind, "b": kind, "c": "*fp32", "pitch": "i32", "depth": "i32"}
+def product_facts(generation, kind, tile, warps):
+    a, b, c = torch.empty(64, dtype=kind), torch.empty(64, dtype=kind), torch.empty(64)
     constants = dict(zip(("POSITIONS", "CHANNELS", "INNER"), tile))
-    return compile_kernel(product, generation, types, constants, frozenset(aligned), {**OPTIONS, "num_warps": warps})
-def scaled_facts(aligned):
-    types = dict.fromkeys(("x", "y", "factor"), "*fp32")
-    return compile_kernel(scaled, 80, types, {"SIZE": 1024}, frozenset(aligned), {**OPTIONS, "num_warps": 4})
+    return compile_call(product, generation, a, b, c, 4096, 1000, num_warps=warps, **constants, **OPTIONS)
+def scaled_facts(first):
+    x, y, factor = torch.empty(2048)[first:], torch.empty(1024), torch.empty(1)
+    return compile_call(scaled, 80, x, y, factor, SIZE=1024, num_warps=4, **OPTIONS)
 """
-ALL = ("a", "b", "c", "pitch")
 
 
 def facts(*calls: str) -> list[dict[str, Any]]:
@@ -51,24 +50,66 @@ def facts(*calls: str) -> list[dict[str, Any]]:
 
 def test_tensor_cores_of_each_generation() -> None:
     """float16 meets them; float32 by the IEEE rules must not."""
-    halves = facts(*(f"product_facts({one}, '*fp16', (128, 64, 32), 8, {ALL})" for one in GENERATIONS))
+    halves = facts(*(f"product_facts({one}, torch.float16, (128, 64, 32), 8)" for one in GENERATIONS))
     assert [one["kinds"] for one in halves] == [["mma"], ["wgmma"], ["tcgen05"]]
     assert [one["tensor_columns"] > 0 for one in halves] == [False, False, True]
     assert all(one["spills"] == 0 and one["wide"] == 1.0 and one["shared"] > 0 for one in halves)
-    (single,) = facts(f"product_facts(80, '*fp32', (64, 64, 16), 8, {ALL})")
+    (single,) = facts("product_facts(80, torch.float32, (64, 64, 16), 8)")
     assert single["kinds"] == []
 
 
 def test_spills_are_seen() -> None:
     """256 accumulators of a thread do not fit its 255 registers."""
-    (crowded,) = facts(f"product_facts(80, '*fp16', (256, 128, 32), 4, {ALL})")
+    (crowded,) = facts("product_facts(80, torch.float16, (256, 128, 32), 4)")
     assert crowded["registers"] == 255
     assert crowded["spills"] > 0
 
 
 def test_narrow_loads_are_seen() -> None:
-    """Without a word about alignment nothing may be loaded in 16 bytes; a scalar counts as no tile."""
-    aligned, unknown = facts("scaled_facts(('x', 'y', 'factor'))", "scaled_facts(('y',))")
+    """What begins off a multiple of 16 bytes may not be loaded in 16 bytes; a scalar counts as no tile."""
+    aligned, odd = facts("scaled_facts(0)", "scaled_facts(1)")
     assert (aligned["loads"], aligned["wide"]) == ({"128": 2}, 1.0)  # 1024 numbers, 128 threads
-    assert (unknown["loads"], unknown["wide"]) == ({"32": 8}, 0.0)
-    assert aligned["stores"] == unknown["stores"] == {"128": 2}
+    assert (odd["loads"], odd["wide"]) == ({"32": 8}, 0.0)
+    assert aligned["stores"] == odd["stores"] == {"128": 2}
+
+
+SEEN = """
+import json, torch, triton
+from convt3d.plan.gpu import gpu_plan
+from convt3d.run import gpu_compile
+from convt3d.spec.dtypes import DTYPES
+from convt3d import ConvTranspose3d
+from convt3d.spec.pipeline import Pipeline
+pipeline = Pipeline(ConvTranspose3d(2, bias=True))
+plan = gpu_plan(pipeline, (1, 16, 3, 4, 5), ((16, 16, 2, 2, 2), (16,)), DTYPES["float16"])
+seen = []
+gpu_compile._facts = lambda compiled: seen.append(compiled.src)
+launch = gpu_compile.launches(plan)[0]
+gpu_compile.compile_launch(launch, 80)
+(source,) = seen
+names = launch.function.arg_names
+aligned = {names[at] for (at,), given in source.attrs.items() if ["tt.divisibility", 16] in given}
+fixed = {names[at]: value for (at,), value in source.constants.items()}
+left_alone = {one.name: one.do_not_specialize for one in launch.function.params}
+print(json.dumps([source.signature, sorted(aligned), fixed, left_alone]))
+"""
+
+
+def test_what_a_launch_would_tell_the_compiler() -> None:
+    """Pointers with their types, all of them aligned; a number is a constant if it is 1, and known to be a multiple of
+    16 if it is one, unless the kernel asks for neither."""
+    need_triton()
+    done = subprocess.run(
+        [sys.executable, "-c", SEEN],
+        env={**compiling_environment(), "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    types, aligned, fixed, left_alone = json.loads(done.stdout)
+    assert [types[name] for name in ("x", "w", "y")] == ["*fp16"] * 3
+    assert {"x", "w", "y", "x_w"} <= set(aligned)
+    assert fixed["BLOCK_K"] == 16
+    assert not [name for name in fixed if left_alone[name]]

@@ -8,6 +8,15 @@ PARTS = {
     "INTERPRETED": """
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
 """,
+    "stored": '''
+@triton.jit
+def stored(v, kind: tl.constexpr):
+    """Rounded to the nearest number of this type: Triton's interpreter would cut bfloat16 off."""
+    if INTERPRETED and kind == tl.bfloat16:
+        bits = v.to(tl.int32, bitcast=True)
+        v = tl.where(v == v, bits + 0x7FFF + (bits >> 16 & 1), bits).to(tl.float32, bitcast=True)
+    return v.to(kind)
+''',
     "taps_of": '''
 @triton.jit
 def taps_of(at, kernel, stride, dilation, common, inverse):
@@ -61,5 +70,9 @@ def clipped(v, low, high):
 
 
 def parts_of(text: str) -> str:
-    """The functions that the text calls."""
-    return "\n".join(part for name, part in PARTS.items() if re.search(rf"(?<![\w.]){name}\b", text))
+    """The functions that the text calls, and what those need, which stands before them."""
+    found: list[str] = []
+    for name, part in reversed(PARTS.items()):
+        if any(re.search(rf"(?<![\w.]){name}\b", where) for where in (text, *found)):
+            found.insert(0, part)
+    return "\n".join(found)

@@ -85,9 +85,16 @@ class _Variant:
         return ", ".join(given.get(value, repr(value)) for value in self.module.constants)
 
 
+_ROUNDED = re.compile(r"(\w+)\.to\((\w+\.dtype\.element_ty)\)")
+_DOT = re.compile(r"^( *)(acc = tl\.dot\(xs, ws, )", re.MULTILINE)
+# Triton's interpreter holds bfloat16 as integers, and would multiply those.
+_WIDENED = r"\1if INTERPRETED:\n\1    xs, ws = xs.to(tl.float32), ws.to(tl.float32)\n\1\2"
+
+
 def _general(kernel: KernelText, name: str) -> str:
-    """The text with the types of sums and of indices as constants."""
+    """The text with the types of sums and of indices as constants, and right for all types of arrays."""
     text = kernel.text.replace(kernel.name, name)
+    text = _DOT.sub(_WIDENED, _ROUNDED.sub(r"stored(\1, \2)", text))
     for written, constant in (("tl.float32", "ACC"), ("tl.int64", "INDEX")):
         if written in text:
             text = text.replace(written, constant).replace("\n):", f" {constant}: tl.constexpr,\n):", 1)

@@ -1,10 +1,10 @@
 """What GPUs offer: the limits of a multiprocessor, from which occupancy follows, and the rates of data sheets.
 
-Limits were checked against the Ampere, Hopper and Blackwell white papers and tuning guides of NVIDIA, units of allocation
+Limits were checked against NVIDIA's white papers and tuning guides of Ampere, Hopper and Blackwell, units of allocation
 against its occupancy calculator (cuda_occupancy.h, which Triton brings along), tensor memory against the documents of
-NVIDIA's Tilus. Rates are NVIDIA's own without sparsity (tables with sparsity halved), of the documents that
-`Device.source` names, as others reproduce them. Times computed from them are estimates: no kernel reaches them, and none
-of this was measured.
+NVIDIA's Tilus. Rates are NVIDIA's own without sparsity (those with sparsity halved), of the documents that
+`Device.source` names, as others reproduce them. Times computed from them are estimates: no kernel reaches them, and
+none of this was measured.
 """
 
 from __future__ import annotations

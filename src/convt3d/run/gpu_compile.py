@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..emit.triton_kernel import KernelText
-from ..plan.gpu import INT32_MAX, GpuPlan
-from .gpu import Execution, launch_options
-
-ALIGNED = 16  # bytes of a pointer, elements of a number: what Triton tells the compiler when a launch has such ones
+from ..plan.gpu import GpuPlan
+from .gpu import Execution
 
 _TENSOR = re.compile(r"^\s*(?:@!?%p\d+ )?((?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.:]*)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
@@ -58,29 +56,34 @@ class Facts:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of a plan and the arguments it would be launched with; its arrays have shapes and no contents."""
+    """A kernel of a plan with the arguments and options it would be launched with; its arrays have shapes and no
+    contents."""
 
     text: KernelText
     function: Any
-    values: Mapping[str, Any]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]  # constexprs among them
 
     @property
     def arrays(self) -> dict[str, Any]:
         """By the plan's names."""
+        given = dict(zip(self.function.arg_names, self.arguments, strict=False))
         found = (one for one in self.text.arguments if one.array is not None and one.axis is None)
-        return {str(one.array): self.values[one.name] for one in found}
+        return {str(one.array): given[one.name] for one in found}
 
 
 class _Recorder(Execution):
-    """Everything of an execution but the launches."""
+    """An execution whose kernels note how they are launched, and do nothing."""
 
     def __init__(self, plan: GpuPlan, x: Any, operands: Sequence[Any], out: Any) -> None:
         super().__init__(plan, x, operands, out)
         self.launches: list[Launch] = []
 
     def _launch(self, function: Any, text: KernelText) -> None:
-        values = {argument.name: self._value(argument) for argument in text.arguments}
-        self.launches.append(Launch(text, function, values))
+        def note(*arguments: Any, **options: Any) -> None:
+            self.launches.append(Launch(text, function, arguments, options))
+
+        super()._launch({(text.grid,): note}, text)
 
 
 def launches(plan: GpuPlan) -> list[Launch]:
@@ -97,43 +100,24 @@ def launches(plan: GpuPlan) -> list[Launch]:
 
 
 def compile_launch(launch: Launch, capability: int) -> Facts:
-    """Compiled as Triton would for these arguments: it looks for ones and for multiples of 16."""
-    types, constants, aligned = {}, dict(launch.text.constexprs), set()
-    for argument in launch.text.arguments:
-        name, value = argument.name, launch.values[argument.name]
-        pointer = argument.type.startswith("*")
-        types[name] = argument.type if pointer or value <= INT32_MAX else "i64"
-        if not pointer and value == 1:
-            constants[name] = 1
-        elif pointer or value % ALIGNED == 0:
-            aligned.add(name)
-    options = launch_options(launch.text)
-    return compile_kernel(launch.function, capability, types, constants, frozenset(aligned), options)
+    return compile_call(launch.function, capability, *launch.arguments, **launch.options)
 
 
-def compile_kernel(
-    function: Any,
-    capability: int,
-    types: Mapping[str, str],
-    constants: Mapping[str, Any],
-    aligned: frozenset[str],
-    options: Mapping[str, Any],
-) -> Facts:
-    """`types`: Triton's type of each argument; `constants`: its constexprs; `aligned`: arguments known to be."""
+def compile_call(function: Any, capability: int, *arguments: Any, **options: Any) -> Facts:
+    """Compiled as `function[grid](*arguments, **options)` would: Triton's own functions derive types, constants and
+    alignments from the arguments, as a launch lets them."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
 
-    names = list(function.arg_names)
-    signature = {name: "constexpr" if name in constants else types[name] for name in names}
-    source = ASTSource(
-        function,
-        signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", ALIGNED]] for name in names if name in aligned},
-    )
-    done = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
-    return _facts(done)
+    target = GPUTarget("cuda", capability, 32)
+    backend = make_backend(target)
+    bind = create_function_from_signature(function.signature, function.params, backend)
+    bound, specialised, given = bind(*arguments, **options)
+    parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialised, given)
+    source = ASTSource(function, signature, constants, attributes)
+    return _facts(triton.compile(source, target=target, options=dict(vars(parsed))))
 
 
 def _facts(compiled: Any) -> Facts:
