@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from convt3d.bench import gpu_report
+from convt3d.bench.gpu_jobs import Job, further_jobs, jobs, tuned
 from convt3d.bench.record import version
 
 REPORT = Path(__file__).resolve().parents[1] / "docs" / "gpu_report.md"
@@ -25,15 +26,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPORT)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--all", action="store_true", help="compile other configurations too, and tell their faults")
+    parser.add_argument("--all", action="store_true", help="compile all that is tested, and tell its faults")
     args = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)  # the interpreter's functions cannot be compiled
-    jobs = gpu_report.jobs() + (gpu_report.other_jobs() if args.all else [])
+    wanted = jobs()
+    if args.all:
+        wanted += further_jobs() + [other for job in jobs() + further_jobs() for other in tuned(job)]
     begun = time.monotonic()
-    rows: dict[gpu_report.Job, list[gpu_report.Row]] = {}
+    rows: dict[Job, list[gpu_report.Row]] = {}
     wrong = 0
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(gpu_report.rows_of, job): job for job in jobs}
+        waiting = {pool.submit(gpu_report.rows_of, job): job for job in wanted}
         for done in as_completed(waiting):
             rows[waiting[done]] = done.result()
             for row in done.result():
@@ -41,9 +44,9 @@ def main() -> int:
                     wrong += 1
                     print(f"\n{gpu_report.line(row)}: {fault}", flush=True)
             spent = time.monotonic() - begun
-            print(f"\r{len(rows)} of {len(jobs)} plans, {spent:.0f} s ", end="", file=sys.stderr, flush=True)
+            print(f"\r{len(rows)} of {len(wanted)} plans, {spent:.0f} s ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    found = [row for job in gpu_report.jobs() for row in rows[job]]
+    found = [row for job in jobs() for row in rows[job]]
     args.output.write_text(gpu_report.report(found, version("triton")) + "\n", encoding="utf-8")
     print(f"{len(found)} kernels, {wrong} faults; wrote {args.output}")
     return 1 if wrong else 0

@@ -13,7 +13,8 @@ import pytest
 from helpers.triton import compiling_environment, need_triton
 
 from convt3d.bench import gpu_report
-from convt3d.bench.gpu_report import Job, Row
+from convt3d.bench.gpu_jobs import FURTHER, Job, further_jobs, jobs, tuned
+from convt3d.bench.gpu_report import Row
 from convt3d.plan.gpu_config import GENERATIONS, Config
 from convt3d.run.gpu_compile import Facts
 from convt3d.spec.problems import PROBLEMS
@@ -59,10 +60,10 @@ def test_faults_are_told(row: Row, words: str) -> None:
 
 
 def test_every_problem_type_and_generation_is_compiled() -> None:
-    jobs = gpu_report.jobs()
-    assert len(jobs) == len(set(jobs)) == len(PROBLEMS) * 6 * 3
-    for job in jobs:  # and is in the report, by its type and generation
-        section = REPORT.partition(f"## {job.slug}\n")[2].partition("\n## ")[0]
+    reported = jobs()
+    assert len(reported) == len(set(reported)) == len(PROBLEMS) * 6 * 3
+    for job in reported:  # and is in the report, by its type and generation
+        section = REPORT.partition(f"## {job.name}\n")[2].partition("\n## ")[0]
         assert f" | {job.arithmetic} | {job.generation} | " in section
 
 
@@ -80,37 +81,40 @@ def test_bytes_of_the_plain_convolution() -> None:
 
 COMPILE = """
 import json, sys
-from convt3d.bench.gpu_report import Job, faults, line, rows_of
+from convt3d.bench.gpu_jobs import Job
+from convt3d.bench.gpu_report import faults, line, rows_of
 for job in json.loads(sys.argv[1]):
     for row in rows_of(Job(*job)):
-        print(json.dumps([line(row), faults(row)]))
+        print(json.dumps([job, line(row), faults(row)]))
 """
+Compiled = tuple[Job, str, list[str]]  # a kernel's line in the report, and its faults
 
 
-def compiled(*jobs: Job) -> list[tuple[str, list[str]]]:
-    """Lines and faults of these plans, from a process without Triton's interpreter."""
+def compiled(*wanted: Job) -> list[Compiled]:
+    """The kernels of these plans, from a process without Triton's interpreter."""
     need_triton()
     environment = compiling_environment()
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps([astuple(job) for job in jobs])],
+        [sys.executable, "-c", COMPILE, json.dumps([astuple(job) for job in wanted])],
         env={**environment, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=3000,
+        timeout=6000,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(Job(*job), line, faults) for job, line, faults in found]
 
 
-def assert_faultless(rows: list[tuple[str, list[str]]]) -> None:
+def assert_faultless(rows: list[Compiled]) -> None:
     assert rows
-    assert [fault for _, faults in rows for fault in faults] == []
+    assert [(job, line, faults) for job, line, faults in rows if faults] == []
 
 
-def assert_reported(rows: list[tuple[str, list[str]]]) -> None:
+def assert_reported(rows: list[Compiled]) -> None:
     if f"with triton {version('triton')};" in REPORT:  # another one may use other registers
-        assert [line for line, _ in rows if line not in REPORT] == []
+        assert [line for job, line, _ in rows if job.choice is None and line not in REPORT] == []
 
 
 def test_some_kernels_compile_as_reported() -> None:
@@ -119,18 +123,27 @@ def test_some_kernels_compile_as_reported() -> None:
     assert_reported(rows)
 
 
+def test_configurations_are_compiled_once() -> None:
+    """The heuristic's is among the numbered ones."""
+    usual = Job(NORM, "float16", 80)
+    first, *rest = tuned(usual)
+    assert [kernel.config for kernel in first.plan().kernels] == [kernel.config for kernel in usual.plan().kernels]
+    assert compiled(usual, first) == compiled(usual)
+    assert {job.plan().kernels[0].config for job in rest}.isdisjoint({usual.plan().kernels[0].config})
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("slug", PROBLEMS)
-def test_all_kernels_compile_as_reported(slug: str, generation: int) -> None:
-    rows = compiled(*(job for job in gpu_report.jobs() if (job.slug, job.generation) == (slug, generation)))
+def test_all_configurations_compile_and_the_usual_as_reported(slug: str, generation: int) -> None:
+    usual = [job for job in jobs() if (job.name, job.generation) == (slug, generation)]
+    rows = compiled(*usual, *(other for job in usual for other in tuned(job)))
     assert_faultless(rows)
     assert_reported(rows)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("slug", PROBLEMS)
-def test_other_configurations_compile(slug: str, generation: int) -> None:
-    jobs = [job for job in gpu_report.other_jobs() if (job.slug, job.generation) == (slug, generation)]
-    assert_faultless(compiled(*jobs))
+@pytest.mark.parametrize("name", FURTHER)
+def test_all_configurations_of_further_pipelines_compile(name: str) -> None:
+    usual = [job for job in further_jobs() if job.name == name]
+    assert_faultless(compiled(*usual, *(other for job in usual for other in tuned(job))))

@@ -10,49 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..plan.gpu import GpuKernel, GpuPlan, gpu_plan
-from ..plan.gpu_config import MOST_CONFIGURATIONS, Config
+from ..plan.gpu import GpuKernel
+from ..plan.gpu_config import Config
 from ..plan.gpu_limits import DEVICES, GENERATIONS, Device, Occupancy, occupancy
 from ..run.gpu_compile import Facts, Launch, compile_launch, launches
-from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
 from ..spec.work import count
+from .gpu_jobs import ARITHMETIC, Job
 from .units import amount, duration
 
-# Type of the arrays and precision of products.
-ARITHMETIC = {
-    "float32": ("float32", "ieee"),
-    "tf32": ("float32", "tf32"),
-    "tf32x3": ("float32", "tf32x3"),
-    "float16": ("float16", "ieee"),
-    "bfloat16": ("bfloat16", "ieee"),
-    "float64": ("float64", "ieee"),
-}
-TUNED = ("float32", "float16")
 TENSOR_CORES = {80: "mma", 90: "wgmma", 100: "tcgen05"}
 LEAST_POSITIONS = {80: 16, 90: 64, 100: 64}  # of a tile that the newer instructions take; mma takes smaller ones
 LEAST_WIDE = 0.6  # of a dot's tiles: weights of few channels are loaded in 64 bits
-
-
-@dataclass(frozen=True)
-class Job:
-    """The kernels of one plan; `choice` is the number of a configuration, None what the heuristic takes."""
-
-    slug: str
-    arithmetic: str
-    generation: int
-    choice: int | None = None
-
-    def plan(self) -> GpuPlan:
-        problem = PROBLEMS[self.slug]
-        values, shapes = problem.benchmark, problem.shapes(problem.benchmark)
-        channels = (int(values["out_channels"]),)
-        operands = tuple(shapes[name] if name == "kernel" else channels for name in problem.operand_names)
-        dtype, precision = ARITHMETIC[self.arithmetic]
-        x = shapes["input"]
-        return gpu_plan(
-            problem.build(values), x, operands, DTYPES[dtype], self.generation, precision, None, self.choice
-        )
 
 
 @dataclass(frozen=True)
@@ -78,30 +47,22 @@ class Row:
         return f"{sizes}x{self.config.inputs}" if self.kind == "dot" else sizes
 
 
-def jobs() -> list[Job]:
-    """The plans of the heuristic: what the report lists."""
-    return [Job(slug, kind, one) for slug in PROBLEMS for kind in ARITHMETIC for one in GENERATIONS]
-
-
-def other_jobs() -> list[Job]:
-    """The configurations that autotuning may take instead."""
-    tuned = [job for job in jobs() if job.arithmetic in TUNED]
-    return [replace(job, choice=at) for job in tuned for at in range(MOST_CONFIGURATIONS)]
-
-
 def rows_of(job: Job) -> list[Row]:
-    """Compiled; of a numbered configuration only the convolution, where it is not what the heuristic takes."""
+    """Compiled; of a numbered configuration only what neither the heuristic nor a smaller number takes."""
     plan = job.plan()
-    usual = {kernel.config for kernel in replace(job, choice=None).plan().kernels}
+    others = [] if job.choice is None else [replace(job, choice=at).plan() for at in (None, *range(job.choice))]
     found = []
-    for step, launch in zip(plan.steps, launches(plan), strict=True):
-        config = step.config if isinstance(step, GpuKernel) else None
-        kind = kind_of(step)
-        if job.choice is not None and (kind != "dot" or config in usual):
+    for number, (step, launch) in enumerate(zip(plan.steps, launches(plan), strict=True)):
+        config = _config(step)
+        if any(_config(other.steps[number]) == config for other in others):
             continue
         name = launch.text.name.split("_", 3)[3]
-        found.append(Row(job, name, kind, config, compile_launch(launch, job.generation)))
+        found.append(Row(job, name, kind_of(step), config, compile_launch(launch, job.generation)))
     return found
+
+
+def _config(step: object) -> Config | None:
+    return step.config if isinstance(step, GpuKernel) else None
 
 
 def kind_of(step: object) -> str:
@@ -123,7 +84,7 @@ def faults(row: Row) -> list[str]:
     wanted = (TENSOR_CORES[row.job.generation] if newest else "mma",) if row.job.arithmetic != "float32" else ()
     if row.facts.tensor_kinds != wanted:
         found.append(f"tensor cores: {row.facts.tensor_kinds or 'none'} instead of {wanted or 'none'}")
-    if row.facts.wide_loads < LEAST_WIDE:
+    if row.job.name in PROBLEMS and row.facts.wide_loads < LEAST_WIDE:  # a tensor that is added is loaded as it lies
         found.append(f"only {row.facts.wide_loads:.0%} of a tile in 128-bit loads")
     return found
 
@@ -176,8 +137,8 @@ HEAD = """\
 # GPU kernels: compile report
 
 Written by `make gpu-report` with triton {version}; compiled, never run. The kernels of the five operators at their
-benchmark shapes, for every type and generation, in the configuration that the heuristic takes. `make test-gpu-compile`
-compiles the others as well.
+benchmark shapes, for every type and generation, in the configuration that the heuristic takes, with the arguments of a
+launch. `make test-gpu-compile` compiles the other configurations as well, and those of a dozen further pipelines.
 
 - **tile**: positions x output channels (x input channels of one step). **registers** of a thread; none is spilled.
 - **tensor cores**: instructions of the PTX. IEEE float32 has none by design; tf32 and tf32x3 are used on request only.
@@ -216,7 +177,7 @@ def _compiled(rows: Sequence[Row]) -> Iterator[str]:
         yield "| " + " | ".join(COLUMNS) + " |"
         yield "|" + "---|" * len(COLUMNS)
         order = {kind: number for number, kind in enumerate(ARITHMETIC)}
-        own = [row for row in rows if row.job.slug == slug]
+        own = [row for row in rows if row.job.name == slug]
         for row in sorted(own, key=lambda row: (order[row.job.arithmetic], row.job.generation, row.kernel, row.tile)):
             yield line(row)
         yield ""
