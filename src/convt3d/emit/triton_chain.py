@@ -87,12 +87,11 @@ class Chain:
         name = self.names[array]
         pointer = self.code.pointer(name, array)
         n, c, d, h, w = (self.code.stride(name, array, axis) for axis in "ncdhw")
-        places = f"{self.place}_d * {d} + {self.place}_h * {h} + {self.place}_w * {w}"
-        channel = f" + channel[None, :] * {c}" if self.whole else ""
-        mask = f"{self.valid}[:, None]" + (" & in_channel[None, :]" if self.whole else "")
-        return (
-            f"tl.load({pointer} + (n * {n} + {places})[:, None]{channel}, mask={mask}, other=0.0).to({self.code.acc})"
-        )
+        rows = f"n * {n} + {self.place}_d * {d} + {self.place}_h * {h} + {self.place}_w * {w}"
+        if not self.whole:
+            return f"tl.load({pointer} + ({rows})[:, None], mask={self.valid}[:, None], other=0.0).to({self.code.acc})"
+        run = self.code.run(name, array)
+        return f"load_tile({pointer}, {rows}, channel, {c}, {self.valid}, in_channel, {run}).to({self.code.acc})"
 
     def array(self, array: str) -> str:
         return self.statistic(array) if array.startswith("stat") else self.vector(array)

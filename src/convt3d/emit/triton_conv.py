@@ -13,26 +13,26 @@ from .triton_code import AXES, Code
 def addresses(code: Code, kernel: GpuKernel) -> None:
     """Once for a program: inputs of the positions and columns of the weights."""
     for axis, numbers in zip(AXES, kernel.axes, strict=True):
-        step = code.number(f"step_{axis}", numbers.step)
-        code.add(f"b_{axis} = q_{axis} * {step}")
+        code.add(f"b_{axis} = q_{axis} * {code.axis('step', axis, numbers)}")
     source = f"filled:{kernel.piece.source}"
     code.pointer("x", source)
-    n, d, h, w = (code.stride("x", source, axis) for axis in "ndhw")
+    # A dot's input is filled up: its strides are multiples of 16 whatever its size.
+    n, d, h, w = (code.stride("x", source, axis, fixed=kernel.kind == "dot") for axis in "ndhw")
     code.pointer("w", "weights")
-    code.number("w_tap", kernel.filled * kernel.width)
+    code.number("w_tap", kernel.filled * kernel.width, fixed=True)
     if kernel.kind == "depthwise":
-        code.number("multiplier", kernel.multiplier)
-        code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}")
+        code.number("multiplier", kernel.multiplier, fixed=True)
+        code.add(f"rows = tl.multiple_of(n * {n} + b_d * {d} + b_h * {h} + b_w * {w}, {code.run('x', source)})")
         code.add("x_at = x + rows[:, None] + (channel // multiplier)[None, :]", "w_at = w + c")
         return
-    code.number("inputs", kernel.filled if kernel.kind == "dot" else kernel.inputs)
+    code.number("inputs", kernel.filled if kernel.kind == "dot" else kernel.inputs, fixed=True)
     for name, stride in zip(("w_row", "w_column"), kernel.weight_strides, strict=True):
-        code.number(name, stride)
+        code.number(name, stride, fixed=True)
     group, weights = "", "w"
     if kernel.groups > 1:
-        taps = " * ".join(code.number(f"kernel_{axis}", a.kernel) for axis, a in zip(AXES, kernel.axes, strict=True))
+        taps = " * ".join(code.axis("kernel", axis, a) for axis, a in zip(AXES, kernel.axes, strict=True))
         weights = f"w + group * (w_tap * {taps})"
-        group = " + group * " + code.number("x_group", kernel.filled)
+        group = " + group * " + code.number("x_group", kernel.filled, fixed=True)
     code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}{group}")
     if kernel.kind == "plain":
         code.add("x_at = x + rows", f"w_at = {weights} + c * w_column")
@@ -45,7 +45,7 @@ def accumulate(code: Code, kernel: GpuKernel, first_output: dict[str, str]) -> N
     """acc for the outputs `first_output` of residue and window member, as seen from tap 0."""
     for axis, numbers in zip(AXES, kernel.axes, strict=True):
         for name in ("kernel", "stride", "dilation", "common", "inverse", "hop", "back", "size"):
-            code.number(f"{name}_{axis}", numbers.number(name))
+            code.axis(name, axis, numbers)
         given = ", ".join(f"{name}_{axis}" for name in ("kernel", "stride", "dilation", "common", "inverse"))
         code.add(f"k_{axis}, n_{axis}, i_{axis} = taps_of({first_output[axis]}, {given})")
     code.add(f"acc = tl.zeros((BLOCK_P, BLOCK_C), {code.acc})", "t_d = 0", "t_h = 0", "t_w = 0")
@@ -68,9 +68,8 @@ def _dot(code: Code) -> None:
         "xs = tl.load(x_at + (e_d * x_d + e_h * x_h + e_w * x_w + ci), mask=hit[:, None], other=0.0)",
         "ws = tl.load(w_at + (tap * w_tap + ci * w_row))",
     )
-    if code.dtype.name == "bfloat16":  # Triton's interpreter would multiply the bits
-        with code.block("if INTERPRETED:"):
-            code.add("xs = xs.to(tl.float32)", "ws = ws.to(tl.float32)")
+    with code.block("if INTERPRETED:  # which holds bfloat16 as integers, and would multiply those"):
+        code.add("xs, ws = xs.to(tl.float32), ws.to(tl.float32)")
     code.add("acc = tl.dot(xs, ws, acc, input_precision=PRECISION)")
 
 
@@ -85,7 +84,8 @@ def _plain(code: Code) -> None:
 def _depthwise(code: Code) -> None:
     code.add(
         "hit_c = hit[:, None] & in_channel[None, :]",
-        f"xs = tl.load(x_at + (e_d * x_d + e_h * x_h + e_w * x_w), mask=hit_c, other=0.0).to({code.acc})",
+        "at = tl.multiple_of(e_d * x_d + e_h * x_h + e_w * x_w, X_RUN)",
+        f"xs = tl.load(x_at + at, mask=hit_c, other=0.0).to({code.acc})",
         f"ws = tl.load(w_at + tap * w_tap).to({code.acc})",
         "acc += tl.where(hit_c, xs * ws[None, :], 0.0)",
     )

@@ -42,10 +42,11 @@ def finish_text(plan: GpuPlan, step: GpuFinish, name: str, constants: Constants)
     return KernelText(
         name,
         "\n".join([*head_of(name, code, constexprs, title), *code.lines]),
-        tuple(code.arguments.values()),
+        code.ordered,
         tuple(constexprs.items()),
         4,
         1,
+        255,
         step.shape[0] * step.groups,
     )
 

@@ -22,6 +22,7 @@ class KernelText:
     constexprs: tuple[tuple[str, int | str], ...]
     warps: int
     stages: int
+    registers: int
     grid: int
 
 
@@ -78,10 +79,11 @@ class _Writer:
         return KernelText(
             name,
             "\n".join([*head, *self.code.lines]),
-            tuple(self.code.arguments.values()),
+            self.code.ordered,
             tuple(constexprs.items()),
             kernel.config.warps,
             kernel.config.stages,
+            kernel.config.registers,
             min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs,
         )
 
@@ -110,7 +112,7 @@ class _Writer:
         code, kernel = self.code, self.kernel
         code.number("columns", kernel.columns)
         code.number("tiles", kernel.tiles)
-        code.number("channels", kernel.channels)
+        code.number("channels", kernel.channels, fixed=True)
         rest = "program"
         phased = kernel.kind != "load"
         if phased:  # residues are next to each other, so that their outputs meet in the cache
@@ -139,7 +141,7 @@ class _Writer:
     def _numbers(self, *names: str) -> None:
         for name in names:
             for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
-                self.code.number(f"{name}_{axis}", numbers.number(name))
+                self.code.axis(name, axis, numbers)
 
     def _chain(self, place: str, valid: str) -> Chain:
         return Chain(self.code, self.names, self.lengths, place, valid)
@@ -194,7 +196,7 @@ class _Writer:
         code, pool = self.code, self.kernel.pool
         assert isinstance(pool, AvgPool3d)
         for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
-            border = code.number(f"border_{axis}", numbers.pad if pool.count_include_pad else 0)
+            border = code.number(f"border_{axis}", numbers.pad if pool.count_include_pad else 0, fixed=True)
             code.add(
                 f"first = p_{axis} * jump_{axis} - pad_{axis}",
                 f"of_{axis} = tl.minimum(first + window_{axis}, outs_{axis} + {border}) - tl.maximum(first, -{border})",
@@ -206,11 +208,11 @@ class _Writer:
         dest = self.piece.dest
         assert dest is not None
         n, c, d, h, w = (code.stride("y", dest, axis) for axis in "ncdhw")
-        code.add(f"y_at = y + (n * {n} + p_d * {d} + p_h * {h} + p_w * {w})[:, None]")
+        code.add(f"rows = n * {n} + p_d * {d} + p_h * {h} + p_w * {w}")
         if chain.whole:
-            code.add(f"y_at = y_at + channel[None, :] * {c}")
-        mask = "inside[:, None] & in_channel[None, :]" if chain.whole else "inside[:, None]"
-        code.add(f"tl.store(y_at, v.to(y.dtype.element_ty), mask={mask})")
+            code.add(f"store_tile(y, rows, channel, {c}, v, inside, in_channel, {code.run('y', dest)})")
+        else:
+            code.add("tl.store(y + rows[:, None], stored(v, y.dtype.element_ty), mask=inside[:, None])")
 
     def _statistics(self, chain: Chain, kind: str) -> None:
         """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""
@@ -259,8 +261,14 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
 
 
 def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
-    names = [*code.arguments, *(f"{constant}: tl.constexpr" for constant in constexprs)]
-    return ["@triton.jit", f"def {name}(", *_wrapped(names), "):  # fmt: skip", f'    """{title}"""']
+    """Triton compiles anew for numbers that are 1 or a multiple of 16. For sizes it must not: they are too many."""
+    kinds = {"constexpr": ": tl.constexpr", "fp64": ": tl.float64"}
+    arguments = code.ordered
+    names = [argument.name + kinds.get(argument.type, "") for argument in arguments]
+    loose = [at for at, argument in enumerate(arguments) if not argument.fixed]
+    head = f"@triton.jit(do_not_specialize=range({loose[0]}, {loose[-1] + 1}))"
+    names += [f"{constant}: tl.constexpr" for constant in constexprs]
+    return [head, f"def {name}(", *_wrapped(names), "):  # fmt: skip", f'    """{title}"""']
 
 
 def _wrapped(names: list[str]) -> list[str]:

@@ -29,6 +29,31 @@ def taps_of(at, kernel, stride, dilation, common, inverse):
     count = tl.where(met, (kernel - first + hop - 1) // hop, 0)
     return first, count, (at - first * dilation) // stride
 ''',
+    "load_tile": '''
+@triton.jit
+def load_tile(source, rows, channel, stride, in_row, in_channel, RUN: tl.constexpr):
+    """Positions x channels. Neighbouring threads take neighbours in memory: channels if they lie in runs, of RUN or a
+    multiple of it; else positions."""
+    if RUN:
+        at = source + tl.multiple_of(rows, RUN)[:, None] + channel[None, :]
+        tile = tl.load(at, mask=in_row[:, None] & in_channel[None, :], other=0.0)
+    else:
+        at = source + (channel * stride)[:, None] + rows[None, :]
+        tile = tl.trans(tl.load(at, mask=in_channel[:, None] & in_row[None, :], other=0.0))
+    return tile
+''',
+    "store_tile": '''
+@triton.jit
+def store_tile(target, rows, channel, stride, tile, in_row, in_channel, RUN: tl.constexpr):
+    """The way back."""
+    tile = stored(tile, target.dtype.element_ty)
+    if RUN:
+        at = target + tl.multiple_of(rows, RUN)[:, None] + channel[None, :]
+        tl.store(at, tile, mask=in_row[:, None] & in_channel[None, :])
+    else:
+        at = target + (channel * stride)[:, None] + rows[None, :]
+        tl.store(at, tl.trans(tile), mask=in_channel[:, None] & in_row[None, :])
+''',
     "largest": '''
 @triton.jit
 def largest(v, axis: tl.constexpr):

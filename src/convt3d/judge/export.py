@@ -77,24 +77,17 @@ class _Variant:
         self.names = [re.sub(r"^ct3d_[a-z0-9]+_\d+_", "", kernel.name) for kernel in self.module.kernels]
         self.texts = [_general(*pair) for pair in zip(self.module.kernels, self.names, strict=True)]
 
-    def constants(self, problem: Problem) -> str:
-        """What the kernels read, as expressions of the problem's scalars."""
+    def constants(self, problem: Problem) -> list[str]:
+        """Numbers of the stages, as expressions of the problem's scalars."""
         given = {value: name for name, value in GENERAL.items() if name in problem.sample}
         exact = [float(stage.eps) for stage in self.plan.asked.stages if isinstance(stage, LayerNorm)]
         given |= {self.plan.dtype.round_scalar(eps): repr(eps) for eps in exact}  # float64 sees all of its digits
-        return ", ".join(given.get(value, repr(value)) for value in self.module.constants)
-
-
-_ROUNDED = re.compile(r"(\w+)\.to\((\w+\.dtype\.element_ty)\)")
-_DOT = re.compile(r"^( *)(acc = tl\.dot\(xs, ws, )", re.MULTILINE)
-# Triton's interpreter holds bfloat16 as integers, and would multiply those.
-_WIDENED = r"\1if INTERPRETED:\n\1    xs, ws = xs.to(tl.float32), ws.to(tl.float32)\n\1\2"
+        return [given.get(value, repr(value)) for value in self.module.constants]
 
 
 def _general(kernel: KernelText, name: str) -> str:
-    """The text with the types of sums and of indices as constants, and right for all types of arrays."""
+    """The text with the types of sums and of indices as constants."""
     text = kernel.text.replace(kernel.name, name)
-    text = _DOT.sub(_WIDENED, _ROUNDED.sub(r"stored(\1, \2)", text))
     for written, constant in (("tl.float32", "ACC"), ("tl.int64", "INDEX")):
         if written in text:
             text = text.replace(written, constant).replace("\n):", f" {constant}: tl.constexpr,\n):", 1)
@@ -190,9 +183,7 @@ def _geometry(problem: Problem, variant: _Variant) -> Iterator[str]:
 
 def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
     steps = list(zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True))
-    if variant.module.constants:
-        yield f"numbers = [{variant.constants(problem)}]"
-        yield "constants = torch.tensor(numbers, dtype=sums, device=input.device)"
+    constants = variant.constants(problem)
     if not any((kernel.piece.dest or "").startswith("prepared") for kernel in variant.plan.kernels):
         yield "x = channels_last(input, groups, filled)"
     for step, kernel, name in steps:
@@ -200,21 +191,20 @@ def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
             for array in dict.fromkeys(_arrays(kernel).values()):
                 if array.startswith("stat"):
                     yield f"{_variable(problem, array)} = partials.new_empty(partials.shape[1:3])"
-            yield from _call("finish", name, _table(problem, kernel))
+            yield from _call("finish", name, _table(problem, kernel, constants))
             continue
         if step.piece.conv is not None:
             tile = f"guarding(tile, {step.piece.reduce is not None})" if step.guarded else "tile"
             if step.piece.reduce is not None and not step.guarded:
                 shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
                 yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
-            yield from _call(
-                "launch", name, "axes", tile, _table(problem, kernel), "batch_size", "channels", "groups", "filled"
-            )
+            table = _table(problem, kernel, constants)
+            yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
         else:
-            yield from _walk(problem, step, kernel, name)
+            yield from _walk(step, name, _table(problem, kernel, constants))
 
 
-def _walk(problem: Problem, step: GpuKernel, kernel: KernelText, name: str) -> Iterator[str]:
+def _walk(step: GpuKernel, name: str, table: str) -> Iterator[str]:
     """A kernel without convolution: over the input, which it prepares, or over the output."""
     if (step.piece.dest or "").startswith("prepared"):
         yield "x = room(input, batch_size, filled, sizes)"
@@ -225,7 +215,7 @@ def _walk(problem: Problem, step: GpuKernel, kernel: KernelText, name: str) -> I
         yield "walk = [GpuAxis(n, n, n, 1, 1, 0, 1, 1, 1, 0) for n in ends]"
         channels = "out_channels"
     yield f"plain = tile_of(input.dtype, 1, {channels}, whole=False, crowded=False)"
-    yield from _call("launch", name, "walk", "plain", _table(problem, kernel), "batch_size", channels)
+    yield from _call("launch", name, "walk", "plain", table, "batch_size", channels)
 
 
 def _call(*words: str) -> Iterator[str]:
@@ -245,11 +235,15 @@ def _call(*words: str) -> Iterator[str]:
 
 def _arrays(kernel: KernelText) -> dict[str, str]:
     """The pointers of a kernel, and the plan's names of what they point to."""
-    return {one.name: one.array for one in kernel.arguments if one.array is not None and one.axis is None}
+    return {one.name: str(one.array) for one in kernel.arguments if one.type.startswith("*")}
 
 
-def _table(problem: Problem, kernel: KernelText) -> str:
-    entries = (f'"{name}": {_variable(problem, array)}' for name, array in _arrays(kernel).items())
+def _table(problem: Problem, kernel: KernelText, constants: list[str]) -> str:
+    """Arrays, and the constants that the kernel asks for."""
+    entries = [f'"{name}": {_variable(problem, array)}' for name, array in _arrays(kernel).items()]
+    asked = {one.name for one in kernel.arguments}
+    named = {f"constant_{at}": value for at, value in enumerate(constants)}
+    entries += [f'"{name}": {value}' for name, value in named.items() if name in asked]
     return "{" + ", ".join(entries) + "}"
 
 

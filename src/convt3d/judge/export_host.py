@@ -6,7 +6,7 @@ What follows the line below goes into the file after the kernels; nothing here i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import torch
@@ -75,6 +75,14 @@ def furthest(array: Any, axes: Sequence[GpuAxis]) -> int:
     return sum(max(size - 1, most) * stride for size, most, stride in strides if size > 1)
 
 
+def run_of(array: Any) -> int:
+    """Of how many channels next to each other in memory the array surely consists, up to 16; 0 if they are not."""
+    if array.stride(1) != 1 or array.shape[1] == 1:
+        return 0
+    sizes = zip(array.shape, array.stride(), strict=True)
+    return gcd(16, *(stride for axis, (size, stride) in enumerate(sizes) if axis != 1 and size > 1))
+
+
 def launch(
     kernel: Any,
     axes: Sequence[GpuAxis],
@@ -97,6 +105,7 @@ def launch(
             far = max(far, furthest(arrays[name], axes))
             strides = zip("ncdhw", arrays[name].stride(), arrays[name].shape, strict=True)
             known |= {f"{name}_{axis}": stride if size > 1 else 0 for axis, stride, size in strides}
+            known[f"{name.upper()}_RUN"] = run_of(arrays[name])
     known |= dict.fromkeys(("border_d", "border_h", "border_w"), 0)
     known |= {"columns": blocks, "channels": channels, "groups": groups, "all_channels": groups * channels}
     known |= {"tiles": parts // prod(axis.pace for axis in axes), "plane": batch * groups * channels * parts}

@@ -15,7 +15,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
-from .gpu_config import PRECISIONS, Config, Need, choose
+from .gpu_config import PRECISIONS, Config, Need, choose, configurations
 from .gpu_geometry import GpuAxis, gpu_axis
 from .gpu_pieces import Arrays, Piece, mixes, split
 from .passes import Chain, Finish, Op, Pass, Reduce, cut
@@ -77,12 +77,15 @@ class GpuKernel:
         far = (batch - 1) * n + max(channels, self.groups * self.filled)
         return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
 
-    def guard(self) -> GpuKernel:
+    def guard(self, generation: int) -> GpuKernel:
         """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
-        # Without a dot, more registers are needed for each output; statistics want the same tiles.
-        positions = self.config.positions // (1 if self.piece.reduce else 2)
-        config = replace(self.config, positions=positions, stages=1)
-        return replace(self, kind="plain", config=config, guarded=True)
+        need = replace(self.need, kind="plain")
+        if self.piece.reduce is None:  # 255 registers are worth more to it than 16 warps
+            config = next(tile for tile in configurations(generation, need) if tile.warps <= 8)
+        else:  # as many statistics as the other kernel leaves
+            config = replace(self.config, warps=2 * self.config.warps)
+        config = replace(config, stages=1, registers=min(255, 2048 // config.warps))
+        return replace(self, kind="plain", need=need, config=config, guarded=True)
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class _Maker:
 
     def _add(self, piece: Piece) -> None:
         kernel = self._kernel(piece)
-        self.steps += [kernel, kernel.guard()] if kernel.kind == "dot" else [kernel]
+        self.steps += [kernel, kernel.guard(self.generation)] if kernel.kind == "dot" else [kernel]
 
     def _kernel(self, piece: Piece) -> GpuKernel:
         stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
@@ -270,6 +273,7 @@ class _Maker:
             inputs,
             whole,
             pool is not None,
+            piece.reduce is not None,
             prod(axis.count for axis in axes),
             prod(axis.pace for axis in axes) * piece.shape[0] * groups,
         )

@@ -24,6 +24,7 @@ class Config:
     inputs: int
     warps: int
     stages: int
+    registers: int = 255  # at most, of a thread
 
 
 def generation_of(capability: int) -> int:
@@ -47,27 +48,53 @@ class Need:
     inputs: int  # input channels of a group
     whole: bool  # whether a program must hold all channels
     pooled: bool  # whether a program holds a second accumulator
+    reduced: bool  # whether it leaves statistics
     positions: int  # of one residue and sample
     others: int  # programs beside those of the positions: residues, samples, groups
 
 
 def configurations(generation: int, need: Need) -> tuple[Config, ...]:
-    """The tiles worth trying, largest first. A thread has some 32 numbers of an accumulator, fewer where other things
-    need registers as well: more would spill (docs/gpu.md shows the registers of each)."""
-    channels, most_warps = _channels(need), 8 if need.kind == "dot" else 16
-    found = []
+    """The tiles worth trying, largest first."""
+    channels, found = _channels(need), []
     for positions in (128, 64, 32, 16, 8, 4, 2, 1):
-        warps = max(positions * channels * _weight(need) // 1024, 4)
-        if warps <= most_warps and (need.kind != "dot" or positions >= 16):
-            found.append(Config(positions, channels, _inputs(need), warps, _stages(generation, need)))
-    return tuple(found[:MOST_CONFIGURATIONS])
+        warps = _warps(generation, need, positions)
+        if warps is not None and (need.kind != "dot" or positions >= 16):
+            registers = _registers(generation, need, positions, warps)
+            found.append(
+                Config(positions, channels, _inputs(generation, need), warps, _stages(generation, need), registers)
+            )
+    least = _least_positions(generation, need)
+    return tuple([config for config in found if config.positions >= least] or found)[:MOST_CONFIGURATIONS]
+
+
+def _least_positions(generation: int, need: Need) -> int:
+    """The newer tensor cores take tiles of 64 positions and more; smaller ones run on the older kind, at half its speed
+    or less."""
+    tensor_cores = need.kind == "dot" and (need.dtype.itemsize == 2 or need.precision != "ieee")
+    return 64 if tensor_cores and generation >= 90 else 1
+
+
+def _warps(generation: int, need: Need, positions: int) -> int | None:
+    """A thread has some 32 numbers of an accumulator, fewer where other things need registers as well: more would spill
+    (docs/gpu_report.md shows the registers of each). But 64 or more are worth it where few positions would leave the
+    newer tensor cores idle, and fit for 16-bit types and up to 256 channels. All tensor cores take 8 warps at most, and
+    16 positions at least."""
+    channels, most = _channels(need), 8 if need.kind == "dot" else 16
+    warps = max(positions * channels * _weight(need) // 1024, 4)
+    if warps <= most:
+        return warps
+    worth = positions == _least_positions(generation, need) == 64 and need.dtype.itemsize == 2 and channels <= 256
+    smallest = positions == (16 if need.kind == "dot" else 1)
+    return most if smallest or (worth and not need.reduced) else None
 
 
 def _weight(need: Need) -> int:
     """Registers that an output takes, in accumulators: a pool has a second one, float64 needs two for each, and without
-    a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own."""
-    factors = {"plain": 2, "depthwise": 4}.get(need.kind, 1)
-    return (2 if need.pooled else 1) * (2 if need.dtype.itemsize > 4 else 1) * factors
+    a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own, and each
+    of an array an address. A dot kernel that leaves statistics has a twin without dot of the same tile."""
+    factors = {"plain": 2, "depthwise": 4, "load": 2}.get(need.kind, 1)
+    second = need.pooled or (need.reduced and need.kind == "dot")
+    return (2 if second else 1) * (2 if need.dtype.itemsize > 4 else 1) * factors
 
 
 def choose(generation: int, need: Need, choice: int | None = None) -> Config:
@@ -89,12 +116,15 @@ def _channels(need: Need) -> int:
     return max(least, most if need.whole else min(most, 64))
 
 
-def _inputs(need: Need) -> int:
+def _inputs(generation: int, need: Need) -> int:
     """Input channels are filled up to a multiple of this: the largest that adds little."""
     if need.kind != "dot":
         return 1
     half, exact = need.dtype.itemsize == 2, need.precision == "ieee"
-    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if exact else (32, 16)
+    few = exact or (
+        need.precision == "tf32x3" and generation == 80
+    )  # whose registers hold all factors, and their rests
+    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if few else (32, 16)
     if _channels(need) > 128:  # so that a few stages fit the shared memory
         sizes = sizes[1:] or sizes
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
@@ -102,3 +132,14 @@ def _inputs(need: Need) -> int:
 
 def _stages(generation: int, need: Need) -> int:
     return {80: 3, 90: 4, 100: 4}[generation] if need.kind == "dot" else 2
+
+
+def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
+    """Left alone, ptxas spills a register or two to let one more block in; with a bound a little above that it finds a
+    way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types."""
+    crammed = positions * _channels(need) * _weight(need) > 1024 * warps
+    if need.kind == "dot" and (need.precision != "ieee" or crammed):
+        return 255
+    if need.kind == "dot" and need.dtype.itemsize == 2:
+        return 128 if (generation, warps) == (80, 8) else 176
+    return {4: 176, 8: 152}.get(warps, 128)

@@ -12,6 +12,8 @@ from math import gcd
 
 from ..spec.shapes import ConvAxis, PoolAxis
 
+SIZES = ("ends", "outs", "size", "count")  # numbers of an axis that differ from input to input
+
 
 @dataclass(frozen=True)
 class GpuAxis:

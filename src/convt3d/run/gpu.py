@@ -7,8 +7,7 @@ Triton's interpreter: the same text, slowly. torch and triton are imported here,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -95,12 +94,9 @@ def _capability(x: Tensor) -> int:
 
 
 def launch_options(text: KernelText) -> dict[str, Any]:
-    """What Triton is told beside the arguments. Left alone, ptxas spills a register or two to let one more block in;
-    with a bound a little above that it finds a way without (docs/gpu_report.md shows the outcome)."""
-    exact = dict(text.constexprs).get("PRECISION", "ieee") == "ieee"
-    guard = any(argument.array == "wild" for argument in text.arguments)
-    most = {4: 176, 8: 152}.get(text.warps, 128) if exact and not guard else 255
-    return {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True, "maxnreg": most}
+    """What Triton is told beside the arguments."""
+    options = {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": text.registers}
+    return {**options, "enable_fp_fusion": True}
 
 
 class Execution:
@@ -117,8 +113,6 @@ class Execution:
             self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
-        if self.code.constants:
-            self.arrays["constants"] = _constants(tuple(map(float.hex, self.code.constants)), self.sums, x.device)
 
     def run(self) -> None:
         loaded = load(self.code.text)
@@ -139,6 +133,8 @@ class Execution:
         if argument.array is None:
             return argument.value
         array = self.arrays[argument.array]
+        if argument.type == "constexpr":
+            return _run_of(array)
         if argument.axis is None:
             assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
             return array
@@ -219,9 +215,9 @@ def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
     return make(batch, d, h, w, channels + more).permute(0, 4, 1, 2, 3)
 
 
-@lru_cache(maxsize=256)
-def _constants(values: tuple[str, ...], dtype: Any, device: Any) -> Tensor:
-    """As text, since 0.0 and -0.0 are equal keys; kept, since memory of the device is slow to fill."""
-    import torch
-
-    return torch.tensor([float.fromhex(value) for value in values], dtype=dtype, device=device)
+def _run_of(array: Tensor) -> int:
+    """Of how many channels next to each other in memory the array surely consists, up to 16; 0 if they are not."""
+    if array.stride(1) != 1 or array.shape[1] == 1:
+        return 0
+    sizes = zip(array.shape, array.stride(), strict=True)
+    return gcd(16, *(stride for axis, (size, stride) in enumerate(sizes) if axis != 1 and size > 1))

@@ -68,7 +68,7 @@ class Launch:
     def arrays(self) -> dict[str, Any]:
         """By the plan's names."""
         given = dict(zip(self.function.arg_names, self.arguments, strict=False))
-        found = (one for one in self.text.arguments if one.array is not None and one.axis is None)
+        found = (one for one in self.text.arguments if one.type.startswith("*"))
         return {str(one.array): given[one.name] for one in found}
 
 
