@@ -119,8 +119,10 @@ def test_there_is_a_tile_for_every_need(generation: int, dtype: str, kind: str) 
         for channels in (1, 3, 16, 17, 64, 100, most):
             for precision in ("ieee", "tf32", "tf32x3"):
                 for inputs in (1, 3, 16, 40, 48, 320):
-                    reduced = channels % 3 == 0
-                    need = Need(kind, DTYPES[dtype], precision, channels, inputs, True, pooled, reduced, 1000, 8)
+                    reduced, wide = channels % 3 == 0, inputs % 3 == 0
+                    need = Need(
+                        kind, DTYPES[dtype], precision, channels, inputs, True, pooled, reduced, False, wide, 1000, 8
+                    )
                     tiles = configurations(generation, need)
                     assert tiles
                     assert len(tiles) == len(set(tiles))
@@ -138,7 +140,7 @@ def test_16_bit_tiles_are_large_enough_for_the_newest_tensor_cores(generation: i
     """wgmma and tcgen05 take 64 positions, and mma 16; more than 256 channels leave room for 16 only."""
     for channels in (1, 16, 64, 128, 200, 256, 257, MOST_CHANNELS):
         for pooled in (False, True) if channels <= MOST_POOLED else (False,):
-            need = Need("dot", DTYPES[dtype], "ieee", channels, 64, True, pooled, False, 1, 1)
+            need = Need("dot", DTYPES[dtype], "ieee", channels, 64, True, pooled, False, False, False, 1, 1)
             least = 64 if generation >= 90 and channels <= 256 else 16
             assert all(tile.positions >= least and tile.warps in (4, 8) for tile in configurations(generation, need))
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
-from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, MaxPool3d
+from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, Keep, MaxPool3d
 from .gpu_config import PRECISIONS, Config, Need, choose, configurations
 from .gpu_geometry import GpuAxis, gpu_axis
 from .gpu_pieces import Arrays, Piece, mixes, split
@@ -150,8 +150,10 @@ def gpu_plan(
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
     rewritten = simplify(pipeline, dtype, tame=False)
     simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
-    maker = _Maker(rewritten.pipeline, simplified, dtype, generation, precision, choice)
-    maker.run()
+    make = partial(_Maker, rewritten.pipeline, simplified, dtype, generation, precision, choice)
+    maker = make(bool(wide))
+    if wide is None and _needs_wide(maker, simplified):
+        maker = make(True)
     return GpuPlan(
         asked=pipeline,
         dtype=dtype,
@@ -160,7 +162,7 @@ def gpu_plan(
         simplified=simplified,
         generation=generation,
         precision=precision,
-        wide=_needs_wide(maker, simplified) if wide is None else wide,
+        wide=maker.wide,
         steps=tuple(maker.steps),
         stored=tuple(maker.arrays.stored.items()),
     )
@@ -170,16 +172,24 @@ class _Maker:
     """Turns passes into kernels."""
 
     def __init__(
-        self, pipeline: Pipeline, trace: Trace, dtype: DType, generation: int, precision: str, choice: int | None
+        self,
+        pipeline: Pipeline,
+        trace: Trace,
+        dtype: DType,
+        generation: int,
+        precision: str,
+        choice: int | None,
+        wide: bool,
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
-        self.generation, self.precision, self.choice = generation, precision, choice
+        self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
         self.steps: list[GpuKernel | GpuFinish] = []
         self.arrays = Arrays()
         self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
         self.in_output: tuple[str, ...] = ()
+        self._run()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         passes = cut(self.pipeline, self.trace)
         self.in_output = output_values(passes, self.trace.output, self.dtype)
         tensors = {
@@ -274,11 +284,19 @@ class _Maker:
             whole,
             pool is not None,
             piece.reduce is not None,
+            self._laden(piece, groups),
+            self.wide,
             prod(axis.count for axis in axes),
             prod(axis.pace for axis in axes) * piece.shape[0] * groups,
         )
         config = choose(self.generation, need, self.choice)
         return GpuKernel(piece, kind, axes, groups, channels, inputs, multiplier, pool, config, need)
+
+    def _laden(self, piece: Piece, groups: int) -> bool:
+        arrays = sum(len(link.arrays) for link in piece.links)
+        stages = [link.stage for link in piece.links]
+        tiles = [one for one in stages if isinstance(one, Keep) or getattr(one, "other", None) == "tensor"]
+        return groups > 1 or arrays > 2 or bool(tiles)
 
     def _kind(self, inputs: int, groups: int) -> str:
         if inputs == 1 and groups > 1:
