@@ -127,12 +127,13 @@ FURTHER: Mapping[str, Further] = MappingProxyType(
 @dataclass(frozen=True)
 class Job:
     """The kernels of one plan: of the problem at its benchmark's shape, or the further pipeline, of this name; `choice`
-    is the number of a configuration, None what the heuristic takes."""
+    is the number of a configuration, None what the heuristic takes. Arrays are contiguous, or have channels last."""
 
     name: str
     arithmetic: str
     generation: int
     choice: int | None = None
+    channels_last: bool = False
 
     def plan(self) -> GpuPlan:
         pipeline, x, operands, wide = _subject(self.name)
@@ -161,6 +162,10 @@ def further_jobs() -> list[Job]:
     return [
         Job(name, kind, one) for name in FURTHER for kind in ("float32", "float16", "float64") for one in GENERATIONS
     ]
+
+
+def channels_last(job: Job) -> Job:
+    return replace(job, channels_last=True)
 
 
 def tuned(job: Job) -> list[Job]:

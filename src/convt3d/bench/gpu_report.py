@@ -52,7 +52,7 @@ def rows_of(job: Job) -> list[Row]:
     plan = job.plan()
     others = [] if job.choice is None else [replace(job, choice=at).plan() for at in (None, *range(job.choice))]
     found = []
-    for number, (step, launch) in enumerate(zip(plan.steps, launches(plan), strict=True)):
+    for number, (step, launch) in enumerate(zip(plan.steps, launches(plan, job.channels_last), strict=True)):
         config = _config(step)
         if any(_config(other.steps[number]) == config for other in others):
             continue

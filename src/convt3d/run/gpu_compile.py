@@ -86,12 +86,13 @@ class _Recorder(Execution):
         super()._launch({(text.grid,): note}, text)
 
 
-def launches(plan: GpuPlan) -> list[Launch]:
-    """What an execution of the plan on contiguous arrays launches, in order."""
+def launches(plan: GpuPlan, channels_last: bool = False) -> list[Launch]:
+    """What an execution of the plan launches, in order, on contiguous arrays or on those with channels last."""
     import torch
 
     def empty(shape: Sequence[int]) -> Any:
-        return torch.empty(tuple(shape), dtype=getattr(torch, plan.dtype.name), device="meta")
+        array = torch.empty(tuple(shape), dtype=getattr(torch, plan.dtype.name), device="meta")
+        return array.to(memory_format=torch.channels_last_3d) if channels_last and array.dim() == 5 else array
 
     operands = [empty(shape) for shapes in plan.trace.operands for shape in shapes]
     recorder = _Recorder(plan, empty(plan.trace.values[0]), operands, empty(plan.trace.output))
