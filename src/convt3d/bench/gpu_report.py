@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..plan.gpu import GpuKernel
+from ..plan.gpu import GpuKernel, GpuPack
 from ..plan.gpu_config import Config
 from ..plan.gpu_limits import DEVICES, GENERATIONS, Device, Occupancy, occupancy
 from ..run.gpu_compile import Facts, Launch, compile_launch, launches
@@ -67,7 +67,7 @@ def _config(step: object) -> Config | None:
 
 def kind_of(step: object) -> str:
     if not isinstance(step, GpuKernel):
-        return "finish"
+        return "pack" if isinstance(step, GpuPack) else "finish"
     return "guard" if step.guarded else step.kind
 
 
@@ -115,7 +115,7 @@ def traffic(job: Job) -> Traffic:
             continue
         moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
         own |= {name: _bytes(array) for name, array in launch.arrays.items() if not name.startswith(("x", "out", "op"))}
-    copies = sum(2 * own[name] for name in ("filled:x", "weights") if name in own)  # read as given, written
+    copies = 2 * own.get("filled:x", 0)  # read as given, written
     convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
     needed = count(plan.asked, plan.trace).needed
     return Traffic(size * sum(map(prod, shapes)), moved + copies, sum(own.values()), convolutions * needed)

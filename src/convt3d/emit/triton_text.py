@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..plan.gpu import GpuFinish, GpuPlan
+from ..plan.gpu import GpuFinish, GpuPack, GpuPlan
 from .triton_code import Constants
 from .triton_finish import finish_text
 from .triton_kernel import KernelText, kernel_text
+from .triton_pack import pack_text
 from .triton_parts import parts_of
 
 _HEAD = '''"""{title}"""
@@ -37,6 +38,9 @@ def module(plan: GpuPlan) -> Module:
     short = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}[plan.dtype.name]
     kernels = []
     for number, step in enumerate(plan.steps):
+        if isinstance(step, GpuPack):
+            kernels.append(pack_text(plan, step, f"ct3d_{short}_{number}_pack"))
+            continue
         if isinstance(step, GpuFinish):
             name = f"ct3d_{short}_{number}_finish_{step.finish.stage.name.lower()}"
             kernels.append(finish_text(plan, step, name, constants))

@@ -14,7 +14,7 @@ from importlib import resources
 from ..emit.triton_kernel import KernelText
 from ..emit.triton_parts import parts_of
 from ..emit.triton_text import Module, module
-from ..plan.gpu import GpuFinish, GpuKernel, GpuPlan, gpu_plan
+from ..plan.gpu import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_geometry import GpuAxis
 from ..run.gpu import PLANES
 from ..spec.dtypes import DTYPES
@@ -177,8 +177,7 @@ def _geometry(problem: Problem, variant: _Variant) -> Iterator[str]:
     yield "filled = filled_up(in_channels // groups, tile[2])"
     for name in problem.operand_names[1:]:
         yield f"{name} = {name}.reshape(-1).contiguous()"
-    yield "weights = packed(kernel, groups, filled, tile[1])"
-    yield "wild = weights.isfinite().all().logical_not().to(torch.int32)  # not read here, so nobody waits for it"
+    yield "weights, wild = packed(pack, kernel, groups, filled, tile[1])"
 
 
 def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
@@ -187,6 +186,8 @@ def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
     if not any((kernel.piece.dest or "").startswith("prepared") for kernel in variant.plan.kernels):
         yield "x = channels_last(input, groups, filled)"
     for step, kernel, name in steps:
+        if isinstance(step, GpuPack):
+            continue  # once for all variants
         if isinstance(step, GpuFinish):
             for array in dict.fromkeys(_arrays(kernel).values()):
                 if array.startswith("stat"):

@@ -55,12 +55,18 @@ def channels_last(x: Any, groups: int, filled: int) -> Any:
     return copy
 
 
-def packed(w: Any, groups: int, filled: int, columns: int) -> Any:
-    """Weights as (groups, taps, inputs, outputs), filled up with zeros to whole blocks."""
-    inputs, outputs = w.shape[0] // groups, w.shape[1]
-    result = w.new_zeros(groups, prod(w.shape[2:]), filled, filled_up(outputs, columns))
-    result[:, :, :inputs, :outputs] = w.reshape(groups, inputs, outputs, -1).permute(0, 3, 1, 2)
-    return result
+def packed(kernel: Any, w: Any, groups: int, filled: int, columns: int) -> Any:
+    """Weights as (groups, taps, inputs, outputs), filled up with zeros to whole blocks, and a number on the device that
+    is not 0 if one of them is not finite."""
+    inputs, channels, *kernels = w.shape
+    width, taps = filled_up(channels, columns), prod(kernels)
+    result, wild = w.new_empty(groups * taps * filled * width), w.new_zeros(1, dtype=torch.int32)
+    known: dict[str, Any] = {"given": w, "packed": result, "wild": wild, "BLOCK": 1024, "groups": groups, "taps": taps}
+    known |= {"filled": filled, "width": width, "inputs": inputs // groups, "channels": channels}
+    known |= {f"given_{axis}": stride for axis, stride in zip("ncdhw", w.stride(), strict=True)}
+    known |= {"kernel_h": kernels[1], "kernel_w": kernels[2], "w_row": width, "w_column": 1}
+    run(kernel, triton.cdiv(result.numel(), 1024), known, 4, 1)
+    return result, wild
 
 
 def parts_of(axes: Sequence[GpuAxis], tile: tuple[int, int, int, int]) -> int:

@@ -56,6 +56,10 @@ class GpuKernel:
         return -(-self.channels // self.config.channels)
 
     @property
+    def taps(self) -> int:
+        return prod(axis.kernel for axis in self.axes)
+
+    @property
     def programs(self) -> int:
         return self.piece.shape[0] * self.groups * self.columns * self.tiles * self.residues
 
@@ -89,6 +93,19 @@ class GpuKernel:
 
 
 @dataclass(frozen=True)
+class GpuPack:
+    """A kernel that brings weights into the order in which `reader`, and all kernels of the convolution, read them."""
+
+    operand: str
+    reader: GpuKernel
+
+    @property
+    def size(self) -> int:
+        """Numbers of the packed weights."""
+        return self.reader.groups * self.reader.taps * self.reader.filled * self.reader.width
+
+
+@dataclass(frozen=True)
 class GpuFinish:
     """A kernel that combines partial statistics: one program for each sample and group of channels."""
 
@@ -112,7 +129,7 @@ class GpuPlan:
     generation: int
     precision: str
     wide: bool  # 64-bit offsets
-    steps: tuple[GpuKernel | GpuFinish, ...]
+    steps: tuple[GpuPack | GpuKernel | GpuFinish, ...]
     stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
 
     @property
@@ -183,7 +200,7 @@ class _Maker:
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
-        self.steps: list[GpuKernel | GpuFinish] = []
+        self.steps: list[GpuPack | GpuKernel | GpuFinish] = []
         self.arrays = Arrays()
         self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
         self.in_output: tuple[str, ...] = ()
@@ -223,6 +240,9 @@ class _Maker:
         filled = -(-kernels[0].inputs // block) * block
         width = max(kernel.columns * kernel.config.channels for kernel in kernels)
         self.steps = [replace(step, filled=filled, width=width) if step in kernels else step for step in self.steps]
+        stage = self.pipeline.conv_index
+        operand = next(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == stage)
+        self.steps.insert(0, GpuPack(operand, replace(kernels[0], filled=filled, width=width)))
 
     def _finish(self, one: Pass, kind: str) -> None:
         last = self.steps[-1]
@@ -319,6 +339,5 @@ def _needs_wide(maker: _Maker, trace: Trace) -> bool:
             _, channels, d, h, w = kernel.piece.shape
             row = max(channels, kernel.groups * kernel.filled)
             sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
-            taps = prod(axis.kernel for axis in kernel.axes)
-            sizes.append(taps * conv.groups * kernel.filled * kernel.width)
+            sizes.append(kernel.taps * conv.groups * kernel.filled * kernel.width)
     return max(sizes) > INT32_MAX

@@ -7,7 +7,7 @@ Triton's interpreter: the same text, slowly. torch and triton are imported here,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import gcd
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ..emit.triton_code import ELEMENTS, Argument
 from ..emit.triton_kernel import KernelText
 from ..emit.triton_text import Module, module
-from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPlan, gpu_plan
+from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_config import generation_of
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
@@ -117,7 +117,9 @@ class Execution:
     def run(self) -> None:
         loaded = load(self.code.text)
         for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
-            if isinstance(step, GpuKernel):
+            if isinstance(step, GpuPack):
+                self._make_weights(step)
+            elif isinstance(step, GpuKernel):
                 self._prepare(step)
             else:
                 self._make_statistics(step, text)
@@ -141,20 +143,20 @@ class Execution:
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
 
-    def _prepare(self, kernel: GpuKernel) -> None:
-        """Memory for what the kernel writes; the convolution's input and weights as its kernel reads them."""
+    def _make_weights(self, step: GpuPack) -> None:
+        """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
+        self.arrays["weights"] = self.x.new_empty(step.size)
+        self.arrays["wild"] = self.x.new_zeros(1, dtype=torch.int32)
+
+    def _prepare(self, kernel: GpuKernel) -> None:
+        """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
         piece = kernel.piece
         if piece.dest is not None and piece.dest.startswith("prepared"):
             self._make_room(piece.dest, piece.result)
-        if piece.conv is not None:
-            if f"filled:{piece.source}" not in self.arrays:
-                self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
-            if "weights" not in self.arrays:
-                self.arrays["weights"] = self._weights(kernel, piece.conv)
-            if kernel.guarded and "wild" not in self.arrays:  # stays on the device: no call waits for it
-                self.arrays["wild"] = self.arrays["weights"].isfinite().all().logical_not().to(torch.int32)
+        if piece.conv is not None and f"filled:{piece.source}" not in self.arrays:
+            self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
         if piece.reduce is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
             self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
@@ -189,22 +191,6 @@ class Execution:
             1, (kernel.groups, kernel.inputs)
         )
         return room
-
-    def _weights(self, kernel: GpuKernel, stage: int) -> Tensor:
-        """(groups, taps, inputs, outputs), inputs and outputs filled up with zeros to whole blocks."""
-        slot = next(at for at, slot in enumerate(self.plan.pipeline.slots) if slot.stage == stage)
-        w = self.arrays[f"operand:{slot}"]
-        taps, width = prod(w.shape[2:]), kernel.width
-        if kernel.kind == "depthwise":
-            packed = w.new_zeros(taps, width)
-            packed[:, : kernel.channels] = w.reshape(kernel.channels, taps).t()
-            return packed
-        packed = w.new_zeros(kernel.groups, taps, kernel.filled, width)
-        if kernel.weight_strides[0] == 1:
-            packed = w.new_zeros(kernel.groups, taps, width, kernel.filled).transpose(2, 3)
-        own = w.reshape(kernel.groups, kernel.inputs, kernel.channels, taps)
-        packed[:, :, : kernel.inputs, : kernel.channels] = own.permute(0, 3, 1, 2)
-        return packed
 
 
 def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
