@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from helpers.eager import tensors  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from triton.runtime.errors import OutOfResources  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 import convt3d.torch  # noqa: E402
-from convt3d.plan.gpu_config import MOST_CONFIGURATIONS  # noqa: E402
 from convt3d.run import gpu_tune  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
@@ -135,18 +135,50 @@ def test_by_default_float32_is_exact() -> None:
     assert gpu.float32_precision() == "ieee"
 
 
-def test_autotuning_measures_once_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers that were measured."""
     monkeypatch.setattr(gpu_tune, "_fastest", {})
-    measured: list[int] = []
+    return []
 
+
+def test_autotuning_measures_once_and_remembers(tuned: list[int]) -> None:
     def seconds(number: int) -> float:
-        measured.append(number)
+        tuned.append(number)
         return abs(number - 2)
 
-    assert gpu_tune.choice("a", seconds) is None  # nobody asked
+    assert gpu_tune.choice("a", 4, seconds) is None  # nobody asked
     with convt3d.torch.autotune():
-        assert gpu_tune.choice("a", seconds) == 2
-    assert measured == list(range(MOST_CONFIGURATIONS))
-    assert gpu_tune.choice("a", seconds) == 2
-    assert gpu_tune.choice("b", seconds) is None
-    assert measured == list(range(MOST_CONFIGURATIONS))
+        assert gpu_tune.choice("a", 4, seconds) == 2
+    assert tuned == [0, 1, 2, 3]
+    assert gpu_tune.choice("a", 4, seconds) == 2
+    assert gpu_tune.choice("b", 4, seconds) is None
+    assert tuned == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("tuned")
+def test_autotuning_passes_over_what_does_not_run() -> None:
+    with convt3d.torch.autotune():
+        assert gpu_tune.choice("a", 3, lambda number: None if number == 0 else 1.0 / number) == 2
+        assert gpu_tune.choice("b", 3, lambda number: None) is None  # the heuristic's, which may say why
+        assert gpu_tune.choice("b", 3, lambda number: 1.0) is None
+
+
+@pytest.mark.usefixtures("tuned")
+def test_autotuning_does_not_remember_without_end() -> None:
+    with convt3d.torch.autotune():
+        for key in range(gpu_tune.MOST_REMEMBERED + 5):
+            gpu_tune.choice(key, 1, float)
+    assert list(gpu_tune._fastest) == list(range(5, gpu_tune.MOST_REMEMBERED + 5))
+
+
+def test_kernels_that_triton_cannot_run_go_to_stock_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(*_: Any) -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(gpu, "on_gpu", crowded)
+    pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    with pytest.warns(UserWarning, match=r"stock PyTorch: Triton cannot run its kernels here \(OutOfResources\)"):
+        got = gpu.run("conv_transpose3d", pipeline, x, [w])
+    torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
+    assert torch.equal(gpu.run("conv_transpose3d", pipeline, x, [w]), got)  # a second warning would be an error

@@ -258,6 +258,7 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
         ([], "tl.zeros_like(mean) + number"),
     ],
 }
+PLANES = {kind: len(numbers) for kind, numbers in _PARTIALS.items()}  # numbers of a partial statistic
 
 
 def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:

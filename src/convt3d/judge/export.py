@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 
-from ..emit.triton_kernel import KernelText
+from ..emit.triton_kernel import PLANES, KernelText
 from ..emit.triton_parts import parts_of
 from ..emit.triton_text import Module, module
 from ..plan.gpu import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_geometry import GpuAxis
-from ..run.gpu import PLANES
 from ..spec.dtypes import DTYPES
 from ..spec.problems import Problem
 from ..spec.stages import CHANNELS, LayerNorm

@@ -142,6 +142,11 @@ class GpuPlan:
         return tuple(step for step in self.steps if isinstance(step, GpuKernel))
 
     @property
+    def choices(self) -> int:
+        """Configurations that differ in at least one kernel."""
+        return max(len(configurations(self.generation, kernel.need)) for kernel in self.kernels if not kernel.guarded)
+
+    @property
     def finishes(self) -> tuple[GpuFinish, ...]:
         return tuple(step for step in self.steps if isinstance(step, GpuFinish))
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..emit.triton_code import ELEMENTS, Argument
-from ..emit.triton_kernel import KernelText
+from ..emit.triton_kernel import PLANES, KernelText
 from ..emit.triton_text import Module, module
 from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_config import generation_of
@@ -24,7 +24,6 @@ from .gpu_module import load
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 _TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
-PLANES = {"sum": 1, "max": 1, "maxexp": 2, "moments": 3}  # numbers of a partial statistic
 
 
 def run(
@@ -51,10 +50,12 @@ def run(
         return out
     if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
         wide = True
-    key = *known, wide
-    if choice is None and x.is_cuda:
-        choice = gpu_tune.choice(key, lambda number: _seconds(gpu_plan(*key, number), x, operands, out))
-    execute(gpu_plan(*key, choice), x, operands, out)
+    if choice is None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
+        key = *known, wide, x.device, x.stride(), out.stride()
+        choice = gpu_tune.choice(
+            key, plan.choices, lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out)
+        )
+    execute(gpu_plan(*known, wide, choice), x, operands, out)
     return out
 
 
@@ -67,10 +68,15 @@ def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -
         Execution(plan, x, operands, out).run()
 
 
-def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float:
+def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float | None:
+    """None for a configuration that this GPU does not take."""
+    from triton.errors import TritonError
     from triton.testing import do_bench
 
-    return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+    try:
+        return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+    except TritonError:
+        return None
 
 
 def _far(plan: GpuPlan, x: Tensor, others: Sequence[Tensor]) -> int:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..plan.gpu_config import MOST_CONFIGURATIONS
-
+MOST_REMEMBERED = 1024
 _asked: ContextVar[bool] = ContextVar("convt3d autotuning", default=False)
-_fastest: dict[Hashable, int] = {}
+_fastest: dict[Hashable, int | None] = {}
 
 
 @contextmanager
 def autotune() -> Iterator[None]:
-    """Calls on CUDA tensors in here that were never tuned are measured; what they find serves all later calls."""
+    """Calls on CUDA tensors in here that were never tuned are measured; what they find serves all later calls. A call
+    that is recorded into a CUDA graph is not measured: tune it before."""
     token = _asked.set(True)
     try:
         yield
@@ -22,9 +22,12 @@ def autotune() -> Iterator[None]:
         _asked.reset(token)
 
 
-def choice(key: Hashable, seconds: Callable[[int], float]) -> int | None:
-    """The configuration that was found for `key`, or is found now by seconds(number) if that was asked for; else None,
-    which stands for the heuristic's."""
+def choice(key: Hashable, numbers: int, seconds: Callable[[int], float | None]) -> int | None:
+    """The configuration that was found for `key`, or is found now, if that was asked for, by seconds(number), which is
+    None for one that does not run; else None, which stands for the heuristic's."""
     if key not in _fastest and _asked.get():
-        _fastest[key] = min(range(MOST_CONFIGURATIONS), key=seconds)
+        measured = {number: taken for number in range(numbers) if (taken := seconds(number)) is not None}
+        while len(_fastest) >= MOST_REMEMBERED:
+            del _fastest[next(iter(_fastest))]
+        _fastest[key] = min(measured, key=lambda number: measured[number], default=None)
     return _fastest.get(key)
