@@ -87,7 +87,8 @@ class GpuKernel:
         if self.piece.reduce is None:  # 255 registers are worth more to it than 16 warps
             config = next(tile for tile in configurations(generation, need) if tile.warps <= 8)
         else:  # as many statistics as the other kernel leaves
-            config = replace(self.config, warps=2 * self.config.warps)
+            outputs = self.config.positions * self.config.channels
+            config = replace(self.config, warps=max(self.config.warps, outputs // 512))
         config = replace(config, stages=1, registers=min(255, 2048 // config.warps))
         return replace(self, kind="plain", need=need, config=config, guarded=True)
 
@@ -307,9 +308,9 @@ class _Maker:
             channels,
             inputs,
             whole,
-            pool is not None,
+            pool is not None or self._keeps_tile(piece),
             piece.reduce is not None,
-            self._laden(piece, groups),
+            groups > 1 or sum(len(link.arrays) for link in piece.links) > 2,
             self.wide,
             prod(axis.count for axis in axes),
             prod(axis.pace for axis in axes) * piece.shape[0] * groups,
@@ -317,11 +318,9 @@ class _Maker:
         config = choose(self.generation, need, self.choice)
         return GpuKernel(piece, kind, axes, groups, channels, inputs, multiplier, pool, config, need)
 
-    def _laden(self, piece: Piece, groups: int) -> bool:
-        arrays = sum(len(link.arrays) for link in piece.links)
+    def _keeps_tile(self, piece: Piece) -> bool:
         stages = [link.stage for link in piece.links]
-        tiles = [one for one in stages if isinstance(one, Keep) or getattr(one, "other", None) == "tensor"]
-        return groups > 1 or arrays > 2 or bool(tiles)
+        return any(isinstance(stage, Keep) or getattr(stage, "other", None) == "tensor" for stage in stages)
 
     def _kind(self, inputs: int, groups: int) -> str:
         if inputs == 1 and groups > 1:

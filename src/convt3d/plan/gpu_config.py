@@ -47,9 +47,9 @@ class Need:
     channels: int  # output channels of a group, or all of them
     inputs: int  # input channels of a group
     whole: bool  # whether a program must hold all channels
-    pooled: bool  # whether a program holds a second accumulator
+    double: bool  # whether a program holds a second tile: of a pool, or one that a stage reads or keeps
     reduced: bool  # whether it leaves statistics
-    laden: bool  # whether it holds more beside: offsets of groups, vectors and tiles that stages read or keep
+    laden: bool  # whether it holds more beside: offsets of groups, or several vectors
     wide: bool  # whether offsets are of 64 bits
     positions: int  # of one residue and sample
     others: int  # programs beside those of the positions: residues, samples, groups
@@ -91,12 +91,12 @@ def _warps(generation: int, need: Need, positions: int) -> int | None:
 
 
 def _weight(need: Need) -> int:
-    """Registers that an output takes, in accumulators: a pool has a second one, float64 needs two for each, and without
-    a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own, and each
-    of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin without dot of
-    the same tile."""
+    """Registers that an output takes, in accumulators: with a second tile as many again, in float64 two for each.
+    Without a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own,
+    and each of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin
+    without dot of the same tile."""
     factors = {"plain": 2, "depthwise": 4, "load": 2}.get(need.kind, 1)
-    doubled = (need.pooled or (need.reduced and need.kind == "dot"), need.dtype.itemsize > 4, need.wide)
+    doubled = (need.double or (need.reduced and need.kind == "dot"), need.dtype.itemsize > 4, need.wide)
     return factors << sum(doubled)
 
 
@@ -141,7 +141,7 @@ def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
     """Left alone, ptxas spills a register or two to let one more block in; with a bound a little above that it finds a
     way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types."""
     crammed = positions * _channels(need) * _weight(need) > 1024 * warps
-    if crammed or need.precision != "ieee" or need.laden or need.wide:
+    if need.kind != "dot" or crammed or need.precision != "ieee" or need.laden or need.wide:
         return min(255, 2048 // warps)
-    half = need.kind == "dot" and need.dtype.itemsize == 2
+    half = need.dtype.itemsize == 2
     return {4: 168, 8: 152 if not half else 128 if generation == 80 else 176}.get(warps, 128)

@@ -99,10 +99,12 @@ def _capability(x: Tensor) -> int:
     return int(major * 10 + minor)
 
 
-def launch_options(text: KernelText) -> dict[str, Any]:
-    """What Triton is told beside the arguments."""
-    options = {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": text.registers}
-    return {**options, "enable_fp_fusion": True}
+def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
+    """What Triton is told beside the arguments. Threads that store channels next to each other have more positions to
+    know the places of: no bound on their registers but the GPU's."""
+    runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
+    most = min(255, 2048 // text.warps) if any(runs) else text.registers
+    return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
 
 
 class Execution:
@@ -135,7 +137,7 @@ class Execution:
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
-        function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text))
+        function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
 
     def _value(self, argument: Argument) -> Any:
         if argument.array is None:
