@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,13 @@ from helpers.draws import drawn  # noqa: E402
 from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
+from convt3d.emit.triton_code import ELEMENTS  # noqa: E402
+from convt3d.plan.gpu import gpu_plan  # noqa: E402
 from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
 from convt3d.run.gpu import run  # noqa: E402
+from convt3d.run.gpu_compile import launches  # noqa: E402
+from convt3d.run.gpu_module import load  # noqa: E402
+from convt3d.spec.dtypes import DTYPES as KINDS  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.problems import PROBLEMS  # noqa: E402
 
@@ -168,6 +174,15 @@ def test_drawn_pipelines(seed: int) -> None:
     on_gpu(case).check()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_numbers_of_channels(seed: int) -> None:
+    """Kernels of one convolution that hold all channels or blocks of them, more than a block of 64 or 128."""
+    rng = np.random.default_rng(seed)
+    inputs, channels = int(rng.integers(1, 20)), int(rng.integers(129, 260))
+    stages = [(ct.InstanceNorm(), ct.LayerNorm()), (ct.LayerNorm(), ct.InstanceNorm(), ct.ReLU())][seed % 2]
+    gpu_case(Pipeline(CONV(), *stages), (1, inputs, 1, 1, 3), (inputs, channels, 1, 1, 2), DTYPES[seed]).check()
+
+
 def test_a_norm_along_the_width_has_no_kernel() -> None:
     with pytest.raises(NotOnGpu, match="along the width"):
         gpu_case(Pipeline(CONV(2), ct.LayerNorm("width")), (1, 2, 2, 2, 2), (2, 2, 2, 2, 2)).run()
@@ -237,6 +252,28 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
     got = run(case.pipeline, x.to(memory_format=torch.channels_last_3d), operands, out, choice=0)
     assert np.array_equal(stored(got.contiguous()), expected)
     assert int(room.isnan().sum()) == room.numel() - out.numel()  # nothing beside it is written
+
+
+@pytest.mark.parametrize("channels", [16, 5])
+@pytest.mark.parametrize("stages", [(ct.GELU(),), (ct.InstanceNorm(), ct.Add("tensor"))], ids=["one pass", "two"])
+def test_results_in_channels_last_memory(stages: Any, channels: int) -> None:
+    """Stored, and read again, along the channels instead of the positions: the same bits."""
+    case = gpu_case(Pipeline(CONV(2, 1), *stages), (2, 16, 2, 3, 2), (16, channels, 3, 3, 3))
+    expected = case.run()
+    x, operands = case.tensors()
+    operands = [one.to(memory_format=torch.channels_last_3d) if one.dim() == 5 else one for one in operands]
+    out = torch.empty_like(torch.from_numpy(expected), device=x.device, memory_format=torch.channels_last_3d)
+    assert np.array_equal(stored(run(case.pipeline, x, operands, out, choice=0).contiguous()), expected)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8], ids=["dense", "groups", "depthwise"])
+def test_weights_with_strides(groups: int) -> None:
+    """They are packed from wherever they lie."""
+    case = gpu_case(Pipeline(CONV(2, groups=groups)), (1, 8, 2, 2, 2), (8, 3, 2, 3, 2))
+    x, (w,) = case.tensors()
+    room = torch.full([2 * size for size in w.shape], torch.nan, device=w.device)
+    for view in (room[1::2, ::2, 1::2, ::2, 1::2], torch.empty_like(w, memory_format=torch.channels_last_3d)):
+        assert np.array_equal(stored(run(case.pipeline, x, [view.copy_(w)], choice=0)), case.run())
 
 
 VECTORS: dict[str, Any] = {
@@ -327,6 +364,42 @@ def test_other_precisions_run(precision: str) -> None:
     case = gpu_case(Pipeline(CONV(2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
     close = 1e-6 if INTERPRETED or precision == "tf32x3" else 1e-2
     np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=10 * close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pointers_are_what_they_were_declared(dtype: str) -> None:
+    """Compilation ahead of time goes by the declared types, a launch by those of the arrays."""
+    rng, seen = np.random.default_rng(5), set()
+    for _ in range(60):
+        case = drawn(rng, dtype)
+        try:
+            plan = gpu_plan(case.pipeline, case.x.shape, tuple(one.shape for one in case.operands), case.dtype)
+        except NotOnGpu:
+            continue
+        for launch in launches(plan):
+            for argument, value in zip(launch.text.arguments, launch.arguments, strict=True):
+                if argument.type.startswith("*"):
+                    assert argument.type == f"*{ELEMENTS.get(str(value.dtype).removeprefix('torch.'), 'i32')}"
+                    seen.add(str(argument.array).partition(":")[0])
+    assert {"x", "filled", "weights", "out", "operand", "prepared", "partials", "stat"} <= seen
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU may add in another order")
+def test_bfloat16_is_rounded_to_the_nearest() -> None:
+    case = gpu_case(Pipeline(CONV(2), ct.GELU()), (1, 9, 2, 2, 3), (9, 5, 2, 2, 2), "bfloat16")
+    arrays = [case.dtype.widen(array).astype(np.float32) for array in (case.x, *case.operands)]
+    wide = GpuCase(case.pipeline, KINDS["float32"], arrays[0], tuple(arrays[1:]))
+    assert np.array_equal(case.run(), case.dtype.narrow(wide.run()))
+
+
+def test_a_module_that_is_gone_leaves_no_source_behind() -> None:
+    load.cache_clear()
+    module = load("number = 1\n")
+    name = module.__file__
+    assert linecache.getline(name, 1) == "number = 1\n"
+    load.cache_clear()
+    del module
+    assert name not in linecache.cache
 
 
 def test_tensors_share_memory_with_arrays() -> None:
