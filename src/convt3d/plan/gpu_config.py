@@ -139,8 +139,10 @@ def _stages(generation: int, need: Need) -> int:
 
 def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
     """Left alone, ptxas spills a register or two to let one more block in; with a bound a little above that it finds a
-    way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types."""
+    way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types; beside
+    a second tile of float32 the newer ones find none below 200 registers."""
     crammed = positions * _channels(need) * _weight(need) > 1024 * warps
+    crammed = crammed or (need.double and need.dtype.itemsize == 4 and generation >= 90)
     if need.kind != "dot" or crammed or need.precision != "ieee" or need.laden or need.wide:
         return min(255, 2048 // warps)
     half = need.dtype.itemsize == 2
