@@ -61,6 +61,12 @@ def test_faults_are_told(row: Row, words: str) -> None:
     assert words in fault
 
 
+def test_a_tile_too_small_for_128_bits_of_each_thread_is_loaded_in_64() -> None:
+    small = replace(changed(loads={64: 9}, tensor={"mma.sync.x": 4}, warps=4), config=Config(32, 32, 16, 4, 3))
+    assert gpu_report.faults(small) == []
+    assert gpu_report.faults(replace(small, config=replace(small.config, inputs=32))) != []
+
+
 def test_every_problem_type_and_generation_is_compiled() -> None:
     reported = jobs()
     assert len(reported) == len(set(reported)) == len(PROBLEMS) * 6 * 3

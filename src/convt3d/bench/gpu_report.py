@@ -12,8 +12,9 @@ from math import prod
 
 from ..plan.gpu import GpuKernel, GpuPack
 from ..plan.gpu_config import Config
-from ..plan.gpu_limits import DEVICES, GENERATIONS, Device, Occupancy, occupancy
+from ..plan.gpu_limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
 from ..run.gpu_compile import Facts, Launch, compile_launch, launches
+from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
 from ..spec.work import count
 from .gpu_jobs import ARITHMETIC, Job
@@ -84,9 +85,16 @@ def faults(row: Row) -> list[str]:
     wanted = (TENSOR_CORES[row.job.generation] if newest else "mma",) if row.job.arithmetic != "float32" else ()
     if row.facts.tensor_kinds != wanted:
         found.append(f"tensor cores: {row.facts.tensor_kinds or 'none'} instead of {wanted or 'none'}")
-    if row.job.name in PROBLEMS and row.facts.wide_loads < LEAST_WIDE:  # a tensor that is added is loaded as it lies
+    if row.job.name in PROBLEMS and _fills_loads(row) and row.facts.wide_loads < LEAST_WIDE:
         found.append(f"only {row.facts.wide_loads:.0%} of a tile in 128-bit loads")
     return found
+
+
+def _fills_loads(row: Row) -> bool:
+    """Whether a tile of the input has 128 bits for each thread. (Further pipelines add tensors, loaded as they lie.)"""
+    dtype, _ = ARITHMETIC[row.job.arithmetic]
+    tile = 0 if row.config is None else row.config.positions * row.config.inputs
+    return tile * DTYPES[dtype].itemsize >= 16 * WARP * row.facts.warps
 
 
 # --- memory and roofline ----------------------------------------------------------------------------------------------
