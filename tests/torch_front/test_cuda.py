@@ -54,3 +54,17 @@ def test_a_second_stream_and_autotuning() -> None:
         got = convt3d.torch.conv_transpose3d(x, w, stride=2)
     torch.cuda.synchronize()
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_cuda_graph_records_the_kernels() -> None:
+    """Nothing of a call waits for the device or copies from the host; autotuning keeps away."""
+    x, w = (tensor.detach() for tensor in drawn((1, 16, 4, 4, 4), (16, 16, 3, 3, 3)))
+    first = convt3d.torch.conv_transpose3d_layernorm_gelu_scaling(x, w, 0.5)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with convt3d.torch.autotune(), torch.cuda.graph(graph):
+        recorded = convt3d.torch.conv_transpose3d_layernorm_gelu_scaling(x, w, 0.5)
+    graph.replay()
+    assert torch.equal(recorded, first)
+    x.neg_()
+    graph.replay()
+    assert torch.equal(recorded, convt3d.torch.conv_transpose3d_layernorm_gelu_scaling(x, w, 0.5))
