@@ -73,6 +73,38 @@ def test_narrow_loads_are_seen() -> None:
     assert aligned["stores"] == odd["stores"] == {"128": 2}
 
 
+WIDTHS = """
+import json, convt3d as ct
+from convt3d.plan.gpu import gpu_plan
+from convt3d.run.gpu_compile import compile_launch, launches
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
+pipeline, x = Pipeline(ct.ReLU(), ct.ConvTranspose3d(2, 1), ct.Add("tensor")), (4, 64, 16, 20, 24)
+plan = gpu_plan(pipeline, x, pipeline.operand_shapes(x, (64, 64, 3, 3, 3)), DTYPES["float16"])
+for last in (True, False):
+    _, load, conv, guard = (compile_launch(launch, 80) for launch in launches(plan, channels_last=last))
+    print(json.dumps([list(kinds) for kinds in (load.loads, load.stores, conv.loads, conv.stores, guard.stores)]))
+"""
+
+
+def test_channels_next_to_each_other_are_loaded_and_stored_in_128_bits() -> None:
+    """By a kernel without convolution, by the convolution, and of a tensor that is added; else one number at a time,
+    but for the convolution's input, which always has its channels last."""
+    need_triton()
+    done = subprocess.run(
+        [sys.executable, "-c", WIDTHS],
+        env={**compiling_environment(), "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    last, contiguous = map(json.loads, done.stdout.splitlines())
+    assert last == [[128]] * 5
+    assert [sorted(bits) for bits in contiguous] == [[16], [128], [16, 128], [16], [16]]
+
+
 SEEN = """
 import json, torch, triton
 from convt3d.plan.gpu import gpu_plan

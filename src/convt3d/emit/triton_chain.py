@@ -86,11 +86,10 @@ class Chain:
         """A tile of an array of the value's shape."""
         name = self.names[array]
         pointer = self.code.pointer(name, array)
-        n, c, d, h, w = (self.code.stride(name, array, axis) for axis in "ncdhw")
-        rows = f"n * {n} + {self.place}_d * {d} + {self.place}_h * {h} + {self.place}_w * {w}"
+        rows = self.code.rows(name, array, self.place)
         if not self.whole:
-            return f"tl.load({pointer} + ({rows})[:, None], mask={self.valid}[:, None], other=0.0).to({self.code.acc})"
-        run = self.code.run(name, array)
+            return f"tl.load({pointer} + {rows}[:, None], mask={self.valid}[:, None], other=0.0).to({self.code.acc})"
+        c, run = self.code.stride(name, array, "c"), self.code.run(name, array)
         return f"load_tile({pointer}, {rows}, channel, {c}, {self.valid}, in_channel, {run}).to({self.code.acc})"
 
     def array(self, array: str) -> str:

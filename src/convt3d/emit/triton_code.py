@@ -72,6 +72,16 @@ class Code:
         """Of how many channels next to each other in memory the array surely consists; 0 if they are not."""
         return self._argument(Argument(f"{name.upper()}_RUN", "constexpr", array=array))
 
+    def rows(self, name: str, array: str, place: str) -> str:
+        """Where the channels of the positions `place_d`, `place_h`, `place_w` begin. That these are whole runs is said
+        here and not in a function that the kernel calls: Triton drops what is said of a function's argument."""
+        n, d, h, w = (self.stride(name, array, axis) for axis in "ndhw")
+        rows, run = f"{name}_rows", self.run(name, array)
+        self.add(f"{rows} = n * {n} + {place}_d * {d} + {place}_h * {h} + {place}_w * {w}")
+        with self.block(f"if {run}:"):
+            self.add(f"{rows} = tl.multiple_of({rows}, {run})")
+        return rows
+
     def number(self, name: str, value: int, fixed: bool = False) -> str:
         return self._argument(Argument(name, "i32" if value <= INT32_MAX else "i64", value=value, fixed=fixed))
 

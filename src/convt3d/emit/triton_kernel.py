@@ -207,12 +207,12 @@ class _Writer:
         code = self.code
         dest = self.piece.dest
         assert dest is not None
-        n, c, d, h, w = (code.stride("y", dest, axis) for axis in "ncdhw")
-        code.add(f"rows = n * {n} + p_d * {d} + p_h * {h} + p_w * {w}")
+        rows = code.rows("y", dest, "p")
         if chain.whole:
-            code.add(f"store_tile(y, rows, channel, {c}, v, inside, in_channel, {code.run('y', dest)})")
+            c, run = code.stride("y", dest, "c"), code.run("y", dest)
+            code.add(f"store_tile(y, {rows}, channel, {c}, v, inside, in_channel, {run})")
         else:
-            code.add("tl.store(y + rows[:, None], stored(v, y.dtype.element_ty), mask=inside[:, None])")
+            code.add(f"tl.store(y + {rows}[:, None], stored(v, y.dtype.element_ty), mask=inside[:, None])")
 
     def _statistics(self, chain: Chain, kind: str) -> None:
         """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""

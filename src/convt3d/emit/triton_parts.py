@@ -32,10 +32,10 @@ def taps_of(at, kernel, stride, dilation, common, inverse):
     "load_tile": '''
 @triton.jit
 def load_tile(source, rows, channel, stride, in_row, in_channel, RUN: tl.constexpr):
-    """Positions x channels. Neighbouring threads take neighbours in memory: channels if they lie in runs, of RUN or a
-    multiple of it; else positions."""
+    """Positions x channels. Neighbouring threads take neighbours in memory: channels if they lie in runs (RUN is not 0;
+    the caller has told the compiler that rows are multiples of it), else positions."""
     if RUN:
-        at = source + tl.multiple_of(rows, RUN)[:, None] + channel[None, :]
+        at = source + rows[:, None] + channel[None, :]
         tile = tl.load(at, mask=in_row[:, None] & in_channel[None, :], other=0.0)
     else:
         at = source + (channel * stride)[:, None] + rows[None, :]
@@ -48,7 +48,7 @@ def store_tile(target, rows, channel, stride, tile, in_row, in_channel, RUN: tl.
     """The way back."""
     tile = stored(tile, target.dtype.element_ty)
     if RUN:
-        at = target + tl.multiple_of(rows, RUN)[:, None] + channel[None, :]
+        at = target + rows[:, None] + channel[None, :]
         tl.store(at, tile, mask=in_row[:, None] & in_channel[None, :])
     else:
         at = target + (channel * stride)[:, None] + rows[None, :]

@@ -100,8 +100,8 @@ def _capability(x: Tensor) -> int:
 
 
 def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
-    """What Triton is told beside the arguments. Threads that store channels next to each other have more positions to
-    know the places of: no bound on their registers but the GPU's."""
+    """What Triton is told beside the arguments. The bounds on registers are those of transposed stores; where channels
+    lie next to each other there is none but the GPU's."""
     runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
     most = min(255, 2048 // text.warps) if any(runs) else text.registers
     return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
