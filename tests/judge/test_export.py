@@ -127,6 +127,35 @@ def test_offsets_are_64_bit_where_an_address_needs_it(far: int, taps: int, index
     assert found == [index]
 
 
+@pytest.mark.parametrize("statistics", [False, True], ids=["plain", "statistics"])
+@pytest.mark.parametrize("guard", [False, True], ids=["dot", "guard"])
+@pytest.mark.parametrize("channels", [16, 64, 512, 1024, 4096])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_threads_of_a_block_fit_the_registers(dtype: str, channels: int, guard: bool, statistics: bool) -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("triton")
+    from convt3d.judge.export_host import guarding, launch, tile_of
+
+    found = []
+
+    class Noted:
+        arg_names = ("BLOCK_C",)
+
+        def __getitem__(self, grid):
+            return lambda **given: found.append(given)
+
+    kind = getattr(torch, dtype)
+    tile = tile_of(kind, 16, channels, whole=True, crowded=statistics)
+    axes = [GpuAxis(4, 4, 2, 2, 2, 0, 1, 1, 1, 0)] * 3
+    arrays = {"y": torch.empty((1, channels, 4, 4, 4), dtype=kind, device="meta")}
+    if guard:
+        arrays["wild"], tile = torch.empty(1, dtype=torch.int32, device="meta"), guarding(tile, statistics)
+    launch(Noted(), axes, tile, arrays, 1, channels, 1, 16)
+    (given,) = found
+    assert given["BLOCK_C"] >= channels
+    assert given["num_warps"] * 32 * given["maxnreg"] <= 65536
+    assert given["maxnreg"] <= 255
+
+
 COMPILE = """
 import sys, torch
 from triton.runtime.jit import JITFunction
