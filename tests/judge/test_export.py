@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"conv-transpose3d-max-max-sum": "longest-tails"}  # its windows have 216 members, few of which meet a tap here
 # 216 members of a window times 300 taps: minutes in the interpreter, and so in one type only.
 SLOW = {"conv-transpose3d-max-max-sum": ("one-voxel", "kernel-larger-than-input")}
-ALONE = {"dataclasses", "math", "os", "torch", "triton"}
+ALONE = {"dataclasses", "math", "torch", "triton"}
 
 
 def exported(slug: str) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 PARTS = {
-    "INTERPRETED": """
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
-""",
+    "INTERPRETED": '''
+@triton.jit
+def made():
+    """Of which Triton makes another object where it interprets."""
+
+
+INTERPRETED = tl.constexpr(not isinstance(made, triton.JITFunction))
+''',
     "stored": '''
 @triton.jit
 def stored(v, kind: tl.constexpr):

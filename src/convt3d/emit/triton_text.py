@@ -14,14 +14,14 @@ from .triton_parts import parts_of
 
 _HEAD = '''"""{title}"""
 
-{imports}import triton
+import triton
 import triton.language as tl
 '''
 
 
 @dataclass(frozen=True)
 class Module:
-    """Text, the kernels in the order of the plan's steps, and the numbers of the stages that kernels read."""
+    """Text, the kernels in the order of the plan's steps, and the numbers of the stages, `constant_i` of the kernels."""
 
     text: str
     kernels: tuple[KernelText, ...]
@@ -51,7 +51,6 @@ def module(plan: GpuPlan) -> Module:
         kernels.append(kernel_text(plan, step, f"ct3d_{short}_{number}_{'_'.join(words)}", constants))
     texts = "\n\n\n".join(kernel.text for kernel in kernels)
     parts = parts_of(texts)
-    imports = "import os\n\n" if "os." in parts else ""
     chain = " -> ".join(stage.name for stage in plan.pipeline.stages)
-    head = _HEAD.format(title=f"{chain} in {plan.dtype.name}, as Triton kernels.", imports=imports)
+    head = _HEAD.format(title=f"{chain} in {plan.dtype.name}, as Triton kernels.")
     return Module(f"{head}\n{parts}\n\n{texts}\n", tuple(kernels), tuple(constants.values))

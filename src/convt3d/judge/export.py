@@ -35,7 +35,7 @@ so no zero that a stride would insert is multiplied, and no column buffer or ful
 follows the convolution is computed on the accumulator. Every size, stride and scalar is an argument.
 """
 
-{imports}from dataclasses import dataclass
+from dataclasses import dataclass
 from math import gcd, prod
 
 import torch
@@ -53,7 +53,7 @@ def export(problem: Problem, language: str) -> str:
     kernels = _distinct(variants)
     parts = parts_of("\n".join(kernels)).strip()
     chain = " -> ".join(stage.name for stage in variants[0].plan.asked.stages)
-    head = HEAD.format(chain=chain, imports="import os\n" if "os." in parts else "")
+    head = HEAD.format(chain=chain)
     body = "\n\n\n".join([parts, *kernels, _axis_text(), _host_text(), "\n".join(_solution(problem, variants))])
     return f"{comment(problem, '#')}{head}\n\n{body}\n"
 
