@@ -18,6 +18,7 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 import convt3d.torch  # noqa: E402
+from convt3d.run import gpu as run_gpu  # noqa: E402
 from convt3d.run import gpu_tune  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
@@ -133,6 +134,18 @@ def test_float32_is_exact_unless_both_settings_allow_less() -> None:
 
 def test_by_default_float32_is_exact() -> None:
     assert gpu.float32_precision() == "ieee"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_the_precision_of_float32_changes_no_other_type(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
+    plans: list[Any] = []
+    monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: plans.append(plan))
+    x, w = (one.to(dtype) for one in tensors((1, 16, 2, 2, 2), (16, 2, 2, 2, 2), grad=False))
+    for precision in ("tf32", "ieee"):
+        gpu.on_gpu(Pipeline(ct.ConvTranspose3d(2)), x, [w], precision)
+    first, exact = plans
+    assert first.precision == ("tf32" if dtype is torch.float32 else "ieee")
+    assert (first is exact) == (dtype is not torch.float32)
 
 
 @pytest.fixture

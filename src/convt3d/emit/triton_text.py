@@ -21,7 +21,7 @@ import triton.language as tl
 
 @dataclass(frozen=True)
 class Module:
-    """Text, the kernels in the order of the plan's steps, and the numbers of the stages, `constant_i` of the kernels."""
+    """Text, the kernels in the order of the plan's steps, and the numbers that they call `constant_i`."""
 
     text: str
     kernels: tuple[KernelText, ...]

@@ -41,6 +41,7 @@ def run(
     import torch
 
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
+    precision = precision if dtype.name == "float32" else "ieee"
     shapes = tuple(tuple(operand.shape) for operand in operands)
     known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
     plan = gpu_plan(*known, wide)
