@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,45 @@ def test_autotuning_does_not_remember_without_end() -> None:
         for key in range(gpu_tune.MOST_REMEMBERED + 5):
             gpu_tune.choice(key, 1, float)
     assert list(gpu_tune._fastest) == list(range(5, gpu_tune.MOST_REMEMBERED + 5))
+
+
+class OfGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.usefixtures("tuned")
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_all_is_asked_and_measured_on_the_device_of_x(monkeypatch: pytest.MonkeyPatch, far: bool) -> None:
+    """And the configurations that are measured are those of the plan with the offsets it needs."""
+    seen: list[Any] = []
+    current: list[Any] = []
+
+    @contextmanager
+    def device(which: Any) -> Iterator[None]:
+        current.append(which)
+        yield
+        current.pop()
+
+    def note(what: Any, result: Any = None) -> Any:
+        seen.append((what, *current))
+        return result
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda which: (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: note("asked", False))
+    monkeypatch.setattr(run_gpu, "_far", lambda *_: 2**31 if far else 0)
+    monkeypatch.setattr(run_gpu, "_seconds", lambda plan, *_: note(plan, 1.0))
+    monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: note("run"))
+    x, w = tensors((1, 64, 8, 8, 8), (64, 64, 2, 2, 2), grad=False)
+    with convt3d.torch.autotune():
+        run_gpu.run(Pipeline(ct.ConvTranspose3d(2)), x.as_subclass(OfGpu), [w], torch.empty(1, 64, 16, 16, 16))
+    assert all(where == [x.device] for _, *where in seen)
+    first, *plans, last = (what for what, _ in seen)
+    assert (first, last) == ("asked", "run")
+    assert {plan.wide for plan in plans} == {far}
+    assert len({plan.kernels[0].config for plan in plans}) == len(plans) == plans[0].choices > 1
 
 
 def test_kernels_that_triton_cannot_run_go_to_stock_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:

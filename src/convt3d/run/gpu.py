@@ -51,22 +51,21 @@ def run(
         return out
     if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
         wide = True
-    if choice is None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
-        key = *known, wide, x.device, x.stride(), out.stride()
-        choice = gpu_tune.choice(
-            key, plan.choices, lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out)
-        )
-    execute(gpu_plan(*known, wide, choice), x, operands, out)
+        plan = gpu_plan(*known, wide)
+    # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
+    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
+        if choice is None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            key = *known, wide, x.device, x.stride(), out.stride()
+            choice = gpu_tune.choice(
+                key, plan.choices, lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out)
+            )
+        execute(gpu_plan(*known, wide, choice), x, operands, out)
     return out
 
 
 def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
-    """Writes the result into `out`, whatever its strides."""
-    import torch
-
-    # The interpreter computes with numpy, which would warn of infinities.
-    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
-        Execution(plan, x, operands, out).run()
+    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x."""
+    Execution(plan, x, operands, out).run()
 
 
 def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float | None:
