@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -16,12 +17,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from helpers.eager import tensors  # noqa: E402
 from torch.nn import functional  # noqa: E402
-from triton.runtime.errors import OutOfResources  # noqa: E402
+from triton import testing  # noqa: E402
+from triton.compiler import CompilationError  # noqa: E402
+from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 import convt3d.torch  # noqa: E402
+from convt3d.plan.gpu import gpu_plan  # noqa: E402
 from convt3d.run import gpu as run_gpu  # noqa: E402
 from convt3d.run import gpu_tune  # noqa: E402
+from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
 from convt3d.torch.operators import OPERATORS  # noqa: E402
@@ -226,13 +231,60 @@ def test_all_is_asked_and_measured_on_the_device_of_x(monkeypatch: pytest.Monkey
     assert len({plan.kernels[0].config for plan in plans}) == len(plans) == plans[0].choices > 1
 
 
-def test_kernels_that_triton_cannot_run_go_to_stock_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crowded(*_: Any) -> None:
-        raise OutOfResources(300_000, 232_448, "shared memory")
+class Kernels:
+    """In place of a module of kernels: each raises this error, and counts."""
 
-    monkeypatch.setattr(gpu, "on_gpu", crowded)
+    def __init__(self, error: Exception) -> None:
+        self.error, self.launched = error, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._raise
+
+    def _raise(self, *arguments: Any, **options: Any) -> None:
+        self.launched += 1
+        raise self.error
+
+
+REFUSALS = {
+    "shared memory, Required: 300000": OutOfResources(300_000, 232_448, "shared memory"),
+    "PTXAS error: too many registers": PTXASError("too many registers"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_kernels_that_a_gpu_does_not_take_go_to_stock_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """Which carries the message; they are not tried a second time with the same tensors, but with others."""
+    kernels = Kernels(REFUSALS[message])
+    monkeypatch.setattr(run_gpu, "load", lambda text: kernels)
+    monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
     pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
-    with pytest.warns(UserWarning, match=r"stock PyTorch: Triton cannot run its kernels here \(OutOfResources\)"):
+    with pytest.warns(UserWarning, match=f"stock PyTorch: its kernel ct3d_f32_0_pack cannot be had .*{message}"):
         got = gpu.run("conv_transpose3d", pipeline, x, [w])
     torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
     assert torch.equal(gpu.run("conv_transpose3d", pipeline, x, [w]), got)  # a second warning would be an error
+    assert kernels.launched == 1
+    gpu.run("conv_transpose3d", pipeline, x.to(memory_format=torch.channels_last_3d), [w])
+    assert kernels.launched == 2
+
+
+@pytest.mark.parametrize("error", [CompilationError("text", None, "a fault of ours"), RuntimeError("illegal address")])
+def test_errors_in_kernels_and_of_the_driver_are_not_hidden(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(run_gpu, "load", lambda text: Kernels(error))
+    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    with pytest.raises(type(error)):
+        gpu.run("conv_transpose3d", Pipeline(ct.ConvTranspose3d(2)), x, [w])
+
+
+@pytest.mark.usefixtures("tuned")
+def test_autotuning_passes_over_what_the_gpu_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_gpu, "load", lambda text: Kernels(OutOfResources(9, 8, "shared memory")))
+    monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
+    monkeypatch.setattr(testing, "do_bench", lambda call, **_: call())
+    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    plan = gpu_plan(Pipeline(ct.ConvTranspose3d(2)), tuple(x.shape), (tuple(w.shape),), DTYPES["float32"])
+    assert run_gpu._seconds(plan, x, [w], torch.empty(plan.trace.output)) is None

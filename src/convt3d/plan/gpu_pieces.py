@@ -16,8 +16,8 @@ from .gpu_config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED
 from .passes import Chain, Conv, Link, Op, PhasePool, Pool, RowNorm, Unphase
 
 
-class NotOnGpu(Exception):  # noqa: N818 - it ends the planning, and is no error: stock PyTorch takes the pipeline
-    """Why a pipeline has no GPU kernels."""
+class NotOnGpu(Exception):  # noqa: N818 - no error: stock PyTorch takes the pipeline
+    """Why a pipeline has no GPU kernels, or none that the GPU takes."""
 
 
 @dataclass(frozen=True)

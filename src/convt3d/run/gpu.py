@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..emit.triton_kernel import PLANES, KernelText
 from ..emit.triton_text import Module, module
 from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_config import generation_of
+from ..plan.gpu_pieces import NotOnGpu
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import gpu_tune
@@ -24,6 +26,7 @@ from .gpu_module import load
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 _TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
+_refused: WeakKeyDictionary[GpuPlan, dict[Any, str]] = WeakKeyDictionary()  # by device and strides: why
 
 
 def run(
@@ -37,7 +40,7 @@ def run(
 ) -> Tensor:
     """The result for x (B, C, D, H, W) and operands of their normal shapes, in `out` if that is given.
 
-    Raises `plan.gpu.NotOnGpu` for a pipeline without kernels."""
+    Raises `NotOnGpu` for a pipeline without kernels, or with one that this GPU does not take."""
     import torch
 
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
@@ -64,18 +67,35 @@ def run(
 
 
 def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
-    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x."""
-    Execution(plan, x, operands, out).run()
+    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x.
+
+    Triton remembers no compilation that failed: that is done here, or every call would try again."""
+    place = (x.device, *(array.stride() for array in (x, *operands, out)))
+    known = _refused.get(plan, {}).get(place)
+    if known is not None:
+        raise NotOnGpu(known)
+    try:
+        Execution(plan, x, operands, out).run()
+    except NotOnGpu as why:
+        _refused.setdefault(plan, {})[place] = str(why)
+        raise
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What Triton raises of a kernel that wants more than the GPU has, or that ptxas does not take. Errors in the text
+    of a kernel, of the driver and of the machine are others, and are not to be hidden."""
+    from triton.runtime import errors
+
+    return tuple(getattr(errors, name) for name in ("OutOfResources", "PTXASError") if hasattr(errors, name))
 
 
 def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float | None:
     """None for a configuration that this GPU does not take."""
-    from triton.errors import TritonError
     from triton.testing import do_bench
 
     try:
         return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
-    except TritonError:
+    except NotOnGpu:
         return None
 
 
@@ -137,7 +157,10 @@ class Execution:
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
-        function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
+        try:
+            function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
+        except _refusals() as error:
+            raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 
     def _value(self, argument: Argument) -> Any:
         if argument.array is None:

@@ -31,8 +31,6 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
             reason = str(why)
         except Error as error:
             reason, refusal = f"the GPU engine refuses its {error.argument}", error
-        except _triton_error() as error:
-            reason = f"Triton cannot run its kernels here ({type(error).__name__})"
     return run_stock(operator, pipeline, x, operands, reason, refusal)
 
 
@@ -82,14 +80,6 @@ def why_not(x: Tensor, operands: Sequence[Tensor]) -> str | None:
 @lru_cache(maxsize=1)
 def _why_no_triton() -> str | None:
     return None if find_spec("triton") else "the GPU engine needs triton, which is not installed"
-
-
-def _triton_error() -> type[Exception]:
-    """Of kernels that do not compile, or want more than the GPU has."""
-    from triton.errors import TritonError
-
-    kind: type[Exception] = TritonError
-    return kind
 
 
 @lru_cache(maxsize=64)
