@@ -66,6 +66,9 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     assert not plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
     assert plan(Pipeline(CONV(1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
     assert plan(Pipeline(CONV(2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)).wide  # square of the stride, for the taps
+    assert not plan(
+        Pipeline(CONV(2, groups=10_000)), (1, 10_000, 2, 2, 2), (10_000, 1, 3, 3, 3)
+    ).wide  # 270 000 weights
     for taps, wide in ((1, False), (17, True)):  # positions beside an input that just fits
         assert plan(Pipeline(CONV(1)), (1, 16, 2, 8192, 8191), (16, 1, 1, taps, 1)).wide is wide
     pooled = Pipeline(CONV((1, 1, 1000)), ct.MaxPool3d((1, 1, 1), (1, 1, 1000)))

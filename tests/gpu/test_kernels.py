@@ -402,6 +402,16 @@ def test_a_module_that_is_gone_leaves_no_source_behind() -> None:
     assert name not in linecache.cache
 
 
+def test_a_module_keeps_its_source_while_the_cache_forgets_it() -> None:
+    first = load("number = 2\n")
+    load.cache_clear()
+    second = load("number = 2\n")
+    name = first.__file__
+    del first
+    assert linecache.getline(name, 1) == "number = 2\n"
+    assert second.number == 2
+
+
 def test_tensors_share_memory_with_arrays() -> None:
     """What the cases rely on: a tensor of bfloat16 is the array's own bits."""
     array = np.array([0x3F80], np.uint16)

@@ -16,6 +16,7 @@ from ..emit.triton_parts import parts_of
 from ..emit.triton_text import Module, module
 from ..plan.gpu import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from ..plan.gpu_geometry import GpuAxis
+from ..run.gpu import run_of
 from ..spec.dtypes import DTYPES
 from ..spec.problems import Problem
 from ..spec.stages import CHANNELS, LayerNorm
@@ -54,7 +55,7 @@ def export(problem: Problem, language: str) -> str:
     parts = parts_of("\n".join(kernels)).strip()
     chain = " -> ".join(stage.name for stage in variants[0].plan.asked.stages)
     head = HEAD.format(chain=chain)
-    body = "\n\n\n".join([parts, *kernels, _axis_text(), _host_text(), "\n".join(_solution(problem, variants))])
+    body = "\n\n\n".join([parts, *kernels, *_host_texts(), "\n".join(_solution(problem, variants))])
     return f"{comment(problem, '#')}{head}\n\n{body}\n"
 
 
@@ -105,14 +106,14 @@ def _distinct(variants: list[_Variant]) -> list[str]:
     return list(found.values())
 
 
-def _axis_text() -> str:
-    return inspect.getsource(GpuAxis).strip()
-
-
-def _host_text() -> str:
-    """Without types that the file would have to import."""
+def _host_texts() -> list[str]:
     source = (resources.files(__package__) / "export_host.py").read_text(encoding="utf-8")
-    text = source.partition("# --- exported from here on ")[2].partition("\n")[2].strip()
+    own = source.partition("# --- exported from here on ")[2].partition("\n")[2]
+    return [_untyped(text.strip()) for text in (inspect.getsource(GpuAxis), inspect.getsource(run_of), own)]
+
+
+def _untyped(text: str) -> str:
+    """Without types that the file would have to import."""
     for typed, plain in (
         (": dict[str, Any] =", " ="),
         ("dict[str, Any]", "dict"),

@@ -1,12 +1,13 @@
 """The host's side of an exported Triton file: memory for the kernels, their tiles, their launch. Written out as text.
 
-What follows the line below goes into the file after the kernels; nothing here is imported by convt3d itself.
+What follows the line below goes into the file after the kernels, and so does the text of what is imported from convt3d;
+nothing here is imported by convt3d itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ..plan.gpu_geometry import GpuAxis
+from ..run.gpu import run_of
 
 # --- exported from here on --------------------------------------------------------------------------------------------
 
@@ -79,14 +81,6 @@ def furthest(array: Any, axes: Sequence[GpuAxis]) -> int:
     reach = (0, 0, *(axis.reach for axis in axes))
     strides = zip(array.shape, reach, array.stride(), strict=True)
     return sum(max(size - 1, most) * stride for size, most, stride in strides if size > 1)
-
-
-def run_of(array: Any) -> int:
-    """Of how many channels next to each other in memory the array surely consists, up to 16; 0 if they are not."""
-    if array.stride(1) != 1 or array.shape[1] == 1:
-        return 0
-    sizes = zip(array.shape, array.stride(), strict=True)
-    return gcd(16, *(stride for axis, (size, stride) in enumerate(sizes) if axis != 1 and size > 1))
 
 
 def launch(

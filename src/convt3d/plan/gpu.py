@@ -14,7 +14,7 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
-from ..spec.stages import AvgPool3d, ConvTranspose3d, GroupNorm, Keep, MaxPool3d
+from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
 from .gpu_config import PRECISIONS, Config, Need, choose, configurations
 from .gpu_geometry import GpuAxis, gpu_axis
 from .gpu_pieces import Arrays, Piece, mixes, split
@@ -332,7 +332,6 @@ class _Maker:
 
 def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
-    conv: ConvTranspose3d = maker.pipeline.conv
     kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
     operands = [shape for shapes in trace.operands for shape in shapes]
     sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
@@ -343,5 +342,5 @@ def _needs_wide(maker: _Maker, trace: Trace) -> bool:
             _, channels, d, h, w = kernel.piece.shape
             row = max(channels, kernel.groups * kernel.filled)
             sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
-            sizes.append(kernel.taps * conv.groups * kernel.filled * kernel.width)
+            sizes.append(kernel.taps * kernel.groups * kernel.filled * kernel.width)
     return max(sizes) > INT32_MAX

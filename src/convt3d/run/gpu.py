@@ -167,7 +167,7 @@ class Execution:
             return argument.value
         array = self.arrays[argument.array]
         if argument.type == "constexpr":
-            return _run_of(array)
+            return run_of(array)
         if argument.axis is None:
             assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
             return array
@@ -232,7 +232,7 @@ def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
     return make(batch, d, h, w, channels + more).permute(0, 4, 1, 2, 3)
 
 
-def _run_of(array: Tensor) -> int:
+def run_of(array: Any) -> int:
     """Of how many channels next to each other in memory the array surely consists, up to 16; 0 if they are not."""
     if array.stride(1) != 1 or array.shape[1] == 1:
         return 0
