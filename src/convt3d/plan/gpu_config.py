@@ -94,9 +94,10 @@ def _weight(need: Need) -> int:
     """Registers that an output takes, in accumulators: with a second tile as many again, in float64 two for each.
     Without a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own,
     and each of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin
-    without dot of the same tile."""
+    without dot of the same tile; statistics of what mixes channels come on top of that."""
     factors = {"plain": 2, "depthwise": 4, "load": 2}.get(need.kind, 1)
-    doubled = (need.double or (need.reduced and need.kind == "dot"), need.dtype.itemsize > 4, need.wide)
+    reduced = need.reduced and need.kind == "dot"
+    doubled = (need.double or reduced, reduced and need.whole, need.dtype.itemsize > 4, need.wide)
     return factors << sum(doubled)
 
 
