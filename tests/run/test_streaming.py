@@ -60,9 +60,8 @@ PIPELINES = {
 def test_same_bits_in_every_layout(monkeypatch: pytest.MonkeyPatch, isa: str, name: str) -> None:
     monkeypatch.setenv("CONVT3D_ISA", isa)
     pipeline = PIPELINES[name]
-    for number, (dtype, volume) in enumerate(
-        [("float32", (3, 5, 16)), ("float64", (2, 4, 8)), ("float16", (3, 3, 17)), ("float32", (2, 3, 1))]
-    ):
+    cases = [("float32", (3, 5, 16)), ("float32", (2, 3, 1)), ("float64", (2, 4, 8)), ("float16", (3, 3, 17))]
+    for number, (dtype, volume) in enumerate(cases if isa == ISAS[0] else cases[:2]):  # each type is compiled anew
         x, w = data((2, 3, *volume), dtype, number), data((3, 4, 3, 3, 3), dtype, 9)
         with streamed(False):
             expected = pipeline(x, w)
@@ -73,12 +72,13 @@ def test_same_bits_in_every_layout(monkeypatch: pytest.MonkeyPatch, isa: str, na
             assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("isa", "dtype"), [*((isa, "float32") for isa in ISAS), (ISAS[0], "float64"), (ISAS[0], "float16")]
+)
 def test_channels_side_by_side(monkeypatch: pytest.MonkeyPatch, isa: str, dtype: str) -> None:
     """Squares of channels and voxels are transposed; both may end inside one. Aligned arrays are streamed."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
-    for number, (channels, width) in enumerate([(2, 5), (15, 8), (16, 16), (32, 7), (33, 20), (48, 1)]):
+    for number, (channels, width) in enumerate([(2, 5), (16, 16), (33, 20), (48, 1)]):
         x, w = data((1, 3, 2, 3, width), dtype, number), data((3, channels, 3, 3, 3), dtype, 9)
         for pipeline in (PIPELINES["stride 3"], PIPELINES["unphase"], Pipeline(ct.ConvTranspose3d(2), ct.MaxPool3d(2))):
             with streamed(False):
