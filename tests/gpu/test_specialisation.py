@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.triton import compiling_environment, need_triton
+from helpers.triton import printed
 
 import convt3d as ct
 from convt3d.spec.pipeline import Pipeline
 
-ROOT = Path(__file__).resolve().parents[2]
 CONV = ct.ConvTranspose3d
 # name -> pipeline, weights
 PIPELINES = {
@@ -54,15 +49,8 @@ print(json.dumps({{name: {{kernel: len(found) for kernel, found in one.items()}}
 @pytest.fixture(scope="module")
 def compilations() -> dict[str, dict[str, int]]:
     """Of each kernel, for forty sizes; asked of Triton in a process where it compiles."""
-    need_triton()
-    environment = compiling_environment()
-    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"
-    code = CODE.format(here=str(Path(__file__).parent))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    (found,) = printed(CODE.format(here=str(Path(__file__).parent)))
+    return found
 
 
 @pytest.mark.parametrize("name", PIPELINES)

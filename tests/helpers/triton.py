@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def need_triton() -> None:
     if not importlib.util.find_spec("triton"):
         pytest.skip("triton is not installed (a package of 286 MB, in the extras `test` and `gpu`)")
+
+
+def printed(code: str) -> list[Any]:
+    """What code prints, a line of JSON each, in a process in which Triton compiles."""
+    need_triton()
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**compiling_environment(), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def compiling_environment() -> dict[str, str]:

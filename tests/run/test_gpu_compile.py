@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from helpers.triton import compiling_environment, need_triton
+from helpers.triton import printed
 
 from convt3d.plan.gpu_limits import GENERATIONS
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 import dataclasses, json, torch
 from helpers.kernels_gpu import product, scaled
@@ -32,20 +26,8 @@ def scaled_facts(first):
 
 
 def facts(*calls: str) -> list[dict[str, Any]]:
-    """Of a process of its own: where Triton was imported to interpret, it cannot compile."""
-    need_triton()
-    environment = compiling_environment()
-    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + "\n".join(f"show({call})" for call in calls)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    """What these calls of the functions above say."""
+    return printed(HEAD + "\n".join(f"show({call})" for call in calls))
 
 
 def test_tensor_cores_of_each_generation() -> None:
@@ -90,17 +72,7 @@ for last in (True, False):
 def test_channels_next_to_each_other_are_loaded_and_stored_in_128_bits() -> None:
     """By a kernel without convolution, by the convolution, and of a tensor that is added; else one number at a time,
     but for the convolution's input, which always has its channels last."""
-    need_triton()
-    done = subprocess.run(
-        [sys.executable, "-c", WIDTHS],
-        env={**compiling_environment(), "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    last, contiguous = map(json.loads, done.stdout.splitlines())
+    last, contiguous = printed(WIDTHS)
     assert last == [[128]] * 5
     assert [sorted(bits) for bits in contiguous] == [[16], [128], [16, 128], [16], [16]]
 
@@ -130,17 +102,7 @@ print(json.dumps([source.signature, sorted(aligned), fixed, left_alone]))
 def test_what_a_launch_would_tell_the_compiler() -> None:
     """Pointers with their types, all of them aligned; a number is a constant if it is 1, and known to be a multiple of
     16 if it is one, unless the kernel asks for neither."""
-    need_triton()
-    done = subprocess.run(
-        [sys.executable, "-c", SEEN],
-        env={**compiling_environment(), "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    types, aligned, fixed, left_alone = json.loads(done.stdout)
+    ((types, aligned, fixed, left_alone),) = printed(SEEN)
     assert [types[name] for name in ("x", "w", "y")] == ["*fp16"] * 3
     assert {"x", "w", "y", "x_w"} <= set(aligned)
     assert fixed["BLOCK_K"] == 16

@@ -15,7 +15,7 @@ from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
-from .gpu_config import PRECISIONS, Config, Need, choose, configurations
+from .gpu_config import PRECISIONS, Config, Need, choose, configurations, most_registers
 from .gpu_geometry import GpuAxis, gpu_axis
 from .gpu_pieces import Arrays, Piece, mixes, split
 from .passes import Chain, Finish, Op, Pass, Reduce, cut
@@ -89,7 +89,7 @@ class GpuKernel:
         else:  # as many statistics as the other kernel leaves
             outputs = self.config.positions * self.config.channels
             config = replace(self.config, warps=max(self.config.warps, outputs // 512))
-        config = replace(config, stages=1, registers=min(255, 2048 // config.warps))
+        config = replace(config, stages=1, registers=most_registers(config.warps))
         return replace(self, kind="plain", need=need, config=config, guarded=True)
 
 

@@ -138,6 +138,11 @@ def _stages(generation: int, need: Need) -> int:
     return {80: 3, 90: 4, 100: 4}[generation] if need.kind == "dot" else 2
 
 
+def most_registers(warps: int) -> int:
+    """Of a thread, so that a block of so many warps fits the 65536 there are."""
+    return min(255, 2048 // warps)
+
+
 def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
     """Left alone, ptxas spills a register or two to let one more block in; with a bound a little above that it finds a
     way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types; beside
@@ -145,6 +150,6 @@ def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
     crammed = positions * _channels(need) * _weight(need) > 1024 * warps
     crammed = crammed or (need.double and need.dtype.itemsize == 4 and generation >= 90)
     if need.kind != "dot" or crammed or need.precision != "ieee" or need.laden or need.wide:
-        return min(255, 2048 // warps)
+        return most_registers(warps)
     half = need.dtype.itemsize == 2
     return {4: 168, 8: 152 if not half else 128 if generation == 80 else 176}.get(warps, 128)

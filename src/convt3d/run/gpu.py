@@ -17,7 +17,7 @@ from ..emit.triton_code import ELEMENTS, Argument
 from ..emit.triton_kernel import PLANES, KernelText
 from ..emit.triton_text import Module, module
 from ..plan.gpu import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
-from ..plan.gpu_config import generation_of
+from ..plan.gpu_config import generation_of, most_registers
 from ..plan.gpu_pieces import NotOnGpu
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
@@ -123,7 +123,7 @@ def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
     """What Triton is told beside the arguments. The bounds on registers are those of transposed stores; where channels
     lie next to each other there is none but the GPU's."""
     runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
-    most = min(255, 2048 // text.warps) if any(runs) else text.registers
+    most = most_registers(text.warps) if any(runs) else text.registers
     return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
 
 

@@ -113,8 +113,7 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
 
 
 def _result(operator: str, shape: tuple[int, ...], dtype: DType, kind: Any, memory_format: Any) -> Tensor:
-    """An empty tensor. A large one has memory of ours, on huge pages and used again: PyTorch's costs more time to touch
-    for the first time than many a layer takes."""
+    """An empty tensor. A large one has memory of ours, on huge pages and used again (run/memory.py says why)."""
     if prod(shape) * dtype.itemsize < HUGE_FROM:
         return torch.empty(shape, dtype=kind, memory_format=memory_format)
     last = memory_format is torch.channels_last_3d
