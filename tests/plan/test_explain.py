@@ -36,7 +36,7 @@ from convt3d.plan.explain import explain, rewrites, scratch_of_all, tiles
 from convt3d.plan.plan import Plan, make_plan
 from convt3d.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from convt3d.run.execute import bound_passes
-from convt3d.run.weights import pack
+from convt3d.run.packing import pack
 from convt3d.spec.dtypes import DTYPES
 
 X, W = (2, 3, 4, 5, 6), (3, 4, 3, 2, 3)  # by stride 2: (2, 4, 9, 10, 13)
@@ -205,7 +205,7 @@ def test_packed_weights_are_as_large_as_predicted(groups: int, dtype: str) -> No
     plan = plan_of(ConvTranspose3d((2, 3, 1), groups=groups, dilation=(2, 1, 1)), dtype=dtype, w=w)
     layout = bound_passes(plan)[0].weights
     assert layout is not None
-    assert packed_weights(plan) == pack(np.zeros(w), layout).nbytes
+    assert packed_weights(plan) == pack(np.zeros(w), layout)[0].nbytes
 
 
 def test_scratch_of_all_threads_is_of_those_that_find_a_tile() -> None:

@@ -18,8 +18,8 @@ from ..plan.tiles import rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
+from .packing import WeightLayout
 from .tables import direct_tables, minimal_tables
-from .weights import WeightLayout
 
 _SHARED_FROM = 1_000_000  # operations
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
-from ..spec.dtypes import DType
+from ..spec.dtypes import DType, float32
 from ..spec.pipeline import Pipeline
 from ..spec.rewrite import Rewritten
 from .kept import Array, Kept, Made
@@ -26,12 +25,13 @@ def folded(
     def make(own: tuple[Array, ...]) -> tuple[tuple[Array, ...] | None, int]:
         rest = iter(own)
         wide = tuple(
-            place if kind == "tensor" else dtype.widen(next(rest)) for kind, place in zip(kinds, places, strict=True)
+            place if kind == "tensor" else _wide(next(rest), kind, dtype)
+            for kind, place in zip(kinds, places, strict=True)
         )
         made = rewritten.operands(wide)
         if made is None:
             return None, 0
-        return tuple(np.ascontiguousarray(array).view(Made) for array in made), sum(prod(a.shape) * 8 for a in made)
+        return tuple(np.ascontiguousarray(array).view(Made) for array in made), sum(array.nbytes for array in made)
 
     own = [operand for kind, operand in zip(kinds, operands, strict=True) if kind != "tensor"]
     found = _kept.get((rewritten.pipeline, pipeline, dtype.name), own, make)
@@ -41,3 +41,8 @@ def folded(
     return tuple(
         operands[int(array[0])] if kind == "tensor" else array for kind, array in zip(after, found, strict=True)
     )
+
+
+def _wide(operand: Array, kind: str, dtype: DType) -> Array:
+    """Numbers as exact as float64. A kernel of float32 serves as it is: what multiplies it is float64."""
+    return operand if kind == "kernel" and dtype == float32 else dtype.widen(operand)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .compare import LARGE, same_bits
+from .memory import empty
 
 Array = npt.NDArray[Any]
 Value = TypeVar("Value")
@@ -51,7 +52,7 @@ class Kept(Generic[Value]):
         if entry is not None and all(map(_same_bits, entry.sources, sources)):
             return entry.value
         # Copied first: another thread may write to the caller's array while the value is made.
-        own = tuple(source if isinstance(source, Made) else source.copy() for source in sources)
+        own = tuple(source if isinstance(source, Made) else _copy(source) for source in sources)
         value, size = make(own)
         with self._lock:
             self.entries[full_key] = Entry(own, value, size + sum(source.nbytes for source in own))
@@ -62,6 +63,12 @@ class Kept(Generic[Value]):
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
+
+
+def _copy(array: Array) -> Array:
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _sample(array: Array) -> tuple[Any, ...]:
