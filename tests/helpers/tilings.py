@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from convt3d.plan import plan as planning
 from convt3d.plan.geometry import conv_axes
 from convt3d.plan.passes import RowNorm
 from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
-from convt3d.plan.tiles import Tilings, choose
+from convt3d.plan.tiles import Part, Tilings, choose
 from convt3d.run import execute as execution
 from convt3d.run.memory import scratch
 
@@ -40,7 +41,7 @@ def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Ite
 @contextmanager
 def drawn_tiles(seed: int) -> Iterator[None]:
     """Plans made inside have tiles of any size, most of them small, and any method that saves products; rows stay whole
-    where a norm needs them. Scratch memory is poisoned."""
+    where a norm needs them. Channels are taken in parts of any size. Scratch memory is poisoned."""
     rng = np.random.default_rng(seed)
 
     def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
@@ -51,7 +52,8 @@ def drawn_tiles(seed: int) -> Iterator[None]:
         method = drawn_method(rng, conv_axes(pipeline, trace))
         if options.algorithm == "direct":
             method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in conv_axes(pipeline, trace)))
-        return Tilings(pipeline, trace, one, machine, item, method).of(tuple(tile), bool(rng.integers(2)))
+        tiling = Tilings(pipeline, trace, one, machine, item, method).of(tuple(tile), bool(rng.integers(2)))
+        return replace(tiling, part=_drawn_part(rng, tiling.part)) if tiling.part else tiling
 
     with _planning(choose_method):
         yield
@@ -92,6 +94,13 @@ def _planning(choose_method: Callable[..., Any]) -> Iterator[None]:
 def drawn_method(rng: np.random.Generator, axes: Any) -> Method:
     options = [axis_methods(axis, EXACT_POINTS) for axis in axes]
     return Method(tuple(own[rng.integers(len(own))] for own in options))
+
+
+def _drawn_part(rng: np.random.Generator, most: Part) -> Part:
+    """Some blocks of one group, or some groups."""
+    if rng.integers(2):
+        return most._replace(groups=1, blocks=int(rng.integers(1, most.blocks + 1)))
+    return most._replace(groups=int(rng.integers(1, most.groups + 1)))
 
 
 def _part(rng: np.random.Generator, size: int) -> int:

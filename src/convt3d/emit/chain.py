@@ -103,7 +103,7 @@ class Links:
         name = f"vector {self.name}.{link}.{number}"
         pointer, per_sample = k.pointer(name), k.param(f"{name} b")
         assert k.sample is not None
-        base = b.at(pointer, b.mul(k.sample, per_sample), k.number)
+        base = b.at(pointer, b.add(b.mul(k.sample, per_sample), k.first_channel), k.number)
         return lambda column: b.splat(b.load(base, column.channel, k.number), k.lanes)
 
     def tensor(self, link: int) -> Callable[[Column], ir.Value]:

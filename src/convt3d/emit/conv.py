@@ -8,6 +8,10 @@ is dropped later.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 from llvmlite import ir
 
 from ..plan.geometry import POSITION, POSITION_COUNT
@@ -21,19 +25,48 @@ PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: ta
 SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
-def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
-    """Slab -> phase-planar buffer (Cout, phases, D, plane); a group has `blocks` full blocks of channels."""
+@dataclass(frozen=True)
+class Part:
+    """Output channels that are convolved together: some blocks of some groups."""
+
+    groups: tuple[Number, Number]  # first, and the one behind the last
+    blocks: tuple[Number, Number]  # of each of these groups
+    channel: Number  # the first
+    channels: Number
+
+
+def all_channels(k: Kernel, tile: RegisterTile, blocks: int) -> Part:
+    return Part((0, k.param("groups")), (0, blocks + bool(tile.rest)), 0, k.param("out channels"))
+
+
+@contextmanager
+def part_by_part(k: Kernel, tile: RegisterTile, blocks: int) -> Iterator[Part]:
+    """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
     b = k.b
-    fill_with_bias(k, step)
+    groups, of_group, count = k.param("groups"), k.param("out group"), blocks + bool(tile.rest)
+    wide, high = k.param("part groups"), k.param("part blocks")
+    with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
+        end = b.min(b.add(group, wide), groups)
+        before = b.mul(block, tile.rows)
+        last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
+        channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
+        channel = b.add(b.mul(group, of_group), before)
+        yield Part((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+
+
+def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int, part: Part) -> None:
+    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
+    b = k.b
+    fill_with_bias(k, step, part)
     columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
     slab, out = k.buffer("slab"), k.buffer("phased")
     runs, length = Planar("phased", step, "period", "phases").extent(k)
     pitch = k.param("slab pitch")
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group = k.param("in group"), k.param("out group")
-    with b.loop(0, k.param("groups")) as g:
+    with b.loop(*part.groups) as g:
         x = b.at(slab, b.mul(b.mul(g, in_group), k.param("pitch slab")), k.number)
-        y = b.at(out, b.mul(b.mul(g, out_group), k.param("pitch phased")), k.number)
+        y = b.at(out, b.mul(b.sub(b.mul(g, out_group), part.channel), k.param("pitch phased")), k.number)
         w = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
         bias = b.at(k.pointer("bias"), b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
@@ -55,7 +88,7 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
                     at_depth,
                     k.param("in depth"),
                 )
-                b.call(columns[n - 1], *arguments, *tables, *sizes)
+                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
             with b.loop(0, whole, tile.columns) as vector:
@@ -67,12 +100,12 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int) -> None:
 
 
 def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
-    """All phases and output channels of one group for n vectors of positions in one plane.
+    """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
 
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
     """
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
-    counts = [(name, I64) for name in ("phase_count", "channel", "phase", "at_depth", "in_depth")]
+    counts = [(name, I64) for name in ("phase_count", "channel", "phase", "at_depth", "in_depth", "first", "last")]
     b = k.define(f"columns_{n}", [*pointers, *counts])
     a = b.args
     full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
@@ -103,21 +136,22 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             sum_in_pieces(k, b, micro, rows, a["x"], offsets, part[1], weights, out, a["channel"], bias, SUMMED)
 
-        with b.loop(0, blocks) as block:
+        with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
         if rest is not None:
-            one(rest, blocks, tile.rest)
+            with b.if_(b.compare(">", a["last"], blocks)):
+                one(rest, blocks, tile.rest)
     b.ret()
     return b.function
 
 
-def fill_with_bias(k: Kernel, step: int) -> None:
+def fill_with_bias(k: Kernel, step: int, part: Part) -> None:
     """What phases without taps are: the bias, everywhere."""
     b = k.b
     planes, plane = k.span("d", step, POSITION_COUNT), k.param("plane")
     some = b.compare("<", k.param("phases with taps"), k.param("phases"))
-    with b.if_(some), b.loop(0, k.param("out channels")) as c:
-        value = b.splat(b.load(k.pointer("bias"), c, k.number), k.lanes)
+    with b.if_(some), b.loop(0, part.channels) as c:
+        value = b.splat(b.load(k.pointer("bias"), b.add(part.channel, c), k.number), k.lanes)
         with b.loop(0, k.param("phases")) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
             place = k.dot((c, k.param("pitch phased")), (phase, k.param("phase")), (at, 1))
             b.store(value, k.buffer("phased"), place)

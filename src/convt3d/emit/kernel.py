@@ -34,6 +34,7 @@ class Kernel:
         self._loaded: dict[str, ir.Value] = {}
         self._rows: dict[str, ir.Value] = {}
         self.sample: ir.Value | None = None
+        self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
         self.item: ir.Value | None = None
 
     def define(

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from ..plan.schemes import TOGETHER, Matrix, Scheme
 from ..plan.structure import ConvCode, RegisterTile
-from .conv import fill_with_bias, micro_kernel, sum_in_pieces
+from .conv import all_channels, fill_with_bias, micro_kernel, sum_in_pieces
 from .ir import Builder
 from .kernel import Kernel
 from .phases import Planar
@@ -33,7 +33,7 @@ Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each
 def convolve_minimally(k: Kernel, step: int, code: ConvCode) -> None:
     """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
     b = k.b
-    fill_with_bias(k, step)
+    fill_with_bias(k, step, all_channels(k, code.tile, code.blocks))
     multiply = _multiply(k, code.tile, code.blocks)
     transforms = [(_gather(k, *kind), _scatter(k, *kind)) for kind in code.kinds]
     depth, length = Planar("phased", step, "period", "phases").extent(k)

@@ -25,10 +25,12 @@ class ArrayRows:
     storage: Storage
 
     def row(self, c: Number, d: Number, h: Number) -> Number:
+        """Where the row of channel c begins, counted from the first one in the buffers."""
         k = self.kernel
         assert k.sample is not None
         strides = [k.param(f"{self.name} {axis}") for axis in "bcdh"]
-        return k.dot(*zip((k.sample, c, d, h), strides, strict=True))
+        channel = k.b.add(k.first_channel, c)
+        return k.dot(*zip((k.sample, channel, d, h), strides, strict=True))
 
     def read(self, row: Number, first: Number, count: Number, sink: Sink) -> None:
         """Elements first .. first + count of a row, as vectors of numbers."""

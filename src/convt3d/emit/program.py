@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from ..plan.machine import Machine, architecture
-from ..plan.passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase
+from ..plan.passes import Chain, Conv, Pass, PhasePool, Pool, Reduce, RowNorm, Unphase, channels_apart
 from ..plan.structure import ConvCode, Structure
 from .chain import emit_chain
-from .conv import convolve
+from .conv import all_channels, convolve, part_by_part
 from .kernel import Kernel
 from .minimal import convolve_minimally, only_tame, unless_wild
 from .move import ArrayRows, load_box, store_box
@@ -43,7 +43,8 @@ class _Tile:
         self.buffer = "source"
         self.step = 0  # geometric steps done
         self.planar: Planar | None = None  # the layout, where it is phase-planar
-        self.channels: Number = k.param("channels")
+        self.channels: Number = k.param("channels")  # in the buffers
+        self.of: Number = self.channels  # of the value
 
     def array(self, name: str, which: str) -> ArrayRows:
         """Intermediate values are stored as numbers, the caller's arrays in their own type."""
@@ -51,10 +52,11 @@ class _Tile:
         return ArrayRows(self.k, name, number if which.startswith("value") else self.k.storage)
 
     def emit(self, one: Pass) -> None:
-        with ExitStack() as conditions:
-            self._steps(one, conditions)
+        with ExitStack() as around:
+            self._steps(one, around)
+        self.k.first_channel = 0
 
-    def _steps(self, one: Pass, conditions: ExitStack) -> None:
+    def _steps(self, one: Pass, around: ExitStack) -> None:
         k = self.k
         source = self.array("source", one.source)
         if not (one.ops and isinstance(one.ops[0], Conv)):
@@ -63,7 +65,8 @@ class _Tile:
         for index, (op, extra) in enumerate(zip(one.ops, self.structure.ops, strict=True)):
             name, last = f"op{index}", index + 1 == len(one.ops)
             if isinstance(op, Conv):
-                self._conv(source if index == 0 else self.buffer, extra, conditions)
+                in_parts = channels_apart(one.ops[index + 1 :])
+                self._conv(source if index == 0 else self.buffer, extra, in_parts, around)
             elif isinstance(op, Unphase):
                 assert self.planar is not None
                 stored = last
@@ -82,23 +85,28 @@ class _Tile:
             elif isinstance(op, RowNorm):
                 emit_row_norm(k, name, op.stage, self.buffer, self._sizes(), self.channels)
             elif isinstance(op, Reduce):
-                emit_reduce(k, op.kind, self.buffer, self._length(), self.channels)
+                emit_reduce(k, op.kind, self.buffer, self._length(), self.channels, self.of)
         if one.dest is not None and not stored:
             store_box(k, self.buffer, self.array("dest", one.dest), self._low(), self._sizes(), self.channels)
 
-    def _conv(self, source: ArrayRows | str, code: ConvCode, conditions: ExitStack) -> None:
+    def _conv(self, source: ArrayRows | str, code: ConvCode, in_parts: bool, around: ExitStack) -> None:
+        """All that follows runs under conditions, or for a part of the channels, that are entered `around` it."""
         k = self.k
+        self.of = self.channels = k.param("out channels")
         if code.kinds:
-            conditions.enter_context(unless_wild(k))
+            around.enter_context(unless_wild(k))
             tame = fill_paced_slab(k, self.step, source, code.pace)
-            conditions.enter_context(only_tame(k, tame))
+            around.enter_context(only_tame(k, tame))
             convolve_minimally(k, self.step, code)
         else:
             fill_slab(k, self.step, source)
-            convolve(k, self.step, code.tile, code.blocks)
+            part = all_channels(k, code.tile, code.blocks)
+            if in_parts:
+                part = around.enter_context(part_by_part(k, code.tile, code.blocks))
+                k.first_channel, self.channels = part.channel, part.channels
+            convolve(k, self.step, code.tile, code.blocks, part)
         self.planar = Planar("phased", self.step, "period", "phases")
         self.buffer, self.step = "phased", self.step + 1
-        self.channels = k.param("out channels")
 
     def _chain(self, name: str, op: Chain) -> None:
         k = self.k
@@ -107,7 +115,8 @@ class _Tile:
                 tensor = self.array(f"tensor {name}.{at}", link.arrays[0])
                 low = self._low()
                 load_box(k, tensor, low, self._sizes(), f"{name}.{at}", self.channels)
-        self.channels = emit_chain(k, name, op.links, self.buffer, self._runs, self.channels)
+        left = emit_chain(k, name, op.links, self.buffer, self._runs, self.channels)
+        self.of, self.channels = self.of if left is self.channels else left, left
 
     def _low(self) -> tuple[Number, Number, Number]:
         """Where the box of the current value begins."""

@@ -68,6 +68,9 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
         rows.append(("registers", shape + rest))
         rows.append(("slab", _slab(tiling.slab)))
+        channels = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1][1]
+        if tiling.part is not None and tiling.part.channels < channels:
+            rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through all steps"))
         rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
     arithmetic, memory = load.seconds(rates)
     rows += [

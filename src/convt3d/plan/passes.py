@@ -7,7 +7,7 @@ statistics of the tiles are combined, and the next pass uses them. No code depen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ from ..spec.rewrite import pool_over_phases
 from ..spec.shapes import Shape
 from ..spec.stage import Stage
 from ..spec.stages import (
+    CHANNELS,
     GELU,
     Add,
     AvgPool3d,
@@ -123,6 +124,12 @@ class Reduce:
 
 
 Op: TypeAlias = Conv | Unphase | Chain | Pool | PhasePool | RowNorm | Reduce
+
+
+def channels_apart(ops: Sequence[Op]) -> bool:
+    """Whether no step needs more than one channel: they can be taken in parts."""
+    links = (link for op in ops if isinstance(op, Chain) for link in op.links)
+    return not any(link.stage.couples & CHANNELS for link in links)
 
 
 @dataclass(frozen=True)

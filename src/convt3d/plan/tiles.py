@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import gcd, inf, prod
+from typing import NamedTuple
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.stages import Keep, LogSumExp, Max, Mean, Sum
 from .geometry import AxisSpans, Walk, axis_steps, reach
 from .machine import Machine
-from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase
+from .passes import Chain, Conv, Pass, PhasePool, Pool, RowNorm, Unphase, channels_apart
 from .schemes import Method, Scheme, terms
 from .structure import RegisterTile, register_tile
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
+_PARTS = 4  # parts of channels take one of so many parts of that cache
 
 STAGED = "staged"  # buffer of rows on their way to the destination
 _STAGED_NUMBERS = 2048  # in it: they stay in the first-level cache
@@ -70,6 +72,14 @@ class Blocking:
     product_point: int
 
 
+class Part(NamedTuple):
+    """Output channels that go through all steps of a tile before the next ones are computed."""
+
+    groups: int
+    blocks: int  # of each group
+    channels: int
+
+
 @dataclass(frozen=True)
 class Tiling:
     tile: tuple[int, int, int]
@@ -78,6 +88,7 @@ class Tiling:
     method: Method
     slab: Slab | None
     blocking: Blocking | None  # of minimal multiplication
+    part: Part | None  # of direct summation, where channels can be taken in parts
     scratch: int  # bytes for one thread
     passing: int  # of them, those that a tile goes through once: not what is used again and again inside it
 
@@ -111,7 +122,7 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
                 if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w) > most_tiles:
                     continue
                 tiling = tilings.of((d, h, w), copies)
-                if tiling.passing > limit:
+                if tiling.passing > limit or (tiling.part and tiling.scratch > limit):
                     break  # deeper ones are larger still
                 found.append(tiling)
         return found
@@ -142,6 +153,7 @@ class Tilings:
         self.trace, self.one, self.machine, self.item, self.method = trace, one, machine, item, method
         self.steps = [axis_steps(pipeline, trace, one, axis, method.walks[axis]) for axis in range(3)]
         self._spans: dict[tuple[int, int], AxisSpans] = {}
+        self._conv = next((at for at, op in enumerate(one.ops) if isinstance(op, Conv)), None)
 
     @property
     def periods(self) -> tuple[int, int, int]:
@@ -169,10 +181,12 @@ class Tilings:
         axes = (d, h, w)
         buffers: list[tuple[str, int, int]] = []
         total = chunk = 0
+        held: list[tuple[int, int]] = []  # channels and their pitch, in what stays in a tile
 
         def add(name: str, channels: int, pitch: int) -> int:
             nonlocal total
             buffers.append((name, total, pitch))
+            held.append((channels, pitch))
             size = _round_up(channels * pitch + 4 * lanes, 64)
             total += size
             return size
@@ -181,7 +195,7 @@ class Tilings:
             extent = prod(axis.longest(step, what) for axis in axes)
             add(name, channels, _pitch(extent, lanes, item))
 
-        step, slab, blocking = 0, None, None
+        step, slab, blocking, part = 0, None, None, None
         channels = one.shape[1]
         if not (one.ops and isinstance(one.ops[0], Conv)):
             natural("source", channels, 0, "read")
@@ -196,6 +210,7 @@ class Tilings:
                     chunk += add("inputs", method.most_points, blocking.input_point)
                     chunk += add("products", method.most_points, blocking.product_point)
                 channels = trace.values[op.stage + 1][1]
+                held.clear()
                 add("phased", channels, slab.out_channel)
                 step += 1
             elif isinstance(op, Unphase):
@@ -220,7 +235,25 @@ class Tilings:
                     elif isinstance(link.stage, Keep):
                         add(f"op{index}.{at}", channels, lanes)
                 channels = _channels_after(op, channels)
-        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, total * item, (total - chunk) * item)
+        if self._conv is not None and method.direct and channels_apart(one.ops[self._conv + 1 :]):
+            pitch = sum(pitch for count, pitch in held if count == channels)
+            part = self._part(pitch * item)
+            chunk += (channels - part.channels) * pitch
+        passing = (total - chunk) * item
+        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, part, total * item, passing)
+
+    def _part(self, channel: int) -> Part:
+        """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
+        op = self.one.ops[self._conv or 0]
+        assert isinstance(op, Conv)
+        per_out, channels = self.trace.operands[op.stage][0][1], self.trace.values[op.stage + 1][1]
+        tile = register_tile(per_out, self.machine.vector_registers)
+        room = self.machine.l2 // _PARTS // channel
+        if room >= per_out:
+            groups = min(channels // per_out, room // per_out)
+            return Part(groups, len(tile.blocks(per_out)), groups * per_out)
+        blocks = max(1, room // tile.rows)
+        return Part(1, blocks, min(per_out, blocks * tile.rows))
 
 
 def rows_together(width: int) -> int:

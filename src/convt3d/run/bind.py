@@ -22,6 +22,7 @@ from .packing import WeightLayout
 from .tables import direct_tables, minimal_tables
 
 _SHARED_FROM = 1_000_000  # operations
+_ALL = 1 << 31
 
 # Words before the table, among which the counter of tiles has a cache line of its own.
 _BEFORE, _COUNTER = 16, 8
@@ -139,6 +140,13 @@ class BoundPass:
         words["dest streamed"] = int(streamed)
         words["dest direct"] = int(direct)
         words["dest channels"] = dest.shape[1] if adjacent else 1
+        if adjacent:  # they are stored together
+            words |= self.parts(whole=True)
+
+    def parts(self, whole: bool) -> dict[str, int]:
+        """Groups and blocks of the output channels that a tile takes together."""
+        part = None if whole else self.one.tiling.part
+        return {"part groups": part.groups if part else _ALL, "part blocks": part.blocks if part else _ALL}
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""

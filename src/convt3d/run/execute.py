@@ -106,7 +106,7 @@ class _Run:
 
     def _run_pass(self, bound: BoundPass) -> None:
         steps = bound.one.steps
-        words: dict[str, int] = {}  # parameters of this call, by name
+        words = bound.parts(whole=False)  # parameters of this call, by name
         alive: list[Any] = []  # what they point to
         self._put_array("source", self.arrays[steps.source], words)
         if steps.dest is not None:

@@ -1,0 +1,126 @@
+"""Output channels in parts: which there are, and that no bit of a result depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.draws import make
+from helpers.tilings import poisoned
+
+import convt3d as ct
+from convt3d.plan import plan as planning
+from convt3d.plan.choice import DIRECT, Options
+from convt3d.plan.passes import channels_apart
+from convt3d.plan.plan import make_plan
+from convt3d.plan.tiles import Part
+from convt3d.run import execute as execution
+from convt3d.spec.dtypes import float32
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.stage import Stage
+
+APART: dict[str, list[Stage]] = {
+    "alone": [],
+    "activation": [ct.ReLU()],
+    "vectors": [ct.Multiply("channel"), ct.PReLU(), ct.Add("channel")],
+    "tensor": [ct.Add("tensor"), ct.ReLU()],
+    "kept": [ct.Keep("y"), ct.Sigmoid(), ct.Multiply("y")],
+    "pool": [ct.MaxPool3d(3, 2, 1), ct.GELU()],
+    "pool of phases": [ct.AvgPool3d(2), ct.Clamp(-0.5, 0.5)],
+    "norm of channels": [ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1)],
+    "softmax over space": [ct.Softmax("spatial"), ct.Multiply(3.0)],
+    "norm of rows": [ct.LayerNorm("width", affine=True)],
+    "sum over space": [ct.Tanh(), ct.Sum("spatial")],
+}
+COUPLED: dict[str, list[Stage]] = {
+    "layer norm": [ct.LayerNorm(), ct.GELU()],
+    "sum": [ct.ReLU(), ct.Sum()],
+    "softmax": [ct.Softmax("channels")],
+}
+
+
+def pipeline_of(stages: list[Stage], groups: int) -> Pipeline:
+    return Pipeline(ct.ConvTranspose3d((2, 2, 2), (1, 0, 1), (1, 0, 0), groups, (1, 2, 1), bias=True), *stages)
+
+
+@contextmanager
+def parts(part: Part | None) -> Iterator[None]:
+    """Plans made inside sum directly and take channels in these parts."""
+    honest = planning.choose_method
+
+    def choose_method(*given: Any) -> Any:
+        *others, options = given
+        tiling = honest(*others, replace(options, algorithm="direct"))
+        return replace(tiling, part=part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "choose_method", choose_method)
+        patch.setattr(execution, "scratch", poisoned)
+        planning._make_plan.cache_clear()
+        try:
+            yield
+        finally:
+            planning._make_plan.cache_clear()
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("stages", [*APART, *COUPLED])
+def test_results_do_not_depend_on_parts(stages: str, groups: int) -> None:
+    """Blocks of one group with a rest, whole groups with a rest; also where channels lie side by side."""
+    pipeline = pipeline_of((APART | COUPLED)[stages], groups)
+    case = make(pipeline, (2, 3 * groups, 3, 4, 5), (3 * groups, 47 if groups == 1 else 17, 3, 2, 3))
+    with parts(None):
+        case.check()
+        whole = case.run().tobytes()
+    channels_last = np.empty(np.array(case.output)[[0, 2, 3, 4, 1]], np.float32).transpose(0, 4, 1, 2, 3)
+    with_gaps = np.empty([2 * size for size in case.output], np.float32)[tuple(slice(0, None, 2) for _ in range(5))]
+    for part in (Part(1, 1, 1), Part(1, 2, 2), Part(2, 1 << 20, 3), Part(1, 1 << 20, 1)):
+        with parts(part):
+            for out in (None, channels_last, with_gaps):
+                assert case.run(out).tobytes() == whole, f"{part}, {'own' if out is None else out.strides}"
+
+
+@pytest.mark.parametrize("stages", APART)
+def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
+    """As many as a share of the second-level cache holds, and at least one block."""
+    pipeline = pipeline_of(APART[stages], 1)
+    plan = plan_of(pipeline, (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
+    one = plan.passes[0]
+    assert channels_apart(one.steps.ops)
+    part = one.tiling.part
+    assert part is not None
+    assert part.channels < 200
+    pitch = {name: pitch for name, _, pitch in one.tiling.buffers}["phased"]
+    assert part.channels * pitch * 4 <= plan.machine.l2 // 4 or part.blocks == 1
+    assert one.tiling.passing < one.tiling.scratch
+
+
+@pytest.mark.parametrize("stages", COUPLED)
+def test_channels_that_meet_are_not(stages: str) -> None:
+    plan = plan_of(pipeline_of(COUPLED[stages], 1), (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
+    assert plan.passes[0].tiling.part is None
+
+
+def test_small_groups_are_taken_together() -> None:
+    """Each by itself would be a loop of its own for every channel of a depthwise convolution."""
+    plan = plan_of(Pipeline(ct.ConvTranspose3d(2, 1, 1, groups=64)), (1, 64, 8, 8, 8), (64, 1, 3, 3, 3), DIRECT)
+    part = plan.passes[0].tiling.part
+    assert part is not None
+    assert part.blocks == 1
+    assert part.groups > 1
+
+
+def test_scratch_stays_bounded() -> None:
+    """Parts make large tiles cheap, but scratch memory has room for all channels: some results need them together."""
+    plan = plan_of(Pipeline(ct.ConvTranspose3d(2)), (1, 8, 64, 64, 64), (8, 512, 2, 2, 2), DIRECT)
+    assert prod(plan.passes[0].tiling.counts) > 1
+    assert plan.scratch <= 4 * plan.machine.l2
+
+
+def plan_of(pipeline: Pipeline, x: tuple[int, ...], w: tuple[int, ...], options: Options) -> Any:
+    return make_plan(pipeline, x, tuple(pipeline.operand_shapes(x, w)), float32, options)
