@@ -138,7 +138,6 @@ def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: i
     sums = tl.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else tl.float32
     known |= {"ACC": sums, "INDEX": tl.int64 if large else tl.int32}
     arguments = {name: known[name] for name in kernel.arg_names}
-    loose = "wild" in known or sums is tl.float64
-    # Registers: left alone, ptxas spills a few to let one more block in; all of a block must fit the GPU's.
-    most = min(255, 2048 // warps) if loose else {4: 176, 8: 152}.get(warps, 128)
+    # A tighter bound on registers makes ptxas spill, and rarely lets one more block in.
+    most = min(255, 2048 // warps)
     kernel[(programs,)](**arguments, num_warps=warps, num_stages=stages, maxnreg=most, enable_fp_fusion=True)
