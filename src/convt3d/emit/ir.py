@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -88,6 +89,16 @@ class Arm:
         if error_type is None:
             self.last_block = self._builder.raw.block
             self._builder.raw.branch(self._end)
+
+
+class _Callee(NamedTuple):
+    """What llvmlite asks a called function for, of a pointer that has no type of its own."""
+
+    pointer: ir.Value
+    function_type: ir.FunctionType
+
+    def get_reference(self) -> str:
+        return str(self.pointer.get_reference())
 
 
 class Builder(Values):
@@ -184,6 +195,11 @@ class Builder(Values):
         for value, block in incoming:
             phi.add_incoming(value, block)
         return phi
+
+    def call_address(self, pointer: ir.Value, types: Sequence[ir.Type], *arguments: Number) -> None:
+        """The function at an address, which takes these types and returns nothing."""
+        callee = _Callee(pointer, ir.FunctionType(VOID, types))
+        self.raw.call(callee, [self.lift(value, type_) for value, type_ in zip(arguments, types, strict=True)])
 
     def ret(self, value: Number | None = None) -> None:
         if value is None:

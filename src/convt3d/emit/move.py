@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from . import squares
 from .kernel import Kernel
 from .values import Number, Storage, constant, vector
 
@@ -51,6 +52,35 @@ class ArrayRows:
             with strided, b.loop(0, count) as at:
                 one = b.load(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
                 sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
+
+    @property
+    def together(self) -> Number:
+        """Channels that are read at a time: as many as a vector has lanes, where they lie side by side."""
+        b = self.kernel.b
+        return b.select(self._adjacent, b.i64(self.kernel.lanes), b.i64(1))
+
+    @property
+    def _adjacent(self) -> ir.Value:
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} adjacent"), 1)
+
+    def read_together(
+        self, row: Number, first: Number, count: Number, channels: Number, sink: Callable[[Number], Sink]
+    ) -> None:
+        """The same of the `channels` that are read at a time: sink(channel) takes those of one, counted from the row's,
+        in vectors that count as far as the row goes; the other lanes are zero."""
+        k, b = self.kernel, self.kernel.b
+        pointer, step, square = k.pointer(self.name), k.param(f"{self.name} w"), k.square()
+        start = b.add(row, b.mul(first, step))
+        with b.if_else(self._adjacent) as (together, apart):
+            with together, b.loop(0, count, k.lanes) as at:
+                corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
+                left = b.sub(count, at)
+                b.call_address(k.pointer("read square"), squares.READ, corner, step, channels, left, square)
+                with b.loop(0, channels) as c:
+                    value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
+                    sink(c)(at, value, left)
+            with apart:
+                self.read(row, first, count, sink(0))
 
     @contextmanager
     def rows_together(self, height: Number) -> Iterator[tuple[ir.Value, Number]]:
@@ -138,21 +168,12 @@ class ArrayRows:
         """The same in all channels, which lie side by side in the array: squares of channels and elements are
         transposed."""
         k, b = self.kernel, self.kernel.b
-        step, square = k.param(f"{self.name} w"), k.square()
-        with b.loop(0, channels, k.lanes) as c, b.loop(0, count, k.lanes) as at:
-            rows = [b.min(b.add(c, i), b.sub(channels, 1)) for i in range(k.lanes)]  # none beyond the last
-            vectors = [b.load(source, k.dot((i, pitch), (1, at)), k.number, k.lanes) for i in rows]
-            for number, value in enumerate(b.interleave(vectors)):
-                b.store(value, square, number * k.lanes)
-            some = b.sub(channels, c)
-            with b.loop(0, b.min(b.sub(count, at), k.lanes)) as number:
-                to = k.dot((1, place), (b.add(at, number), step), (1, c))
-                stored = b.narrow(b.load(square, b.mul(number, k.lanes), k.number, k.lanes), self.storage)
-                with b.if_else(b.compare(">=", some, k.lanes)) as (whole, part):
-                    with whole:
-                        self._store(stored, to)
-                    with part:
-                        b.store(stored, k.pointer(self.name), to, count=some)
+        step, streamed = k.param(f"{self.name} w"), k.param(f"{self.name} streamed")
+        with b.loop(0, count, k.lanes) as at, b.loop(0, channels, k.lanes) as c:
+            corner = b.at(source, k.dot((c, pitch), (1, at)), k.number)
+            to = b.at(k.pointer(self.name), k.dot((1, place), (at, step), (1, c)), self.storage.memory)
+            some = pitch, b.sub(channels, c), b.sub(count, at)
+            b.call_address(k.pointer("write square"), squares.WRITE, corner, *some, to, step, streamed)
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:
@@ -187,14 +208,19 @@ def load_box(
     b = k.b
     target, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
     depth, height, width = counts
-    with b.loop(0, channels) as c, b.loop(0, depth) as d, b.loop(0, height) as h:
-        start = k.dot((c, pitch), (b.add(b.mul(d, height), h), width))
-        row = source.row(c, b.add(low[0], d), b.add(low[1], h))
 
-        def put(at: Number, value: ir.Value, lanes: Number | None, start: Number = start) -> None:
-            to_scratch(k, value, target, b.add(start, at), lanes)
+    together = source.together
+    with b.loop(0, channels, together) as first:
+        some = b.min(together, b.sub(channels, first))
+        with b.loop(0, depth) as d, b.loop(0, height) as h:
+            start = k.dot((first, pitch), (b.add(b.mul(d, height), h), width))
 
-        source.read(row, low[2], width, put)
+            def into(c: Number, start: Number = start) -> Sink:
+                place = b.add(start, b.mul(c, pitch))
+                return lambda at, value, lanes: to_scratch(k, value, target, b.add(place, at), lanes)
+
+            row = source.row(first, b.add(low[0], d), b.add(low[1], h))
+            source.read_together(row, low[2], width, some, into)
 
 
 def store_box(

@@ -6,7 +6,7 @@ Rows follow each other without a break, so that positions can be walked across t
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -26,25 +26,31 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
     slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
     depth, height = k.param("slab depth"), k.param("slab height")
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
+    channels, together = k.param("in channels"), _together(source)
+    with b.loop(0, k.param("slab copies")) as s, b.loop(0, channels, together) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
         from_w = b.add(begin[2], b.sub(first, place[2]))
-        base = k.dot((s, k.param("slab copy")), (c, channel))
+        some = b.min(together, b.sub(channels, block))
+        base = k.dot((s, k.param("slab copy")), (block, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            fill_zero(k, slab, start, pitch)
+            with b.loop(0, some) as c:
+                fill_zero(k, slab, b.add(start, b.mul(c, channel)), pitch)
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
             with b.if_(inside):
                 target = b.add(start, b.sub(first, s))
 
-                def put(at: Number, value: ir.Value, lanes: Number | None, target: Number = target) -> None:
-                    to_scratch(k, value, slab, b.add(target, at), lanes)  # lanes that do not count are zero
+                def put(c: Number, target: Number = target) -> Sink:
+                    to = b.add(target, b.mul(c, channel))
+                    # lanes that do not count are zero
+                    return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
-                at = c, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, put)
-        fill_zero(k, slab, b.add(base, b.mul(b.mul(depth, height), pitch)), pitch)
+                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
+                _read(k, step, source, at, count, some, put)
+        with b.loop(0, some) as c:
+            fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
 def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) -> ir.Value:
@@ -64,26 +70,29 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
     with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
         after = k.dot((s, k.param("slab copy")), (c, k.param("pitch slab")), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
-    with b.loop(0, k.param("in channels")) as c, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
-        in_d = b.sub(d, place[0])
+    channels, together, row_pitch = k.param("in channels"), _together(source), k.param("pitch row")
+    with b.loop(0, channels, together) as block, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
+        in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
         with b.loop(0, per_turn) as at_turn:
             in_h = b.sub(b.add(b.mul(at_turn, turns), turn), place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
-            fill_zero(k, whole, 0, b.add(length, k.param("slab copies")))
+            with b.loop(0, some) as c:
+                fill_zero(k, whole, b.mul(c, row_pitch), b.add(length, k.param("slab copies")))
             with b.if_(inside):
 
-                def put(at: Number, value: ir.Value, lanes: Number | None) -> None:
-                    to_scratch(k, value, whole, b.add(place[2], at), lanes)
+                def put(c: Number) -> Sink:
+                    to = b.add(place[2], b.mul(c, row_pitch))
+                    return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
-                at = c, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                _read(k, step, source, at, valid[2], put)
-                _note_wild(k, whole, b.add(place[2], valid[2]))
+                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                _read(k, step, source, at, valid[2], some, put)
+                with b.loop(0, some) as c:
+                    _note_wild(k, b.at(whole, b.mul(c, row_pitch), k.number), b.add(place[2], valid[2]))
             row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
-            start = k.dot((c, k.param("pitch slab")), (row, pitch))
-            with b.loop(0, k.param("slab copies")) as s:
-                target = b.add(start, b.mul(s, k.param("slab copy")))
+            with b.loop(0, some) as c, b.loop(0, k.param("slab copies")) as s:
+                target = k.dot((b.add(block, c), k.param("pitch slab")), (row, pitch), (s, k.param("slab copy")))
                 with b.loop(0, pitch, k.lanes) as q:
-                    first = b.add(s, b.mul(q, pace))
+                    first = k.dot((c, row_pitch), (1, s), (q, pace))
                     parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
                     b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
     largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
@@ -103,15 +112,30 @@ def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
     b.store(largest.result[0], seen, 0)
 
 
-def _read(k: Kernel, step: int, source: ArrayRows | str, at: Sequence[Number], count: Number, put: Sink) -> None:
-    """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner."""
+def _together(source: ArrayRows | str) -> Number:
+    """Channels that are read at a time."""
+    return 1 if isinstance(source, str) else source.together
+
+
+def _read(
+    k: Kernel,
+    step: int,
+    source: ArrayRows | str,
+    at: Sequence[Number],
+    count: Number,
+    channels: Number,
+    put: Callable[[Number], Sink],
+) -> None:
+    """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of as many
+    channels as are read at a time: put(channel) takes those of one, counted from the first."""
     b = k.b
     if isinstance(source, str):
-        _read_buffer(k, step, source, at, count, put)
+        _read_buffer(k, step, source, at, count, put(0))
         return
     c, d, h, w = at
     low = k.spans(step, READ)
-    source.read(source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w), count, put)
+    row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
+    source.read_together(row, first, count, channels, put)
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:

@@ -191,21 +191,23 @@ class Tilings:
             total += size
             return size
 
-        def natural(name: str, channels: int, step: int, what: str) -> None:
+        def natural(name: str, channels: int, step: int, what: str, slack: int = 0) -> None:
             extent = prod(axis.longest(step, what) for axis in axes)
-            add(name, channels, _pitch(extent, lanes, item))
+            add(name, channels, _pitch(extent + slack, lanes, item))
+
+        beyond = machine.lanes(item)  # written by a last vector of what is loaded
 
         step, slab, blocking, part = 0, None, None, None
         channels = one.shape[1]
         if not (one.ops and isinstance(one.ops[0], Conv)):
-            natural("source", channels, 0, "read")
+            natural("source", channels, 0, "read", beyond)
         for index, op in enumerate(one.ops):
             if isinstance(op, Conv):
                 slab = _slab(method.walks, axes, step, lanes, item, channels, copies)
                 add("slab", channels * slab.copies, slab.channel)
                 if not method.direct:
                     blocking = _blocking(trace, op, method, slab, machine, item)
-                    add("row", 1, _round_up(slab.row, lanes) + (method.walks[2].pace + 1) * lanes)
+                    add("row", machine.lanes(item), _round_up(slab.row, lanes) + (method.walks[2].pace + 1) * lanes)
                     add("wild", 1, lanes)
                     chunk += add("inputs", method.most_points, blocking.input_point)
                     chunk += add("products", method.most_points, blocking.product_point)
@@ -231,7 +233,7 @@ class Tilings:
             elif isinstance(op, Chain):
                 for at, link in enumerate(op.links):
                     if link.takes_tensor:
-                        natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")))
+                        natural(f"op{index}.{at}", channels, *((step - 1, "write") if step else (0, "read")), beyond)
                     elif isinstance(link.stage, Keep):
                         add(f"op{index}.{at}", channels, lanes)
                 channels = _channels_after(op, channels)

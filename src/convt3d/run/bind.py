@@ -19,6 +19,7 @@ from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
 from .packing import WeightLayout
+from .squares import channels_adjacent
 from .tables import direct_tables, minimal_tables
 
 _SHARED_FROM = 1_000_000  # operations
@@ -121,7 +122,7 @@ class BoundPass:
         """How the result goes to an array (B, C, D, H, W): rows that one store may run through, whether stores go past
         the caches, whether vectors may go there directly, as they come, and channels that are stored together."""
         item, width, whole_rows = dest.itemsize, dest.shape[4], self.one.tiling.axes[2].count == 1
-        adjacent = dest.shape[1] > 1 and dest.strides[1] == item
+        adjacent = channels_adjacent(dest)
         dense = not adjacent and (width == 1 or dest.strides[4] == item)
         streamed, direct = False, dense
         if dense:

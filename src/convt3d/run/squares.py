@@ -1,0 +1,28 @@
+"""Native code that reads and writes arrays whose channels lie side by side; kernels get its addresses."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy.typing as npt
+
+from ..plan.machine import Machine
+from .build import Code
+from .compiled import compiled
+
+
+def channels_adjacent(array: npt.NDArray[Any]) -> bool:
+    """Of an array (B, C, D, H, W)."""
+    return array.shape[1] > 1 and array.strides[1] == array.itemsize != array.strides[4]
+
+
+@cache
+def squares(dtype: str, host: Machine) -> Code:
+    def write_ir() -> str:
+        from ..emit.program import STORAGE  # here: nobody needs LLVM who finds the code on disk
+        from ..emit.squares import squares_ir
+
+        return squares_ir(STORAGE[dtype], host)
+
+    return compiled(f"squares {dtype} {host.isa}", write_ir, ("read", "write"), host)
