@@ -54,33 +54,34 @@ class ArrayRows:
                 sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
 
     @property
-    def together(self) -> Number:
-        """Channels that are read at a time: as many as a vector has lanes, where they lie side by side."""
-        b = self.kernel.b
-        return b.select(self._adjacent, b.i64(self.kernel.lanes), b.i64(1))
-
-    @property
-    def _adjacent(self) -> ir.Value:
+    def adjacent(self) -> ir.Value:
+        """Whether channels lie side by side."""
         return self.kernel.b.compare("==", self.kernel.param(f"{self.name} adjacent"), 1)
 
-    def read_together(
-        self, row: Number, first: Number, count: Number, channels: Number, sink: Callable[[Number], Sink]
+    def read_channels(
+        self,
+        row: Number,
+        first: Number,
+        count: Number,
+        together: int,
+        channels: Number,
+        sink: Callable[[Number], Sink],
     ) -> None:
         """The same of the `channels` that are read at a time: sink(channel) takes those of one, counted from the row's,
         in vectors that count as far as the row goes; the other lanes are zero."""
         k, b = self.kernel, self.kernel.b
+        if together == 1:
+            self.read(row, first, count, sink(0))
+            return
         pointer, step, square = k.pointer(self.name), k.param(f"{self.name} w"), k.square()
         start = b.add(row, b.mul(first, step))
-        with b.if_else(self._adjacent) as (together, apart):
-            with together, b.loop(0, count, k.lanes) as at:
-                corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
-                left = b.sub(count, at)
-                b.call_address(k.pointer("read square"), squares.READ, corner, step, channels, left, square)
-                with b.loop(0, channels) as c:
-                    value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
-                    sink(c)(at, value, left)
-            with apart:
-                self.read(row, first, count, sink(0))
+        with b.loop(0, count, k.lanes) as at:
+            corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
+            left = b.sub(count, at)
+            b.call_address(k.pointer("read square"), squares.READ, corner, step, channels, left, square)
+            with b.loop(0, channels) as c:
+                value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
+                sink(c)(at, value, left)
 
     @contextmanager
     def rows_together(self, height: Number) -> Iterator[tuple[ir.Value, Number]]:
@@ -201,6 +202,29 @@ def fill_zero(k: Kernel, pointer: ir.Value, start: Number, count: Number) -> Non
         k.b.store(zeros(k), pointer, k.b.add(start, at))
 
 
+def channels_together(k: Kernel, source: ArrayRows | str) -> Iterator[int]:
+    """How many channels are read at a time, as many as a vector has lanes where they lie side by side: code is written
+    for each number, and one of them runs."""
+    if isinstance(source, str):
+        yield 1
+        return
+    with k.b.if_else(source.adjacent) as (many, one):
+        with many:
+            yield k.lanes
+        with one:
+            yield 1
+
+
+@contextmanager
+def each_channel(k: Kernel, together: int, some: Number) -> Iterator[Number]:
+    """Numbers of `some` channels that are read at a time."""
+    if together == 1:
+        yield 0
+    else:
+        with k.b.loop(0, some) as c:
+            yield c
+
+
 def load_box(
     k: Kernel, source: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: str, channels: Number
 ) -> None:
@@ -209,18 +233,16 @@ def load_box(
     target, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
     depth, height, width = counts
 
-    together = source.together
-    with b.loop(0, channels, together) as first:
-        some = b.min(together, b.sub(channels, first))
-        with b.loop(0, depth) as d, b.loop(0, height) as h:
+    for together in channels_together(k, source):
+        with b.loop(0, channels, together) as first, b.loop(0, depth) as d, b.loop(0, height) as h:
             start = k.dot((first, pitch), (b.add(b.mul(d, height), h), width))
 
             def into(c: Number, start: Number = start) -> Sink:
                 place = b.add(start, b.mul(c, pitch))
                 return lambda at, value, lanes: to_scratch(k, value, target, b.add(place, at), lanes)
 
-            row = source.row(first, b.add(low[0], d), b.add(low[1], h))
-            source.read_together(row, low[2], width, some, into)
+            row, some = source.row(first, b.add(low[0], d), b.add(low[1], h)), b.min(together, b.sub(channels, first))
+            source.read_channels(row, low[2], width, together, some, into)
 
 
 def store_box(

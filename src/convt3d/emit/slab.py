@@ -13,7 +13,7 @@ from llvmlite import ir
 from ..plan.geometry import FROM, PLACE, READ, VALID
 from ..plan.structure import WILD
 from .kernel import AXES, Kernel
-from .move import ArrayRows, Sink, fill_zero, in_vectors, to_scratch
+from .move import ArrayRows, Sink, channels_together, each_channel, fill_zero, in_vectors, to_scratch
 from .values import I32, I64, Number, constant, vector
 
 
@@ -22,11 +22,16 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
+    for together in channels_together(k, source):
+        _fill_slab(k, step, source, together)
+
+
+def _fill_slab(k: Kernel, step: int, source: ArrayRows | str, together: int) -> None:
     b = k.b
     slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
     depth, height = k.param("slab depth"), k.param("slab height")
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, together = k.param("in channels"), _together(source)
+    channels = k.param("in channels")
     with b.loop(0, k.param("slab copies")) as s, b.loop(0, channels, together) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
@@ -35,7 +40,7 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
         base = k.dot((s, k.param("slab copy")), (block, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            with b.loop(0, some) as c:
+            with each_channel(k, together, some) as c:
                 fill_zero(k, slab, b.add(start, b.mul(c, channel)), pitch)
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
@@ -48,8 +53,8 @@ def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
                     return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, some, put)
-        with b.loop(0, some) as c:
+                _read(k, step, source, at, count, together, some, put)
+        with each_channel(k, together, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
@@ -59,24 +64,33 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
     `pace` is that of the width.
     """
-    b = k.b
-    slab, whole, pitch = k.buffer("slab"), k.buffer("row"), k.param("slab pitch")
-    height, turns = k.param("slab height"), k.param("pace h")
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    per_turn, length = b.sdiv(height, turns), b.mul(pitch, pace)
+    b, slab, pitch = k.b, k.buffer("slab"), k.param("slab pitch")
     words = I64 if k.wide else I32
     b.store(constant(vector(words, k.lanes), 0), k.buffer("wild"), 0)
-    rows = b.mul(k.param("slab depth"), height)
+    rows = b.mul(k.param("slab depth"), k.param("slab height"))
     with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
         after = k.dot((s, k.param("slab copy")), (c, k.param("pitch slab")), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
-    channels, together, row_pitch = k.param("in channels"), _together(source), k.param("pitch row")
+    for together in channels_together(k, source):
+        _fill_rows(k, step, source, pace, together)
+    largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
+    bound = struct.pack("<d", WILD["float64"]) if k.wide else struct.pack("<f", WILD["float32"])
+    return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
+
+
+def _fill_rows(k: Kernel, step: int, source: ArrayRows | str, pace: int, together: int) -> None:
+    """Row by row: read, looked at, and sorted by remainders."""
+    b = k.b
+    slab, whole, pitch = k.buffer("slab"), k.buffer("row"), k.param("slab pitch")
+    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    channels, row_pitch, turns = k.param("in channels"), k.param("pitch row"), k.param("pace h")
+    per_turn, length = b.sdiv(k.param("slab height"), turns), b.mul(pitch, pace)
     with b.loop(0, channels, together) as block, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
         with b.loop(0, per_turn) as at_turn:
             in_h = b.sub(b.add(b.mul(at_turn, turns), turn), place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
-            with b.loop(0, some) as c:
+            with each_channel(k, together, some) as c:
                 fill_zero(k, whole, b.mul(c, row_pitch), b.add(length, k.param("slab copies")))
             with b.if_(inside):
 
@@ -85,19 +99,16 @@ def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) ->
                     return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                _read(k, step, source, at, valid[2], some, put)
-                with b.loop(0, some) as c:
+                _read(k, step, source, at, valid[2], together, some, put)
+                with each_channel(k, together, some) as c:
                     _note_wild(k, b.at(whole, b.mul(c, row_pitch), k.number), b.add(place[2], valid[2]))
             row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
-            with b.loop(0, some) as c, b.loop(0, k.param("slab copies")) as s:
+            with each_channel(k, together, some) as c, b.loop(0, k.param("slab copies")) as s:
                 target = k.dot((b.add(block, c), k.param("pitch slab")), (row, pitch), (s, k.param("slab copy")))
                 with b.loop(0, pitch, k.lanes) as q:
                     first = k.dot((c, row_pitch), (1, s), (q, pace))
                     parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
                     b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
-    largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
-    bound = struct.pack("<d", WILD["float64"]) if k.wide else struct.pack("<f", WILD["float32"])
-    return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
 
 
 def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
@@ -112,22 +123,18 @@ def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
     b.store(largest.result[0], seen, 0)
 
 
-def _together(source: ArrayRows | str) -> Number:
-    """Channels that are read at a time."""
-    return 1 if isinstance(source, str) else source.together
-
-
 def _read(
     k: Kernel,
     step: int,
     source: ArrayRows | str,
     at: Sequence[Number],
     count: Number,
+    together: int,
     channels: Number,
     put: Callable[[Number], Sink],
 ) -> None:
-    """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of as many
-    channels as are read at a time: put(channel) takes those of one, counted from the first."""
+    """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
+    `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
     b = k.b
     if isinstance(source, str):
         _read_buffer(k, step, source, at, count, put(0))
@@ -135,7 +142,7 @@ def _read(
     c, d, h, w = at
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
-    source.read_together(row, first, count, channels, put)
+    source.read_channels(row, first, count, together, channels, put)
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:

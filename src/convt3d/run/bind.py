@@ -19,7 +19,6 @@ from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .kernels import NativeKernel, kernel
 from .packing import WeightLayout
-from .squares import channels_adjacent
 from .tables import direct_tables, minimal_tables
 
 _SHARED_FROM = 1_000_000  # operations
@@ -122,7 +121,7 @@ class BoundPass:
         """How the result goes to an array (B, C, D, H, W): rows that one store may run through, whether stores go past
         the caches, whether vectors may go there directly, as they come, and channels that are stored together."""
         item, width, whole_rows = dest.itemsize, dest.shape[4], self.one.tiling.axes[2].count == 1
-        adjacent = channels_adjacent(dest)
+        adjacent = words["dest adjacent"]
         dense = not adjacent and (width == 1 or dest.strides[4] == item)
         streamed, direct = False, dense
         if dense:
@@ -142,12 +141,14 @@ class BoundPass:
         words["dest direct"] = int(direct)
         words["dest channels"] = dest.shape[1] if adjacent else 1
         if adjacent:  # they are stored together
-            words |= self.parts(whole=True)
+            words["part groups"] = words["part blocks"] = _ALL
 
-    def parts(self, whole: bool) -> dict[str, int]:
-        """Groups and blocks of the output channels that a tile takes together."""
-        part = None if whole else self.one.tiling.part
-        return {"part groups": part.groups if part else _ALL, "part blocks": part.blocks if part else _ALL}
+    @lazy
+    def usual(self) -> dict[str, int]:
+        """What a call has to fill in, where no array has its channels side by side: groups and blocks of the output
+        channels that a tile takes together, and no code for squares."""
+        groups, blocks, _ = self.one.tiling.part or (_ALL, _ALL, 0)
+        return {"part groups": groups, "part blocks": blocks, "read square": 0, "write square": 0}
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""

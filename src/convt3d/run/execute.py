@@ -107,7 +107,7 @@ class _Run:
 
     def _run_pass(self, bound: BoundPass) -> None:
         steps = bound.one.steps
-        words = bound.parts(whole=False)  # parameters of this call, by name
+        words = bound.usual.copy()  # parameters of this call, by name
         alive: list[Any] = []  # what they point to
         self._put_array("source", self.arrays[steps.source], words)
         if steps.dest is not None:
@@ -125,7 +125,6 @@ class _Run:
                         self._put_vectors(f"vector op{index}.{at}", link.arrays, words, alive)
             elif isinstance(op, RowNorm):
                 self._put_vectors(f"vector op{index}.0", op.arrays, words, alive)
-        words |= self._squares(words)
         if bound.partial_words:
             shape = steps.shape[0], len(bound.voxels), steps.result[1], bound.partial_words
             partials = np.empty(shape, self.number)
@@ -145,22 +144,16 @@ class _Run:
             results = finish(steps.finish.stage, partials.astype(np.float64), bound.voxels, given)
             self._take_statistics(steps.finish.result, results)
 
-    def _squares(self, words: dict[str, int]) -> dict[str, int]:
-        """What reads and writes arrays whose channels are adjacent, if there are any: the caller's, or a value of the
-        same type that stands in the caller's."""
-        if not any(value for name, value in words.items() if name.endswith(" adjacent")):
-            return {"read square": 0, "write square": 0}
-        found = squares(self.plan.dtype.name, self.plan.machine).addresses
-        return {f"{what} square": address for what, address in found.items()}
-
-    @staticmethod
-    def _put_array(name: str, array: Array, words: dict[str, int]) -> None:
+    def _put_array(self, name: str, array: Array, words: dict[str, int]) -> None:
         """Address and strides. Axes of size 1 are repeated where the value is larger."""
         words[name] = array.ctypes.data
-        item = array.itemsize
-        for axis, stride, size in zip("bcdhw", array.strides, array.shape, strict=True):
+        item, shape, strides = array.itemsize, array.shape, array.strides
+        for axis, stride, size in zip("bcdhw", strides, shape, strict=True):
             words[f"{name} {axis}"] = stride // item if size > 1 else 0
-        words[f"{name} adjacent"] = int(channels_adjacent(array))
+        words[f"{name} adjacent"] = adjacent = int(channels_adjacent(shape, strides, item))
+        if adjacent:  # the caller's, or a value of the same type that stands in the caller's
+            found = squares(self.plan.dtype.name, self.plan.machine).addresses
+            words["read square"], words["write square"] = found["read"], found["write"]
 
     def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
-
-import numpy.typing as npt
 
 from ..plan.machine import Machine
 from .build import Code
 from .compiled import compiled
 
 
-def channels_adjacent(array: npt.NDArray[Any]) -> bool:
-    """Of an array (B, C, D, H, W)."""
-    return array.shape[1] > 1 and array.strides[1] == array.itemsize != array.strides[4]
+def channels_adjacent(shape: Sequence[int], strides: Sequence[int], item: int) -> bool:
+    """Of an array (B, C, D, H, W) of elements of `item` bytes."""
+    return shape[1] > 1 and strides[1] == item != strides[4]
 
 
 @cache
