@@ -11,6 +11,7 @@ from helpers.draws import Case, make
 from helpers.tilings import drawn_tiles
 
 import convt3d as ct
+from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.stage import Stage
 
 AFTER: dict[str, list[Stage]] = {
@@ -54,6 +55,14 @@ def test_boxes_and_tensors(before: str, after: str, groups: int) -> None:
     for seed in range(3):
         with drawn_tiles(seed):
             check(case, bool(seed % 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("after", [[], [ct.ReLU()]], ids=["last", "first"])
+def test_values_between_passes_are_not_of_the_callers_type(dtype: str, after: list[Stage]) -> None:
+    """Sums over space have one voxel for each channel, side by side: they were read as if they were float16."""
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(), ct.Mean("spatial"), *after)
+    make(pipeline, (1, 4, 2, 2, 2), (4, 8, 1, 1, 1), dtype).check()
 
 
 def check(case: Case, at_end: bool) -> None:

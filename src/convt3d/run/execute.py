@@ -150,8 +150,10 @@ class _Run:
         item, shape, strides = array.itemsize, array.shape, array.strides
         for axis, stride, size in zip("bcdhw", strides, shape, strict=True):
             words[f"{name} {axis}"] = stride // item if size > 1 else 0
-        words[f"{name} adjacent"] = adjacent = int(channels_adjacent(shape, strides, item))
-        if adjacent:  # the caller's, or a value of the same type that stands in the caller's
+        # A value that is not of the caller's type is contiguous, or, with one voxel, as good as that.
+        adjacent = item == self.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
+        words[f"{name} adjacent"] = int(adjacent)
+        if adjacent:
             found = squares(self.plan.dtype.name, self.plan.machine).addresses
             words["read square"], words["write square"] = found["read"], found["write"]
 
