@@ -26,7 +26,7 @@ SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
 @dataclass(frozen=True)
-class Part:
+class Channels:
     """Output channels that are convolved together: some blocks of some groups."""
 
     groups: tuple[Number, Number]  # first, and the one behind the last
@@ -35,12 +35,12 @@ class Part:
     channels: Number
 
 
-def all_channels(k: Kernel, tile: RegisterTile, blocks: int) -> Part:
-    return Part((0, k.param("groups")), (0, blocks + bool(tile.rest)), 0, k.param("out channels"))
+def all_channels(k: Kernel, tile: RegisterTile, blocks: int) -> Channels:
+    return Channels((0, k.param("groups")), (0, blocks + bool(tile.rest)), 0, k.param("out channels"))
 
 
 @contextmanager
-def part_by_part(k: Kernel, tile: RegisterTile, blocks: int) -> Iterator[Part]:
+def part_by_part(k: Kernel, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
     """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
     b = k.b
     groups, of_group, count = k.param("groups"), k.param("out group"), blocks + bool(tile.rest)
@@ -51,10 +51,10 @@ def part_by_part(k: Kernel, tile: RegisterTile, blocks: int) -> Iterator[Part]:
         last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
         channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
         channel = b.add(b.mul(group, of_group), before)
-        yield Part((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+        yield Channels((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
 
 
-def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int, part: Part) -> None:
+def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int, part: Channels) -> None:
     """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
     b = k.b
     fill_with_bias(k, step, part)
@@ -145,7 +145,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     return b.function
 
 
-def fill_with_bias(k: Kernel, step: int, part: Part) -> None:
+def fill_with_bias(k: Kernel, step: int, part: Channels) -> None:
     """What phases without taps are: the bias, everywhere."""
     b = k.b
     planes, plane = k.span("d", step, POSITION_COUNT), k.param("plane")

@@ -44,7 +44,7 @@ class _Tile:
         self.step = 0  # geometric steps done
         self.planar: Planar | None = None  # the layout, where it is phase-planar
         self.channels: Number = k.param("channels")  # in the buffers
-        self.of: Number = self.channels  # of the value
+        self.all_channels: Number = self.channels  # of the value
 
     def array(self, name: str, which: str) -> ArrayRows:
         """Intermediate values are stored as numbers, the caller's arrays in their own type."""
@@ -54,7 +54,6 @@ class _Tile:
     def emit(self, one: Pass) -> None:
         with ExitStack() as around:
             self._steps(one, around)
-        self.k.first_channel = 0
 
     def _steps(self, one: Pass, around: ExitStack) -> None:
         k = self.k
@@ -85,14 +84,14 @@ class _Tile:
             elif isinstance(op, RowNorm):
                 emit_row_norm(k, name, op.stage, self.buffer, self._sizes(), self.channels)
             elif isinstance(op, Reduce):
-                emit_reduce(k, op.kind, self.buffer, self._length(), self.channels, self.of)
+                emit_reduce(k, op.kind, self.buffer, self._length(), self.channels, self.all_channels)
         if one.dest is not None and not stored:
             store_box(k, self.buffer, self.array("dest", one.dest), self._low(), self._sizes(), self.channels)
 
     def _conv(self, source: ArrayRows | str, code: ConvCode, in_parts: bool, around: ExitStack) -> None:
         """All that follows runs under conditions, or for a part of the channels, that are entered `around` it."""
         k = self.k
-        self.of = self.channels = k.param("out channels")
+        self.all_channels = self.channels = k.param("out channels")
         if code.kinds:
             around.enter_context(unless_wild(k))
             tame = fill_paced_slab(k, self.step, source, code.pace)
@@ -116,7 +115,8 @@ class _Tile:
                 low = self._low()
                 load_box(k, tensor, low, self._sizes(), f"{name}.{at}", self.channels)
         left = emit_chain(k, name, op.links, self.buffer, self._runs, self.channels)
-        self.of, self.channels = self.of if left is self.channels else left, left
+        if left is not self.channels:  # they were all there, and one is left
+            self.all_channels = self.channels = left
 
     def _low(self) -> tuple[Number, Number, Number]:
         """Where the box of the current value begins."""

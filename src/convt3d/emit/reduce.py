@@ -16,14 +16,14 @@ from .move import in_vectors
 from .values import Number, constant, vector
 
 
-def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Number, of: Number) -> None:
-    """buffer (C, length) -> partials[item][channel][word], of channels in all."""
+def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Number, all_channels: Number) -> None:
+    """buffer (C, length) -> partials[item][channel][word], where an item has `all_channels`."""
     b, origin, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
     partials, words = k.pointer("partials"), STATISTICS[kind]
     assert k.item is not None
     with b.loop(0, channels) as c:
         start = b.mul(c, pitch)
-        place = b.mul(b.add(b.mul(k.item, of), b.add(k.first_channel, c)), words)
+        place = b.mul(b.add(b.mul(k.item, all_channels), b.add(k.first_channel, c)), words)
 
         def total(of: Callable[[ir.Value], ir.Value], start: Number = start) -> ir.Value:
             return fold(k, origin, start, length, 0.0, lambda s, x: b.add(s, of(x)))

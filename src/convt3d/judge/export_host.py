@@ -138,6 +138,9 @@ def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: i
     sums = tl.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else tl.float32
     known |= {"ACC": sums, "INDEX": tl.int64 if large else tl.int32}
     arguments = {name: known[name] for name in kernel.arg_names}
-    # A tighter bound on registers makes ptxas spill, and rarely lets one more block in.
+    # Registers: all of a block must fit the GPU's; left alone ptxas takes so many that fewer blocks fit, with a tighter
+    # bound than these it spills.
     most = min(255, 2048 // warps)
+    if "wild" not in known and sums is tl.float32:
+        most = {4: 176, 8: 168}.get(warps, most)
     kernel[(programs,)](**arguments, num_warps=warps, num_stages=stages, maxnreg=most, enable_fp_fusion=True)

@@ -73,7 +73,8 @@ class Blocking:
 
 
 class Part(NamedTuple):
-    """Output channels that go through all steps of a tile before the next ones are computed."""
+    """Output channels that go through all steps of a tile before the next ones are computed: some groups, or some
+    blocks of one."""
 
     groups: int
     blocks: int  # of each group
@@ -102,17 +103,21 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
     """The cheapest tiling by `cost` among those whose scratch is small; `item` is the size of a number in bytes."""
     sizes = one.result[2:]
     tilings = Tilings(pipeline, trace, one, machine, item, method)
-    whole = tilings.periods
+    whole, limit = tilings.periods, _CACHES * machine.l2
+
+    def fits(tiling: Tiling, room: int) -> bool:
+        """Also where channels are taken in parts, scratch has room for all of them."""
+        return tiling.passing <= room and (tiling.part is None or tiling.scratch <= limit)
+
     w = sizes[2]
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
         least, room = (1, 1), machine.l2 // 2
         if not method.direct:
             least, room = (min(sizes[0], whole[0]), min(sizes[1], whole[1])), 2 * machine.l2
         parts = _parts(w, whole[2])
-        w = next((n for n in parts if tilings.of((*least, n)).passing <= room), parts[-1])
+        w = next((n for n in parts if fits(tilings.of((*least, n)), room)), parts[-1])
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
-    limit = _CACHES * machine.l2
 
     def small(most_tiles: float) -> list[Tiling]:
         """Tilings of small scratch and not too many tiles."""
@@ -122,7 +127,7 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
                 if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w) > most_tiles:
                     continue
                 tiling = tilings.of((d, h, w), copies)
-                if tiling.passing > limit or (tiling.part and tiling.scratch > limit):
+                if not fits(tiling, limit):
                     break  # deeper ones are larger still
                 found.append(tiling)
         return found
@@ -181,7 +186,7 @@ class Tilings:
         axes = (d, h, w)
         buffers: list[tuple[str, int, int]] = []
         total = chunk = 0
-        held: list[tuple[int, int]] = []  # channels and their pitch, in what stays in a tile
+        held: list[tuple[int, int]] = []  # channels and their pitch, of what a part of the channels goes through
 
         def add(name: str, channels: int, pitch: int) -> int:
             nonlocal total
@@ -222,6 +227,7 @@ class Tilings:
                     width = w.longest(step - 1, "write")
                     rows, pitch = min(h.longest(step - 1, "write"), rows_together(width)), _round_up(width, lanes)
                     chunk += add(STAGED, max(channels, rows), pitch)
+                    held.pop()
             elif isinstance(op, PhasePool):
                 assert slab is not None
                 add(f"op{index}", channels, _pitch(prod(walk.pace for walk in method.walks) * slab.phase, lanes, item))

@@ -22,7 +22,7 @@ from .packing import WeightLayout
 from .tables import direct_tables, minimal_tables
 
 _SHARED_FROM = 1_000_000  # operations
-_ALL = 1 << 31
+_ALL = 1 << 31  # more groups, and more blocks, than there are
 
 # Words before the table, among which the counter of tiles has a cache line of its own.
 _BEFORE, _COUNTER = 16, 8

@@ -203,7 +203,7 @@ class _Run:
         with np.errstate(over="ignore"):
             for word, values in results.items():
                 if word == "value":
-                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number))[:, :, None, None, None]
+                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number)).reshape(*values.shape, 1, 1, 1)
                 else:
                     self.stats[f"{name}.{word}"] = np.ascontiguousarray(values.astype(self.number))
 

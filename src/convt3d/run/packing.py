@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
+from ..plan.machine import Machine, machine
 from ..plan.schemes import Method, Scheme
 from ..plan.structure import RegisterTile
 from .build import Code
@@ -108,9 +109,9 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
-    threads = get_num_threads() if packed.size >= _SHARED_FROM else 1
     pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
     of_group = -(-channels // _CHANNELS)
+    threads = min(get_num_threads(), layout.groups * of_group) if packed.size >= _SHARED_FROM else 1
     state = np.zeros(2 * _LINE + threads, np.int64)  # the counter in a cache line of its own, then magnitudes
     with scratch(8 * recipe.slots * pitch * threads) as slots:
         words = {
@@ -131,18 +132,18 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
             "largest": state[_LINE:].ctypes.data,
         }
         table = np.array([words[name] for name in _FIELDS], np.int64)
-        launch(_code(weights.dtype.name, layout.number).addresses["pack"], table.ctypes.data, threads)
+        launch(_code(weights.dtype.name, layout.number, machine()).addresses["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
 
 
 @cache
-def _code(stored: str, number: str) -> Code:
+def _code(stored: str, number: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..emit.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk
 
         return pack_ir(_FIELDS, _LANES, stored, number)
 
-    return compiled(f"pack {stored} {number}", write_ir, ("pack",))
+    return compiled(f"pack {stored} {number}", write_ir, ("pack",), host)
 
 
 class _Recipe(NamedTuple):
@@ -161,10 +162,44 @@ class _Recipe(NamedTuple):
         return {name: table.ctypes.data for name, table in {**tables, "terms": self.terms}.items()} | sizes
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _recipe(
     axes: tuple[tuple[TapsOfPhase, ...], ...], tile: RegisterTile, channels: int, rows: int, kernel: tuple[int, ...]
 ) -> _Recipe:
+    blocks = tile.blocks(rows)
+    of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
+    make = _transformed if any(one.scheme.points > 1 for axis in axes for one in axis) else _moved
+    return _Recipe(of_block, *make(axes, channels, rows, kernel))
+
+
+Tables: TypeAlias = tuple[Words, Words, Words, int, int]  # of the recipe, blocks left out
+
+
+def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]) -> Tables:
+    """Of direct summation: each tap is a result of its own. All phases at once, since there may be thousands."""
+    counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
+    pieces = counts[0][:, None, None] * counts[1][:, None] * counts[2]  # of each phase
+    starts = (np.cumsum(pieces) - pieces.reshape(-1)).reshape(pieces.shape) * (channels * rows)
+    taps = np.ix_(*(np.concatenate([phase.taps for phase in axis]) for axis in axes))
+    phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
+    number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
+    piece = (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
+    results = np.empty((prod(kernel), 5), np.int64)
+    results[:, 0] = starts[phase].reshape(-1)
+    results[:, 1] = pieces[phase].reshape(-1) * channels
+    results[:, 2] = piece.reshape(-1) * channels
+    results[:, 3] = np.arange(prod(kernel)).reshape(kernel)[taps].reshape(-1)
+    results[:, 4] = results[:, 3] + 1
+    terms = np.empty((prod(kernel), 2), np.int64)
+    terms[:, 0] = np.arange(prod(kernel))
+    terms[:, 1] = np.ones(1).view(np.int64)
+    return np.empty((0, 3), np.int64), results, terms, prod(kernel), prod(kernel) * channels * rows
+
+
+def _transformed(
+    axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]
+) -> Tables:
+    """Of minimal multiplication, axis by axis."""
     sums = _Sums(prod(kernel))
     by_tap = np.arange(prod(kernel)).reshape(kernel)
     shared: list[Words] = [np.empty((0, 3), np.int64)]
@@ -189,9 +224,7 @@ def _recipe(
         place[..., 2] = np.arange(pieces) * channels
         results.append(np.concatenate([place, terms], axis=-1).reshape(-1, 5))
         start += points * steps * rows
-    blocks = tile.blocks(rows)
-    of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
-    return _Recipe(of_block, np.concatenate(shared), np.concatenate(results), sums.terms(), sums.slots, start)
+    return np.concatenate(shared), np.concatenate(results), sums.terms(), sums.slots, start
 
 
 class _Sums:
@@ -209,7 +242,7 @@ class _Sums:
         for row, place in zip(matrix, places, strict=True):
             factors = np.flatnonzero(row)
             terms = np.empty((len(place), len(factors), 2), np.int64)
-            terms[..., 0] = front[factors].reshape(len(factors), -1).T
+            terms[..., 0] = front[factors].reshape(len(factors), len(place)).T
             terms[..., 1] = row[factors].view(np.int64)
             place[:, 0] = self._count + np.arange(len(place)) * len(factors)
             place[:, 1] = place[:, 0] + len(factors)
