@@ -91,8 +91,8 @@ def _planning(choose_method: Callable[..., Any]) -> Iterator[None]:
             planning._make_plan.cache_clear()
 
 
-def drawn_method(rng: np.random.Generator, axes: Any) -> Method:
-    options = [axis_methods(axis, EXACT_POINTS) for axis in axes]
+def drawn_method(rng: np.random.Generator, axes: Any, points: int = EXACT_POINTS) -> Method:
+    options = [axis_methods(axis, points) for axis in axes]
     return Method(tuple(own[rng.integers(len(own))] for own in options))
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import convt3d
 from convt3d.plan.geometry import conv_axes
+from convt3d.plan.schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method
 from convt3d.plan.structure import register_tile
-from convt3d.run import memory
+from convt3d.run import memory, packing
 from convt3d.run.packing import WeightLayout, pack
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stages import ConvTranspose3d
@@ -46,9 +47,9 @@ def layout_for(
 ) -> WeightLayout:
     pipeline = Pipeline(ConvTranspose3d(groups=groups, **conv))
     axes = conv_axes(pipeline, pipeline.trace((1, shape[0], 3, 4, 5), (shape,)))
-    method = drawn_method(rng, axes)
+    method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in axes))
     while method.direct != direct:
-        method = drawn_method(rng, axes)
+        method = drawn_method(rng, axes, int(rng.choice([EXACT_POINTS, MOST_POINTS])))
     return WeightLayout.of(groups, method, register_tile(shape[1], int(rng.choice([16, 32]))), number)
 
 
@@ -58,6 +59,8 @@ def test_as_defined(seed: int, stored: str, direct: bool) -> None:
     rng = np.random.default_rng(seed)
     groups = int(rng.choice([1, 1, 2, 3]))
     kernel = tuple(int(k) for k in rng.integers(1 if direct else 2, 5, 3))
+    if not direct and rng.integers(3) == 0:  # more taps than a scheme takes: pieces, the last of them not full
+        kernel = (1, int(rng.choice([5, 7, 10])), 7)
     shape = (groups * int(rng.choice([1, 2, 5, 17, 40])), int(rng.choice([1, 3, 7, 8, 14, 29, 31])), *kernel)
     stride = tuple(int(s) for s in rng.integers(1, 4, 3)) if direct else 1
     number = str(rng.choice(["float32", "float64"])) if stored == "float64" else "float32"
@@ -90,15 +93,38 @@ def test_any_number_of_threads(threads: int) -> None:
     assert largest == np.abs(weights).max()
 
 
-@pytest.mark.parametrize("place", [0, 1234, -1])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 3e38, -3e38])
-def test_the_largest_magnitude_wherever_it_is(value: float, place: int) -> None:
+def test_the_largest_magnitude_wherever_it_is(value: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of three items, whoever takes it."""
+    monkeypatch.setattr(packing, "_SHARED_FROM", 1)
     rng = np.random.default_rng(0)
     shape = (33, 15, 3, 3, 3)
+    for channel in (0, 15, 16, 31, 32):
+        weights = signed(rng, shape).astype(np.float32)
+        weights[channel, 7, 1, 2, 0] = value
+        with convt3d.num_threads(threads):
+            _, largest = pack(weights, layout_for(shape, "float32", rng, direct=True))
+        np.testing.assert_equal(largest, abs(float(np.float32(value))))
+
+
+@pytest.mark.parametrize("kernel", [(1, 7, 7), (1, 1, 10), (3, 7, 2)])
+def test_taps_that_fill_no_whole_piece(kernel: tuple[int, int, int]) -> None:
+    """Some points of the last piece are no tap's: packing them raised a ValueError."""
+    rng = np.random.default_rng(0)
+    x, w = signed(rng, (1, 16, 5, 6, 7)).astype(np.float32), signed(rng, (16, 16, *kernel), 0.1).astype(np.float32)
+    direct = convt3d.conv_transpose3d(x, w, algorithm="direct")
+    fast = convt3d.conv_transpose3d(x, w, precision="fast")
+    assert np.abs(fast - direct).max() <= 1e-3 * np.abs(direct).max()
+
+
+def test_thousands_of_phases() -> None:
+    """A kernel as long as the stride, of which every phase has one tap: tables are made for all at once."""
+    rng = np.random.default_rng(0)
+    shape = (2, 3, 12, 11, 13)
+    layout = layout_for(shape, "float32", rng, direct=True, stride=(12, 11, 13))
     weights = signed(rng, shape).astype(np.float32)
-    weights.reshape(-1)[place] = value
-    _, largest = pack(weights, layout_for(shape, "float32", rng, direct=True))
-    np.testing.assert_equal(largest, abs(float(np.float32(value))))
+    np.testing.assert_array_equal(pack(weights, layout)[0], by_definition(weights, layout))
 
 
 def test_signs_of_zeros_and_smallest_numbers_stay() -> None:
