@@ -12,11 +12,12 @@ from helpers.tilings import drawn_tiles, streamed
 
 import convt3d as ct
 from convt3d import Pipeline
-from convt3d.emit.program import emit
+from convt3d.emit.program import STORAGE, emit
+from convt3d.emit.squares import squares_ir
 from convt3d.plan import plan as planning
 from convt3d.plan.machine import architecture, machine
 from convt3d.run import execute as execution
-from convt3d.run.build import compile_ir
+from convt3d.run.build import Target, compile_ir
 from convt3d.spec.dtypes import DTYPES
 
 ISAS = ["avx512", "avx2", "baseline"] if machine().isa == "avx512" else [machine().isa]
@@ -128,9 +129,20 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
     start = -room.ctypes.data % 64 // 4
     for ahead, direct in ((0, 1), (1, 0)):
         dest = room[start + ahead : start + ahead + 4 * 4 * 8 * 64].reshape(1, 4, 4, 8, 64)
-        words = {"dest": dest.ctypes.data}
+        words = {"dest": dest.ctypes.data, "dest adjacent": 0}
         bound.put_way_out(dest, words)
         assert words == words | {"dest streamed": 1, "dest direct": direct, "dest rows": 32}
+
+
+@pytest.mark.skipif(architecture() != "x86_64", reason="names of x86 instructions")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_squares_stream_too(monkeypatch: pytest.MonkeyPatch, isa: str, dtype: str) -> None:
+    """Code of its own, which kernels call where channels lie side by side; the kernel has the fence."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    dumps: dict[str, str] = {}
+    compile_ir(squares_ir(STORAGE[dtype], machine()), Target.of(machine()), dumps=dumps)
+    assert "movnt" in dumps["emit"]
 
 
 @pytest.mark.skipif(architecture() != "x86_64", reason="names of x86 instructions")
