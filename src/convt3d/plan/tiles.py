@@ -92,6 +92,7 @@ class Tiling:
     part: Part | None  # of direct summation, where channels can be taken in parts
     scratch: int  # bytes for one thread
     passing: int  # of them, those that a tile goes through once: not what is used again and again inside it
+    moved: int  # bytes that go through these: all channels, one part after the other
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -185,7 +186,7 @@ class Tilings:
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
         buffers: list[tuple[str, int, int]] = []
-        total = chunk = 0
+        total = chunk = kept_out = 0
         held: list[tuple[int, int]] = []  # channels and their pitch, of what a part of the channels goes through
 
         def add(name: str, channels: int, pitch: int) -> int:
@@ -246,9 +247,10 @@ class Tilings:
         if self._conv is not None and method.direct and channels_apart(one.ops[self._conv + 1 :]):
             pitch = sum(pitch for count, pitch in held if count == channels)
             part = self._part(pitch * item)
-            chunk += (channels - part.channels) * pitch
-        passing = (total - chunk) * item
-        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, part, total * item, passing)
+            kept_out = (channels - part.channels) * pitch
+        moved = (total - chunk) * item
+        passing = moved - kept_out * item
+        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, part, total * item, passing, moved)
 
     def _part(self, channel: int) -> Part:
         """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
@@ -361,7 +363,7 @@ def cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -
     """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     lanes = machine.lanes(item)
     slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 4
-    moved = 6 * slow * tiling.passing / item / lanes
+    moved = 6 * slow * tiling.moved / item / lanes
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
     work = 300 + moved + convolution_cost(trace, one, tiling, machine, item)
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
