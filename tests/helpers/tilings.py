@@ -34,7 +34,7 @@ def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Ite
             return Tilings(pipeline, trace, one, machine, item, method).of(one.result[2:])
         return choose(pipeline, trace, one, machine, item, method)
 
-    with _planning(choose_method):
+    with planned_by(choose_method):
         yield
 
 
@@ -55,7 +55,7 @@ def drawn_tiles(seed: int) -> Iterator[None]:
         tiling = Tilings(pipeline, trace, one, machine, item, method).of(tuple(tile), bool(rng.integers(2)))
         return replace(tiling, part=_drawn_part(rng, tiling.part)) if tiling.part else tiling
 
-    with _planning(choose_method):
+    with planned_by(choose_method):
         yield
 
 
@@ -80,7 +80,8 @@ def poisoned(size: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _planning(choose_method: Callable[..., Any]) -> Iterator[None]:
+def planned_by(choose_method: Callable[..., Any]) -> Iterator[None]:
+    """Plans made inside have the tiling that this chooses. Scratch memory is poisoned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "choose_method", choose_method)
         patch.setattr(execution, "scratch", poisoned)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.draws import make
-from helpers.tilings import poisoned
+from helpers.tilings import planned_by
 
 import convt3d as ct
 from convt3d.plan import plan as planning
@@ -20,7 +20,6 @@ from convt3d.plan.explain import explain
 from convt3d.plan.passes import channels_apart
 from convt3d.plan.plan import make_plan
 from convt3d.plan.tiles import Part
-from convt3d.run import execute as execution
 from convt3d.spec.dtypes import float32
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stage import Stage
@@ -72,14 +71,8 @@ def parts(part: Part | None) -> Iterator[None]:
         tiling = honest(*others, replace(options, algorithm="direct"))
         return replace(tiling, part=part)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "choose_method", choose_method)
-        patch.setattr(execution, "scratch", poisoned)
-        planning._make_plan.cache_clear()
-        try:
-            yield
-        finally:
-            planning._make_plan.cache_clear()
+    with planned_by(choose_method):
+        yield
 
 
 @pytest.mark.parametrize("groups", [1, 3])
