@@ -11,7 +11,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
 
-# Every GPU kernel compiled for sm_80, sm_90 and sm_100, and every exported file judged; needs no GPU. An hour and a half.
+# Every GPU kernel compiled for sm_80, sm_90 and sm_100, and every exported file judged; needs no GPU. Nearly two hours.
 test-gpu-compile: $(VENV)/.gpu
 	$(BIN)/python -m pytest -n 2 -m exhaustive
 

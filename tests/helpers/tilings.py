@@ -14,7 +14,8 @@ from convt3d.plan import plan as planning
 from convt3d.plan.geometry import conv_axes
 from convt3d.plan.passes import RowNorm
 from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
-from convt3d.plan.tiles import Part, Tilings, choose
+from convt3d.plan.tile_cost import choose
+from convt3d.plan.tiles import Part, Tilings
 from convt3d.run import execute as execution
 from convt3d.run.memory import scratch
 

@@ -49,7 +49,7 @@ ARITHMETIC = {
 
 
 @dataclass(frozen=True)
-class Further:
+class Subject:
     """A pipeline, the shapes of its input and weights, and whether offsets are 64-bit in spite of them."""
 
     pipeline: Pipeline
@@ -59,43 +59,43 @@ class Further:
 
 
 _CUBE = (16, 20, 24)
-FURTHER: Mapping[str, Further] = MappingProxyType(
+FURTHER: Mapping[str, Subject] = MappingProxyType(
     {
-        "groups": Further(
+        "groups": Subject(
             Pipeline(ConvTranspose3d((1, 2, 3), 1, groups=3, bias=True), ReLU()), (2, 96, *_CUBE), (96, 40, 3, 3, 3)
         ),
-        "groups, 64-bit offsets": Further(
+        "groups, 64-bit offsets": Subject(
             Pipeline(ConvTranspose3d(2, 1, groups=2), Tanh()), (2, 64, *_CUBE), (64, 32, 4, 4, 4), wide=True
         ),
-        "depthwise": Further(
+        "depthwise": Subject(
             Pipeline(ConvTranspose3d(2, 1, 1, groups=64, bias=True), AvgPool3d(2), Mish()),
             (2, 64, *_CUBE),
             (64, 2, 3, 3, 3),
         ),
-        "dilation, few inputs": Further(
+        "dilation, few inputs": Subject(
             Pipeline(ConvTranspose3d(2, 2, dilation=(3, 2, 1), bias=True), HardSwish()),
             (4, 3, *_CUBE),
             (3, 24, 3, 3, 3),
         ),
-        "norm of many channels, 64-bit offsets": Further(
+        "norm of many channels, 64-bit offsets": Subject(
             Pipeline(ConvTranspose3d(2), LayerNorm(affine=True), GELU()), (4, 64, *_CUBE), (64, 300, 2, 2, 2), wide=True
         ),
-        "overlapping windows": Further(
+        "overlapping windows": Subject(
             Pipeline(ConvTranspose3d(2, 1), LayerNorm(), MaxPool3d(3, 2, 1), GELU(), AvgPool3d(3, 2, 1)),
             (2, 32, *_CUBE),
             (32, 48, 3, 3, 3),
         ),
-        "instance norm of sums": Further(
+        "instance norm of sums": Subject(
             Pipeline(ConvTranspose3d(2, 1), Sum(), AvgPool3d(2), InstanceNorm(affine=True), Tanh()),
             (2, 16, *_CUBE),
             (16, 16, 3, 3, 3),
         ),
-        "group norm, mean": Further(
+        "group norm, mean": Subject(
             Pipeline(ConvTranspose3d(2), GroupNorm(4, affine=True), SiLU(), Mean("spatial")),
             (2, 24, *_CUBE),
             (24, 48, 2, 2, 2),
         ),
-        "skip": Further(
+        "skip": Subject(
             Pipeline(
                 ConvTranspose3d(2),
                 BatchNorm(affine=True),
@@ -108,18 +108,18 @@ FURTHER: Mapping[str, Further] = MappingProxyType(
             (2, 32, *_CUBE),
             (32, 40, 2, 2, 2),
         ),
-        "stages before": Further(
+        "stages before": Subject(
             Pipeline(MaxPool3d(2), ReLU(), Keep("a"), ConvTranspose3d(1, 1), Add("a"), Softmax(), Max("spatial")),
             (2, 32, *_CUBE),
             (32, 32, 3, 3, 3),
         ),
-        "softmax over space, 64-bit offsets": Further(
+        "softmax over space, 64-bit offsets": Subject(
             Pipeline(ConvTranspose3d(2, 1), Softmax("spatial"), Softmax()),
             (2, 16, *_CUBE),
             (16, 16, 3, 3, 3),
             wide=True,
         ),
-        "everything is one": Further(Pipeline(ConvTranspose3d(1)), (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
+        "everything is one": Subject(Pipeline(ConvTranspose3d(1)), (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
     }
 )
 
@@ -136,20 +136,18 @@ class Job:
     channels_last: bool = False
 
     def plan(self) -> GpuPlan:
-        pipeline, x, operands, wide = _subject(self.name)
+        one = _subject(self.name)
+        operands = one.pipeline.operand_shapes(one.x, one.kernel)
         dtype, precision = ARITHMETIC[self.arithmetic]
-        return gpu_plan(pipeline, x, operands, DTYPES[dtype], self.generation, precision, wide, self.choice)
+        return gpu_plan(one.pipeline, one.x, operands, DTYPES[dtype], self.generation, precision, one.wide, self.choice)
 
 
-def _subject(name: str) -> tuple[Pipeline, tuple[int, ...], tuple[tuple[int, ...], ...], bool | None]:
+def _subject(name: str) -> Subject:
     if name in FURTHER:
-        one = FURTHER[name]
-        return one.pipeline, one.x, one.pipeline.operand_shapes(one.x, one.kernel), one.wide
+        return FURTHER[name]
     problem = PROBLEMS[name]
-    values, shapes = problem.benchmark, problem.shapes(problem.benchmark)
-    channels = (int(values["out_channels"]),)
-    operands = tuple(shapes[operand] if operand == "kernel" else channels for operand in problem.operand_names)
-    return problem.build(values), shapes["input"], operands, None
+    shapes = problem.shapes(problem.benchmark)
+    return Subject(problem.build(problem.benchmark), shapes["input"], shapes["kernel"])
 
 
 def jobs() -> list[Job]:

@@ -16,6 +16,11 @@ from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, vector
 AXES = ("d", "h", "w")
 
 
+def instructions_of(machine: Machine) -> Instructions:
+    neon = machine.isa == "neon"
+    return Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+
+
 class Kernel:
     """What every emitter needs: the builder, the vector width, named parameters and the current tile's geometry."""
 
@@ -27,9 +32,8 @@ class Kernel:
         self.wide = storage == FLOAT64
         self.lanes = machine.lanes(8 if self.wide else 4)
         self.names: list[str] = []
-        neon = machine.isa == "neon"
         self.constants = 0
-        self.instructions = Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+        self.instructions = instructions_of(machine)
         self.b: Builder = self.define("run", [("parameters", PTR), ("worker", I64)], internal=False)
         self._loaded: dict[str, ir.Value] = {}
         self._rows: dict[str, ir.Value] = {}

@@ -10,7 +10,8 @@ from llvmlite import ir
 
 from ..plan.machine import Machine
 from .ir import Builder, define
-from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, constant, vector
+from .kernel import instructions_of
+from .values import FLOAT64, I64, PTR, Number, Storage, constant, vector
 
 # square[channel][at] = from[channel + at * step], zero for elements that there are not: void(from, step, channels,
 # count, square), of which `channels` and `count` may be above the lanes.
@@ -23,14 +24,12 @@ def squares_ir(storage: Storage, machine: Machine) -> str:
     """`read` and `write` for arrays of a type."""
     module = ir.Module(f"squares_{storage.name}")
     lanes = machine.lanes(8 if storage == FLOAT64 else 4)
-    neon = machine.isa == "neon"
-    instructions = Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
     names = (
         ("read", READ, ("from", "step", "channels", "count", "square")),
         ("write", WRITE, ("from", "pitch", "channels", "count", "to", "step", "streamed")),
     )
     for name, types, arguments in names:
-        b = define(module, name, list(zip(arguments, types, strict=True)), instructions=instructions)
+        b = define(module, name, list(zip(arguments, types, strict=True)), instructions=instructions_of(machine))
         (_read if name == "read" else _write)(b, storage, lanes)
         b.ret()
     return str(module)

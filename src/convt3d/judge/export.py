@@ -68,10 +68,9 @@ class _Variant:
 
     def __init__(self, problem: Problem, dtype: str) -> None:
         values = {name: GENERAL.get(name, value) for name, value in problem.benchmark.items()}
-        shapes = problem.shapes(values)
-        channels = (values["out_channels"],)
-        operands = tuple(shapes[name] if name == "kernel" else channels for name in problem.operand_names)
-        self.plan: GpuPlan = gpu_plan(problem.pipeline(values), shapes["input"], operands, DTYPES[dtype], wide=True)
+        pipeline, shapes = problem.pipeline(values), problem.shapes(values)
+        operands = pipeline.operand_shapes(shapes["input"], shapes["kernel"])
+        self.plan: GpuPlan = gpu_plan(pipeline, shapes["input"], operands, DTYPES[dtype], wide=True)
         self.module: Module = module(self.plan)
         self.suffix = VARIANTS[dtype]
         self.names = [re.sub(r"^ct3d_[a-z0-9]+_\d+_", "", kernel.name) for kernel in self.module.kernels]

@@ -13,7 +13,8 @@ from .geometry import conv_axes
 from .machine import Machine
 from .passes import Conv, Pass
 from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
-from .tiles import Tiling, Tilings, choose, convolution_cost, cost
+from .tile_cost import choose, convolution_cost, cost
+from .tiles import Tiling, Tilings
 
 ALGORITHMS = ("auto", "direct", "minimal")
 PRECISIONS = ("full", "fast")

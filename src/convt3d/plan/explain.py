@@ -9,7 +9,8 @@ from .describe import Account, by, describe, register_tile
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
 from .schemes import AxisMethod, Together
-from .tiles import Slab, transform_share
+from .tile_cost import transform_share
+from .tiles import Slab
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
