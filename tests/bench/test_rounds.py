@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from convt3d.bench.calm import Watch
+from convt3d.bench.contenders.base import Ready
 from convt3d.bench.rounds import LEAST_SAMPLE, MOST_REPEATS, Pace, Played, calm_rounds, middle, play, quartiles, spread
 
 NOW = Pace(seconds=1.0, least=3, most=4, pause=0.0)
@@ -23,7 +25,7 @@ def play_and_note(estimates: dict[str, float], pace: Pace = NOW) -> tuple[list[s
         calls.append("limit")
         return float(len(calls))
 
-    contenders = {name: (lambda name=name: calls.append(name)) for name in estimates}
+    contenders = {name: Ready(lambda name=name: calls.append(name), np.asarray) for name in estimates}
     played = play(contenders, {"gemm": rate}, estimates, pace, lambda turn, rounds, seconds: heard.append(turn))
     return calls, played, heard
 
@@ -79,5 +81,5 @@ def test_the_collector_is_on_again_after_an_interruption() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        play({"a": interrupt}, {}, {"a": 1.0}, NOW)
+        play({"a": Ready(interrupt, np.asarray)}, {}, {"a": 1.0}, NOW)
     assert gc.isenabled()

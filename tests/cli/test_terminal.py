@@ -9,7 +9,8 @@ import time
 import pytest
 
 from convt3d.cli import terminal
-from convt3d.cli.terminal import Progress, Screen, amount, duration, to_json
+from convt3d.cli.terminal import Progress, Screen, to_json
+from convt3d.units import amount, counted, duration, operations
 
 
 class Terminal(io.StringIO):

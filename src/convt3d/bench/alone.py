@@ -85,8 +85,9 @@ def _memory(case: Case, contender: str) -> dict[str, Any]:
     ready = taking_part.prepare(case, case.draw())
     result = case.dtype.itemsize * prod(case.output) if ready.allocates else 0
     watch = PeakMemory()
-    for _ in range(2):
-        ready.run()
+    with ready.around():
+        for _ in range(2):
+            ready.run()
     extra = watch.extra()
     return {"extra_bytes": None if extra is None else max(0, extra - result)}
 

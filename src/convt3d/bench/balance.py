@@ -15,6 +15,7 @@ from ..run.build import Code
 from ..run.compiled import compiled
 from ..run.memory import empty
 from ..run.team import launch
+from ..units import counted
 
 _CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers
 _TURNS = 2_000_000
@@ -79,7 +80,7 @@ def measured_rates(plan: Plan) -> Rates:
     threads, item = get_num_threads(), number_bytes(plan)
     multiply, copy = multiplier(plan.machine, item, threads), copier(plan.machine, threads)
     flops, moved = (max(rate() for _ in range(_REPEATS)) for rate in (multiply, copy))
-    return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {threads} threads")
+    return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {counted(threads, 'thread')}")
 
 
 def multiplier(machine: Machine, item: int, threads: int) -> Callable[[], float]:

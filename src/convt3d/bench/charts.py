@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ..units import duration, ratio
 from .figures import OWN, Figures, disturbed, row_figures
 from .rounds import middle
 from .svg import LogScale, colour, line, mark, number, path, scale_around, shown, svg, text
 from .table import label
-from .units import duration, ratio
 
 WIDTH = 380
 

@@ -1,17 +1,18 @@
-"""The figure of the README: for every operator and layer, the time of each peer over ours, on a logarithmic axis."""
+"""The figure of the README: for every operator, layer and small volume, the time of each peer over ours, on a
+logarithmic axis."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..units import ratio
 from .figures import OWN, disturbed, row_figures
 from .svg import LogScale, line, mark, number, shown, svg, text
 from .table import label, peer_names
-from .units import ratio
 
 LEFT, RIGHT, TOP, STEP = 384, 866, 62, 19
-SUITES = {"seeds": "the five operators", "models": "layers of real networks"}
+SUITES = {"seeds": "the five operators", "models": "layers of real networks", "small": "small volumes"}
 STYLE = (
     "<style>text{font:12px system-ui,sans-serif;fill:#24292f}.head{font-weight:600}.muted{fill:#59636e}"
     ".grid{stroke:#d1d9e0;stroke-width:1}.one{stroke:#0072b2;stroke-width:2}.loss{fill:#d55e00;opacity:.08}"

@@ -17,8 +17,8 @@ from ..run.gpu_compile import Facts, Launch, compile_launch, launches
 from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
 from ..spec.work import count
+from ..units import amount, duration
 from .gpu_jobs import ARITHMETIC, Job
-from .units import amount, duration
 
 TENSOR_CORES = {80: "mma", 90: "wgmma", 100: "tcgen05"}
 LEAST_POSITIONS = {80: 16, 90: 64, 100: 64}  # of a tile that the newer instructions take; mma takes smaller ones

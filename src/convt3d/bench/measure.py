@@ -56,11 +56,12 @@ def measure_case(
         try:
             begun = time.perf_counter()
             prepared = contender.prepare(case, arrays)
-            result = prepared.run()
+            with prepared.around():
+                result = prepared.run()
             first = time.perf_counter() - begun
             found[name] = judge(name, case, sample, prepared.stored(result)) | {"first_seconds": first}
         except UnsupportedError as reason:
-            found[name] = {"status": "unsupported", "note": str(reason)}
+            found[name] = {"status": reason.status, "note": str(reason)}
         except Exception as error:  # a peer may fail in any way: that is a finding, and the others go on
             found[name] = {"status": "failed", "note": f"{type(error).__name__}: {str(error).strip()[:200]}"}
         else:
@@ -68,7 +69,7 @@ def measure_case(
                 ready[name] = prepared
     pace = QUICK if quick else FULL
     estimates = _warm_calls(ready, found, give_up, pace.pause)
-    racing = {name: one.run for name, one in ready.items() if name in estimates}
+    racing = {name: one for name, one in ready.items() if name in estimates}
 
     def next_round(turn: int, rounds: int, one: float) -> None:
         again = "" if turn < rounds else " again, others were busy"
@@ -108,9 +109,10 @@ def _warm_calls(
             _slow(found[name], found[name]["first_seconds"], "one call, the first, with its preparation")
             continue
         time.sleep(pause)
-        begun = time.perf_counter()
-        one.run()
-        took = time.perf_counter() - begun
+        with one.around():
+            begun = time.perf_counter()
+            one.run()
+            took = time.perf_counter() - begun
         ours = estimates.get("convt3d", took)
         if took > give_up or took > max(SLOW * ours, give_up * SLOW_SHARE):
             _slow(found[name], took, "one call only")

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from ..plan.cores import available_cores
 from .calm import Watch
+from .contenders.base import Ready
 
 LEAST_SAMPLE = 2e-3  # seconds: shorter calls are repeated, and their mean counts
 MOST_REPEATS = 200
@@ -54,7 +54,7 @@ class Played:
 
 
 def play(
-    contenders: Mapping[str, Callable[[], Any]],
+    contenders: Mapping[str, Ready],
     limits: Mapping[str, Callable[[], float]],
     estimates: Mapping[str, float],
     pace: Pace,
@@ -95,14 +95,15 @@ def _repeats(estimate: float) -> int:
     return max(1, min(MOST_REPEATS, math.ceil(LEAST_SAMPLE / max(estimate, 1e-9))))
 
 
-def _sample(run: Callable[[], Any], repeats: int, warm: bool) -> float:
+def _sample(ready: Ready, repeats: int, warm: bool) -> float:
     """Mean seconds of `repeats` calls; a warm-up wakes the threads and brings the data back into the caches."""
-    for _ in range(repeats if warm else 0):
-        run()
-    begun = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - begun) / repeats
+    with ready.around():
+        for _ in range(repeats if warm else 0):
+            ready.run()
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            ready.run()
+        return (time.perf_counter() - begun) / repeats
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..units import duration, ratio
 from .figures import (
     DIRECT,
     OWN,
@@ -18,10 +19,9 @@ from .figures import (
 )
 from .rounds import middle
 from .svg import shown
-from .table import rate_text, ratio_cell, share_text
-from .units import duration, ratio
+from .table import rate_text, share_text
 
-HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of roofline", "fastest peer", "PyTorch")
+HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "fastest peer", "PyTorch", "PyTorch, memory kept")
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -44,11 +44,17 @@ def _line(cells: Sequence[str]) -> str:
 def _case(row: Mapping[str, Any]) -> str:
     figures = row_figures(row)
     own, peer = figures[OWN], fastest_peer(figures)
-    nearest = f"{shown(peer.name)}, {ratio_cell(peer)}x our time" if peer else "-"
-    torch = figures.get("torch")
+    nearest = f"{shown(peer.name)}, {_times(peer)} our time" if peer else "-"
+    torch = [_times(figures.get(name)) for name in ("torch", "torch-kept")]
     time = duration(own.seconds.value) if own.seconds else "-"
-    shares = (rate_text(own.needed_gflops), share_text(own.of_gemm), share_text(own.of_roofline))
-    return _line([row["name"], time, *shares, nearest, f"{ratio_cell(torch)}x" if torch and torch.ratio else "-"])
+    return _line([row["name"], time, rate_text(own.needed_gflops), share_text(own.of_gemm), nearest, *torch])
+
+
+def _times(peer: Figures | None) -> str:
+    """41x*: the star of what ran once stands behind."""
+    if peer is None or peer.ratio is None:
+        return "-"
+    return f"{ratio(peer.ratio.value)}x{'*' if peer.status == 'slow' else ''}"
 
 
 def _peers(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
+from .contenders.kept import SUFFIX
+
 # Colours that people with any colour vision tell apart (Okabe and Ito), each with a shape of its own.
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "convt3d": ("#0072b2", "circle"),
@@ -20,6 +22,11 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 _OTHERS = ("#4b0092", "#994f00", "#1aff1a", "#40b0a6")
 
 SHORT = {"torch-channels-last": "torch ch.last", "torch-compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
+SHORT |= {
+    "torch-kept": "PyTorch kept",
+    "torch-channels-last-kept": "ch.last kept",
+    "torch-compile-kept": "compile kept",
+}
 SHORT |= {"openvino": "OpenVINO", "jax": "JAX", "torch": "PyTorch"}
 
 # Half-size 4, around the origin.
@@ -34,8 +41,14 @@ _SHAPES = {
 }
 
 
+def _look(name: str) -> tuple[str, str]:
+    """Colour and shape; a peer whose memory is kept looks like itself, but hollow."""
+    plain = name.removesuffix(SUFFIX)
+    return _LOOKS.get(plain) or (_OTHERS[sum(map(ord, plain)) % len(_OTHERS)], "circle")
+
+
 def colour(name: str) -> str:
-    return _LOOKS[name][0] if name in _LOOKS else _OTHERS[sum(map(ord, name)) % len(_OTHERS)]
+    return _look(name)[0]
 
 
 def shown(name: str) -> str:
@@ -44,9 +57,11 @@ def shown(name: str) -> str:
 
 
 def mark(name: str, x: float, y: float, title: str = "") -> str:
-    shape = _SHAPES[_LOOKS[name][1] if name in _LOOKS else "circle"]
+    paint, shape = _look(name)
     told = f"<title>{escape(title)}</title>" if title else ""
-    return f'<g class="mark" transform="translate({x:.1f} {y:.1f})" fill="{colour(name)}">{told}{shape}</g>'
+    hollow = f'fill="none" style="stroke:{paint};stroke-width:1.6"'
+    look = hollow if name.endswith(SUFFIX) else f'fill="{paint}"'
+    return f'<g class="mark" transform="translate({x:.1f} {y:.1f})" {look}>{told}{_SHAPES[shape]}</g>'
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..units import amount, duration, ratio
 from .figures import OWN, Figure, Figures, row_figures
-from .units import amount, duration, ratio
 
 HEADERS = (
     "case",
@@ -20,10 +20,6 @@ HEADERS = (
     "first call, empty / warm cache",
     "error, roundings",
 )
-
-
-def number_columns(peers: Sequence[str]) -> set[int]:
-    return set(range(1, len(HEADERS) + len(peers)))
 
 
 def peer_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:

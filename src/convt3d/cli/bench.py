@@ -10,23 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.compare import Change, compare_rows
-from ..bench.contenders import MODULES, find_contender
+from ..bench.contenders import BRINGS_THEM, MODULES, find_contender
 from ..bench.figure import draw_figure
-from ..bench.figures import OWN
+from ..bench.figures import OWN, fastest_peer, row_figures
 from ..bench.measure import measure_case
 from ..bench.page import draw_page
 from ..bench.record import Row, append_row, calmed, provenance, read_latest, read_rows
 from ..bench.suites import choose_cases
 from ..bench.summary import summary
-from ..bench.table import HEADERS, number_columns, peer_names, table_row
+from ..bench.svg import shown
+from ..bench.table import HEADERS, peer_names, ratio_cell, table_row
 from ..errors import ArgumentError, ArgumentTypeError, described
 from ..spec.dtypes import DTYPES
+from ..units import counted, duration
 from .judge_bench import bench_file
-from .report import CHECK_FAILED, OK, complain, emit, emit_json
-from .terminal import Progress, Screen, duration
+from .report import CHECK_FAILED, OK, complain, emit, emit_json, tell
+from .terminal import Progress, Screen
 
 RESULTS, PAGE = "bench.jsonl", "bench.html"
-NOT_QUICK = ("torch-compile", "jax")  # one compiles for seconds, the other runs for seconds
+# What a narrow terminal does without, first of all.
+SPARE = ("error, roundings", "first call, empty / warm cache", "nominal", "extra memory", "± spread", "of roofline")
+NOT_QUICK = ("torch-compile", "torch-compile-kept", "jax")  # they compile, or run, for seconds
+CASE_SECONDS = 60.0  # a case with all peers, about
 QUICK_SECONDS = 42.0  # --quick begins no further case after this
 
 
@@ -53,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     path, begun = Path(args.output or RESULTS), time.monotonic()
     rows: list[Row] = []
     with Progress(sys.stderr) as progress:
+        about = "under a minute" if args.quick else f"about {duration(len(cases) * CASE_SECONDS)}"
+        progress.say(f"{counted(len(cases), 'case')}, {about}; rows are appended to {path}")
         progress.begin("importing the peers")
         contenders = {name: find_contender(name) for name in names}
         origin = provenance()
@@ -60,8 +67,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             for number, case in enumerate(cases):
                 if args.quick and rows and time.monotonic() - begun > QUICK_SECONDS:
-                    complain(f"no time left for {', '.join(case.name for case in cases[number:])}")
+                    tell(
+                        f"stopped after {duration(time.monotonic() - begun)}, on a busy machine or a slow one; left "
+                        f"out: {'; '.join(case.name for case in cases[number:])}"
+                    )
                     break
+                progress.say(f"case {number + 1} of {len(cases)}: {case.name}")
                 share = _Share(progress, number, len(cases))
                 found = measure_case(case, contenders, args.quick, earlier=[*earlier, *rows], before=share.begin)
                 rows.append({**origin, **found})
@@ -95,11 +106,29 @@ def _show(args: argparse.Namespace, rows: Sequence[Row], path: Path) -> None:
     if args.json:
         emit_json(rows)
     elif rows:
-        screen = Screen(sys.stdout)
-        peers = peer_names(rows)
-        cells = [table_row(calmed(row), peers) for row in rows]
-        table = screen.table([*HEADERS, *peers], cells, number_columns(peers))
-        emit(f"{table}\npeers: their time over ours, above 1 is slower than convt3d\nappended to {path}")
+        emit(f"{_table(Screen(sys.stdout), [calmed(row) for row in rows])}\nappended to {path}")
+
+
+def _table(screen: Screen, rows: Sequence[Row]) -> str:
+    """A line for each case; where there is no room for the ratios to all peers, the fastest one's is left."""
+    absent = [name for name in peer_names(rows) if all(_status(row, name) == "not installed" for row in rows)]
+    peers = [name for name in peer_names(rows) if name not in absent]
+    headers = [*HEADERS, "fastest peer", *peers]
+    cells = []
+    for row in rows:
+        (*own,), nearest = table_row(row, ()), fastest_peer(row_figures(row))
+        told = f"{ratio_cell(nearest)} {shown(nearest.name)}" if nearest else "-"
+        cells.append([*own, told, *table_row(row, peers)[len(own) :]])
+    first = len(HEADERS) + 1
+    spare = [*range(first, len(headers)), *(HEADERS.index(name) for name in SPARE)]
+    lines = [screen.table(headers, cells, set(range(1, len(headers))), spare)]
+    lines += ["peers: their time over ours, above 1 is slower than convt3d"]
+    lines += [f"not installed: {', '.join(absent)}; {BRINGS_THEM}"] if absent else []
+    return "\n".join(lines)
+
+
+def _status(row: Row, name: str) -> str:
+    return str(row["contenders"].get(name, {}).get("status", "not installed"))
 
 
 # --- results that exist -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..front.solutions import problems
-from ..spec.problems import Problem
+from ..spec.problems import Problem, short_name
 from .choose import compact
 from .report import OK, emit, emit_json
 from .terminal import Screen
@@ -19,8 +19,9 @@ def list_problems(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(documents)
         return OK
-    rows = [[d["slug"], d["title"], d["difficulty"], ", ".join(d["tags"]), str(d["arity"])] for d in documents]
-    emit(Screen(sys.stdout).table(["slug", "title", "difficulty", "tags", "arity"], rows, right={4}))
+    rows = [[short_name(d["slug"]), d["computes"], str(d["arity"]), d["slug"]] for d in documents]
+    table = Screen(sys.stdout).table(["name", "computes", "arguments", "slug"], rows, right={2}, spare=[3])
+    emit(f"{table}\n`convt3d show NAME` prints a problem, `convt3d run NAME` runs it.")
     return OK
 
 
@@ -72,6 +73,7 @@ def _summary(problem: Problem) -> dict[str, Any]:
         "difficulty": problem.difficulty,
         "tags": problem.tags,
         "arity": len(problem.parameters),
+        "computes": ", ".join(stage.name for stage in problem.pipeline(problem.benchmark).stages),
     }
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from ..front.solutions import problems
 from ..plan.machine import machine
 from ..spec.dtypes import float32
-from ..spec.problems import Problem
+from ..spec.problems import Problem, short_name
+from ..units import amount, counted, duration
 from .measure import Outcome, measure, physical_memory, prepare, random_arrays, wanted_memory
 from .report import CHECK_FAILED, OK, emit, emit_json
-from .terminal import Progress, Screen, amount, duration
+from .terminal import Progress, Screen
 
 SECONDS = 8.0  # for the larger run of one operator
 SEED = 0
@@ -23,11 +24,12 @@ def demo(args: argparse.Namespace) -> int:
     with Progress(sys.stderr) as progress:
         for number, problem in enumerate(problems.values()):
             done, share = number / len(problems), 1 / len(problems)
-            progress.begin(f"{problem.slug}: one sample", done, done + share / 2, SECONDS / 2)
+            name = short_name(problem.slug)
+            progress.begin(f"{name}: one sample", done, done + share / 2, SECONDS / 2)
             outcome = _run(problem, 1)
             batch = 1 if args.quick else _affordable(problem, outcome.best)
             if batch > 1:
-                progress.begin(f"{problem.slug}: {batch} samples", done + share / 2, done + share, batch * outcome.best)
+                progress.begin(f"{name}: {batch} samples", done + share / 2, done + share, batch * outcome.best)
                 outcome = _run(problem, batch)
             outcomes[problem.slug] = outcome
     facts = machine().describe()
@@ -58,10 +60,10 @@ def _batch(outcome: Outcome) -> int:
 
 
 def _text(screen: Screen, facts: dict[str, Any], outcomes: dict[str, Outcome]) -> str:
-    title = f"{facts['cpu']}, {facts['isa']}, {facts['threads']} threads, {float32.name}, benchmark volumes"
+    title = f"{facts['cpu']}, {facts['isa']}, {counted(facts['threads'], 'thread')}, {float32.name}, benchmark volumes"
     rows = [
         [
-            slug,
+            short_name(slug),
             f"{_batch(outcome)} of {problems[slug].benchmark['batch_size']}",
             duration(outcome.best),
             f"{outcome.needed_rate:.1f}",
@@ -75,4 +77,4 @@ def _text(screen: Screen, facts: dict[str, Any], outcomes: dict[str, Outcome]) -
         for slug, outcome in outcomes.items()
     ]
     headers = ["operator", "batch", "time", "GFLOP/s", "extra memory", "voxels", "worst error", "check"]
-    return f"{screen.paint(title, 'bold')}\n{screen.table(headers, rows, right={1, 2, 3, 4, 5})}"
+    return f"{screen.paint(title, 'bold')}\n{screen.table(headers, rows, right={1, 2, 3, 4, 5}, spare=[5, 4, 6])}"

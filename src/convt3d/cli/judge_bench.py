@@ -10,10 +10,11 @@ from ..judge.check import check
 from ..judge.languages import problem_of
 from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
+from ..units import duration
 from .choose import compact, named_values, settings
 from .judge_check import ended_by_signal, options_of
 from .report import CHECK_FAILED, OK, emit, emit_json
-from .terminal import Progress, Screen, duration
+from .terminal import Progress, Screen
 
 
 def bench_file(args: argparse.Namespace) -> int:

@@ -25,9 +25,10 @@ from ..judge.sandbox import Limits
 from ..spec.dtypes import DTYPES
 from ..spec.problem_file import Case
 from ..spec.problems import Problem
+from ..units import duration
 from .choose import compact
 from .report import CHECK_FAILED, OK, emit, emit_json
-from .terminal import Progress, Screen, duration
+from .terminal import Progress, Screen
 
 SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
 

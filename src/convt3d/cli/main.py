@@ -19,6 +19,7 @@ from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
 from .bench import bench
+from .completion import SHELLS, completion
 from .demo import demo
 from .explain import DUMPS, explain_plan
 from .info import info
@@ -103,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
     demonstration.add_argument("--quick", action="store_true", help="one sample of each")
     _add_bench(commands)
+    text = "a script for your shell that completes commands, options and problems"
+    completing = commands.add_parser("completion", help=text, description=text[0].upper() + text[1:] + ".")
+    completing.add_argument("shell", choices=SHELLS, help="which shell")
+    completing.set_defaults(command=lambda args: completion(args, parser))
     return parser
 
 
@@ -146,7 +151,9 @@ def _add(
 
 
 def _add_slug(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="name of the problem, as `convt3d list` prints it")
+    parser.add_argument(
+        "slug", metavar="SLUG", help="name of a problem; `convt3d list` has them"
+    )
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,12 @@ def silence(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def tell(message: str) -> None:
+    """One line on stderr that is no error."""
+    with suppress(BrokenPipeError):
+        print(f"convt3d: {message}", file=sys.stderr)
+
+
 def complain(message: object) -> None:
     """One line on stderr."""
     with suppress(BrokenPipeError):

@@ -11,11 +11,12 @@ import numpy as np
 from ..front.solutions import problems
 from ..plan.choice import Options
 from ..spec.dtypes import DTYPES
+from ..units import amount, counted, duration, operations
 from .choose import compact, named_values, settings
 from .files import check_writable, derived_values, read_arrays, stored, write_array
 from .measure import Outcome, measure, prepare, random_arrays
 from .report import CHECK_FAILED, OK, emit, emit_json
-from .terminal import Progress, Screen, amount, duration
+from .terminal import Progress, Screen
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,10 +71,10 @@ def _text(screen: Screen, document: dict[str, Any], outcome: Outcome) -> str:
         ["result", " x ".join(map(str, plan.trace.output))],
         ["kernels", f"ready in {duration(outcome.kernel_seconds)}"],
         ["time", f"{duration(outcome.best)}" + (f" (best of {len(outcome.seconds)})" if outcome.seconds[1:] else "")],
-        ["needed", f"{plan.work.needed / 1e9:.4g} GFLOP, {outcome.needed_rate:.4g} GFLOP/s"],
-        ["nominal", f"{plan.work.nominal / 1e9:.4g} GFLOP, {outcome.nominal_rate:.4g} GFLOP/s"],
+        ["needed", _work(plan.work.needed, outcome.best)],
+        ["nominal", _work(plan.work.nominal, outcome.best)],
         ["extra memory", "unknown" if outcome.extra_bytes is None else amount(outcome.extra_bytes)],
-        ["checked", f"{check.voxels} voxels against the meaning"],
+        ["checked", f"{counted(check.voxels, 'voxel')} against the meaning"],
         ["worst error", f"{check.worst:.3g} (tolerance {check.tolerance:.3g})"],
         ["check", screen.verdict(check.passed)],
     ]
@@ -81,3 +82,7 @@ def _text(screen: Screen, document: dict[str, Any], outcome: Outcome) -> str:
         note = " (bfloat16 stored as float32, which loses nothing)" if plan.dtype.name == "bfloat16" else ""
         rows.append(["saved", f"{saved['path']}{note}"])
     return screen.table(["", document["slug"]], rows)
+
+
+def _work(flop: int, seconds: float) -> str:
+    return f"{operations(flop)}, {operations(flop / seconds, 'FLOP/s')}"

@@ -14,12 +14,10 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from ..bench.units import amount as amount
-from ..bench.units import duration as duration
-
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32"}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _NARROWEST = 12
+_WIDEST = 30  # of a column that may wrap before others are left out
 
 DRAW_AFTER = 1.0  # seconds of work before a bar appears
 REDRAW_EVERY = 0.1
@@ -43,15 +41,35 @@ class Screen:
     def verdict(self, passed: bool) -> str:
         return self.paint("passed", "green") if passed else self.paint("FAILED", "bold", "red")
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-        """Columns in `right` are set to the right. Cells wrap where the terminal is too narrow for them."""
-        columns = [list(column) for column in zip(headers, *rows, strict=True)]
-        widths = [max(map(_visible, column)) for column in columns]
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        right: Collection[int] = (),
+        spare: Sequence[int] = (),
+    ) -> str:
+        """Columns in `right` are set to the right. Where the terminal is too narrow, columns in `spare` are left out,
+        the first of them first, and the cells of the others wrap."""
+        widths = [max(map(_visible, column)) for column in zip(headers, *rows, strict=True)]
+        shown = list(range(len(headers)))
+        for column in spare:
+            if self.width is None or sum(min(widths[at], _WIDEST) for at in shown) <= self._room(len(shown)):
+                break
+            shown.remove(column)
+        kept = [widths[at] for at in shown]
         if self.width is not None:
-            _squeeze(widths, self.width - (3 * len(widths) + 1 if self.boxes else 2 * len(widths)))
+            _squeeze(kept, self._room(len(shown)))
         head = [self.paint(header, "bold") for header in headers]
-        lines = [_fold(row, widths, right) for row in (head, *rows)]
-        return _boxed(lines, widths) if self.boxes else _plain(lines)
+        flush = {place for place, at in enumerate(shown) if at in right}
+        lines = [_fold([row[at] for at in shown], kept, flush) for row in (head, *rows)]
+        text = _boxed(lines, kept) if self.boxes else _plain(lines)
+        absent = [header for at, header in enumerate(headers) if at not in shown]
+        told = f"A wider terminal, a pipe or --json shows more: {', '.join(absent)}."
+        return f"{text}\n{textwrap.fill(told, self.width or 80)}" if absent else text
+
+    def _room(self, columns: int) -> int:
+        """Characters for the cells of so many columns."""
+        return (self.width or 0) - (3 * columns + 1 if self.boxes else 2 * columns)
 
 
 def _is_terminal(stream: IO[str]) -> bool:
@@ -137,6 +155,11 @@ class Progress:
         """The work goes from the share `done` to `until` in about `seconds`, if that is known."""
         self._part_begun = time.monotonic()
         self._part = (text, done, until, seconds)
+
+    def say(self, text: str) -> None:
+        """A line where no bar is drawn, so that a log shows what is being done."""
+        if self._thread is None:
+            print(text, file=self._stream, flush=True)
 
     def __enter__(self) -> Progress:
         if self._thread:

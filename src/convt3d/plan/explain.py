@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..units import amount, counted, duration, operations
 from .cores import get_num_threads
 from .describe import Account, by, describe, register_tile
 from .plan import PassPlan, Plan
@@ -16,7 +17,9 @@ from .tiles import Slab
 def explain(plan: Plan, rates: Rates | None = None) -> str:
     """All a kernel engineer asks; `rates` are assumed where none are given."""
     rates = rates or assumed_rates(plan)
-    lines = [f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {get_num_threads()} threads"]
+    lines = [
+        f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {counted(get_num_threads(), 'thread')}"
+    ]
     lines += _stages("asked", plan)
     lines += [f"  rewrite {name}{detail}" for name, detail in rewrites(plan)]
     if plan.rewritten.steps:
@@ -75,12 +78,12 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
     arithmetic, memory = load.seconds(rates)
     rows += [
-        ("scratch", f"{_amount(tiling.scratch)} for a thread, whose L2 cache has {_amount(plan.machine.l2)}"),
-        ("moves", f"{_amount(load.read)} read, {_amount(load.written)} written"),
+        ("scratch", f"{amount(tiling.scratch)} for a thread, whose L2 cache has {amount(plan.machine.l2)}"),
+        ("moves", f"{amount(load.read)} read, {amount(load.written)} written"),
         (
             "roofline",
             f"{load.intensity:.1f} FLOP per byte: {load.binds(rates)} binds "
-            f"(arithmetic {_duration(arithmetic)}, memory {_duration(memory)})",
+            f"(arithmetic {duration(arithmetic)}, memory {duration(memory)})",
         ),
     ]
     head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
@@ -103,7 +106,7 @@ def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
     lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")
     lines.append(f"expected {rate / 1e9:.0f} GFLOP/s of direct summation, at {rates.flops / 1e9:.0f} that are made")
     chunk = f"{blocking.positions} positions at once, {blocking.blocks} blocks of output channels"
-    lines.append(f"{chunk}, {_amount(one.tiling.scratch - one.tiling.passing)} of transformed inputs and products")
+    lines.append(f"{chunk}, {amount(one.tiling.scratch - one.tiling.passing)} of transformed inputs and products")
     return lines
 
 
@@ -133,30 +136,21 @@ def _totals(plan: Plan, rates: Rates) -> list[str]:
     once, passes = sum(each.values()), loads(plan)
     moved = sum(load.bytes for load in passes)
     least = sum(max(load.seconds(rates)) for load in passes)
-    parts = " + ".join(map(_amount, named.values()))
+    parts = " + ".join(map(amount, named.values()))
     return [
-        f"needed  {plan.work.needed / 1e9:.3f} GFLOP",
-        f"nominal {plan.work.nominal / 1e9:.3f} GFLOP",
-        f"{' + '.join(named)} {_amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
-        f"moved by all passes {_amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
-        f"intermediate values {_amount(plan.intermediate)} beside the output, "
-        f"statistics of tiles {_amount(tile_statistics(plan))}",
-        f"packed weights {_amount(packed_weights(plan))}",
-        f"scratch {_amount(plan.scratch)} for a thread, {_amount(scratch_of_all(plan))} for all",
+        f"needed  {operations(plan.work.needed)}",
+        f"nominal {operations(plan.work.nominal)}",
+        f"{' + '.join(named)} {amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
+        f"moved by all passes {amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
+        f"intermediate values {amount(plan.intermediate)} beside the output, "
+        f"statistics of tiles {amount(tile_statistics(plan))}",
+        f"packed weights {amount(packed_weights(plan))}",
+        f"scratch {amount(plan.scratch)} for a thread, {amount(scratch_of_all(plan))} for all",
         f"rates {rates.source}: {rates.flops / 1e9:.0f} GFLOP/s and {rates.bytes / 1e9:.1f} GB/s, "
         f"balanced at {rates.balance:.1f} FLOP per byte",
-        f"at these rates at least {_duration(least)}",
+        f"at these rates at least {duration(least)}",
     ]
 
 
 def _intensity(plan: Plan, size: int) -> str:
     return f"{plan.work.needed / size:.1f}"
-
-
-def _amount(size: int) -> str:
-    return f"{size} B" if size < 10_000 else f"{size / 1e6:.2f} MB"
-
-
-def _duration(seconds: float) -> str:
-    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s), (1e-9, "ns"))
-    return f"{seconds / scale:.3g} {unit}"

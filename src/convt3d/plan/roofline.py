@@ -61,11 +61,10 @@ class Load:
 def assumed_rates(plan: Plan) -> Rates:
     """Rates of a usual core, for the element type, instruction set and number of threads at hand."""
     threads = get_num_threads()
+    each = f"each of {threads} threads" if threads > 1 else "one thread"
     lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // number_bytes(plan)
     per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
-    source = (
-        f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for each of {threads} threads"
-    )
+    source = f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for {each}"
     return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
 
 

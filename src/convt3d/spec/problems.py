@@ -182,6 +182,13 @@ _MEANINGS: dict[str, Callable[[Values], Pipeline]] = {
 }
 
 
+def short_name(slug: str) -> str:
+    """What tells one problem from another: all of them are transposed convolutions."""
+    return slug.removeprefix("conv-transpose3d-").removeprefix("conv-transpose-3d-")
+
+
+_SLUGS = {short_name(slug): slug for slug in _MEANINGS}
+
 # --- the table of them ------------------------------------------------------------------------------------------------
 
 AnyProblem = TypeVar("AnyProblem", bound=Problem)
@@ -195,10 +202,12 @@ class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
         self._read: dict[str, AnyProblem] = {}
 
     def __getitem__(self, slug: str) -> AnyProblem:
+        """By its slug, or the short name of it."""
+        slug = _SLUGS.get(slug, slug) if isinstance(slug, str) else slug
         if not isinstance(slug, str) or slug not in _MEANINGS:
-            near = difflib.get_close_matches(str(slug), _MEANINGS, n=1, cutoff=0.3)
+            near = difflib.get_close_matches(str(slug), [*_SLUGS, *_MEANINGS], n=1, cutoff=0.3)
             remedy = f"The nearest is {near[0]!r}" if near else "Use one of them"
-            raise UnknownProblemError("problems", "slug", slug, f"must be one of {', '.join(_MEANINGS)}", remedy)
+            raise UnknownProblemError("problems", "slug", slug, f"must be one of {', '.join(_SLUGS)}", remedy)
         if slug not in self._read:
             path = resources.files(__package__) / "problem_data" / f"{slug}.md"
             file = load(path.read_text(encoding="utf-8"), str(path), complete=True)

@@ -14,10 +14,14 @@ MODULES = {
     "torch": "eager",
     "torch-channels-last": "eager",
     "torch-compile": "compiled",
+    "torch-kept": "kept",
+    "torch-channels-last-kept": "kept",
+    "torch-compile-kept": "kept",
     "onnxruntime": "onnx_runtime",
     "openvino": "open_vino",
     "jax": "xla",
 }
+BRINGS_THEM = "pip install '.[bench]' in a checkout brings what is missing"
 PACKAGES = ("convt3d", "numpy", "llvmlite", "torch", "onnx", "onnxruntime", "openvino", "jax", "jaxlib")
 
 
@@ -28,5 +32,5 @@ def find_contender(name: str) -> Contender:
     try:
         made: Contender = import_module(f".{MODULES[name]}", __package__).contender(name)
     except ModuleNotFoundError as missing:
-        return Absent(f"{missing.name} is not installed")
+        return Absent(f"{missing.name} is not installed; {BRINGS_THEM}")
     return made

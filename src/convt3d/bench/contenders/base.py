@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,15 +13,24 @@ from ..cases import Arrays, Case, Storage
 class UnsupportedError(Exception):
     """This contender cannot run the case; the message says why."""
 
+    status = "unsupported"
+
+
+class NotInstalledError(UnsupportedError):
+    """Its library is not there."""
+
+    status = "not installed"
+
 
 @dataclass(frozen=True)
 class Ready:
     """A prepared case. `run` computes once and returns when the result is there; `stored` turns what it returned
-    into an array in storage form, (B, C, D, H, W)."""
+    into an array in storage form, (B, C, D, H, W); `around` holds what must be so while it runs, untimed."""
 
     run: Callable[[], Any]
     stored: Callable[[Any], Storage]
     allocates: bool = False  # whether every call makes a new result
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Contender(Protocol):
@@ -35,4 +45,4 @@ class Absent:
     why: str
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
-        raise UnsupportedError(self.why)
+        raise NotInstalledError(self.why)
