@@ -10,7 +10,7 @@ import pytest
 
 from convt3d.cli import terminal
 from convt3d.cli.terminal import Progress, Screen, to_json
-from convt3d.units import amount, counted, duration, operations
+from convt3d.units import amount, duration
 
 
 class Terminal(io.StringIO):

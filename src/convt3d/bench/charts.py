@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..units import duration, ratio
 from .figures import OWN, Figures, disturbed, row_figures
@@ -81,23 +81,41 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [*_grid(across, up, "FLOP per byte moved at least", "needed GFLOP/s")]
     knee = gemm / copy
     start = max(across.low, up.low / copy)
-    flat, slope = up(gemm), (start * knee) ** 0.5
+    flat, fast = up(gemm), up(registers)
     parts += [
         path([(across(start), up(start * copy)), (across(knee), flat), (across(across.high), flat)], "roof"),
-        line(across(knee), up(registers), across(across.high), up(registers), "roof2"),
+        line(across(knee), fast, across(across.high), fast, "roof2"),
     ]
-    if across(knee) - PLOT_LEFT > 130:  # names stand left of the knee, or where there is no room, along the lines
-        names = [(across(knee) - 6, flat - 3, "end"), (across(knee) - 6, min(up(registers) + 4, flat - 16), "end")]
-    else:
-        names = [(across(knee) + 8, flat + 13, "start"), (across(knee) + 8, up(registers) - 5, "start")]
-    names.append((across(slope) + 6, up(slope * copy) + 12, "start"))
-    words = (f"sgemm {gemm:.0f} GFLOP/s", f"registers {registers:.0f}", f"copy {copy:.0f} GB/s")
-    parts += [text(x, y, told, "muted small", anchor) for (x, y, anchor), told in zip(names, words, strict=True)]
-    taken = [_box(x, y, told, anchor) for (x, y, anchor), told in zip(names, words, strict=True)]
     places = [(across(x), up(y)) for x, y, _ in points]
     for (x, y), (_, rate, row) in zip(places, points, strict=True):
         parts.append(mark(OWN, x, y, f"{label(row)}: {rate:.3g} GFLOP/s"))
-    parts += _labels(places, points, taken)
+    # Names of the limits: beside the knee, at the right end, or anywhere along their lines.
+    along = _between(across.low, across.high, 8)
+    slope = [at for at in along if start < at < knee]
+    limits = {
+        f"registers {registers:.0f}": [
+            *((across(knee) - 6, fast + lift, "end") for lift in (4, -6)),
+            *((across(at), fast - 5, "middle") for at in reversed(along)),
+        ],
+        f"sgemm {gemm:.0f} GFLOP/s": [
+            (across(knee) - 6, flat - 5, "end"),
+            *((across(at), flat + 13, "middle") for at in reversed(along) if at > knee),
+        ],
+        f"copy {copy:.0f} GB/s": [(across(at) + 8, up(at * copy) + 12, "start") for at in slope]
+        + [(across(at) - 8, up(at * copy) - 4, "end") for at in slope],
+    }
+    roof = [(at, min(at * copy, gemm)) for at in _between(start, across.high)]
+    roof += [(at, registers) for at in _between(knee, across.high)]
+    lines = [_around(across(at), up(rate), 1.5) for at, rate in roof]
+    marks = [_around(x, y) for x, y in places]
+    taken: list[Box] = []
+    for told, candidates in limits.items():
+        found = _free_place(told, candidates, [*taken, *marks, *lines])
+        if found:
+            x, y, anchor = found
+            taken.append(_box(x, y, told, anchor))
+            parts.append(text(x, y, told, "muted small", anchor))
+    parts += _labels(places, points, [*taken, *lines])
     return svg(WIDTH, 300, "Roofline: needed GFLOP/s over FLOP per byte", parts)
 
 
@@ -115,36 +133,56 @@ def _grid(across: LogScale, up: LogScale, x_name: str, y_name: str) -> list[str]
     return parts
 
 
+Box: TypeAlias = tuple[float, float, float, float]
+Place: TypeAlias = tuple[float, float, str]  # of a text: x, baseline, anchor
+
+
+def _free_place(words: str, candidates: Sequence[Place], others: Sequence[Box]) -> Place | None:
+    """The first of these that lies inside the plot and touches nothing else."""
+    for place in candidates:
+        left, top, right, bottom = box = _box(place[0], place[1], words, place[2])
+        inside = left > PLOT_LEFT and right < PLOT_RIGHT and top > 0 and bottom < PLOT_BOTTOM
+        if inside and not any(_overlap(box, other) for other in others):
+            return place
+    return None
+
+
+def _around(x: float, y: float, half: float = 5) -> Box:
+    return x - half, y - half, x + half, y + half
+
+
+def _between(low: float, high: float, steps: int = 100) -> list[float]:
+    """Points of a logarithmic axis, close enough to each other that no name fits between them."""
+    return [low * (high / low) ** (step / steps) for step in range(steps + 1)]
+
+
 def _labels(
     places: Sequence[tuple[float, float]],
     points: Sequence[tuple[float, float, Any]],
-    named: Sequence[tuple[float, ...]],
+    named: Sequence[Box],
 ) -> list[str]:
     """Names beside the points where there is room, the lowest points first; the table has all of them."""
-    marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    marks = [_around(x, y) for x, y in places]
     taken, parts = list(named), []
     for at in sorted(range(len(points)), key=lambda at: points[at][1]):
         (x, y), row = places[at], points[at][2]
         words = f"{row['series']} {row['at']}" if row["series"] else str(row["name"]).split(", ")[0]
-        for left, base, anchor in ((x + 8, y + 4, "start"), (x - 8, y + 4, "end"), (x, y + 17, "middle")):
-            box = _box(left, base, words, anchor)
-            inside = box[0] > PLOT_LEFT and box[2] < PLOT_RIGHT and box[1] > PLOT_TOP and box[3] < PLOT_BOTTOM
-            others = [*taken, *marks[:at], *marks[at + 1 :]]
-            if inside and not any(_overlap(box, other) for other in others):
-                taken.append(box)
-                parts.append(text(left, base, words, "small", anchor))
-                break
+        candidates = ((x + 8, y + 4, "start"), (x - 8, y + 4, "end"), (x, y + 17, "middle"))
+        found = _free_place(words, candidates, [*taken, *marks[:at], *marks[at + 1 :]])
+        if found:
+            taken.append(_box(found[0], found[1], words, found[2]))
+            parts.append(text(found[0], found[1], words, "small", found[2]))
     return parts
 
 
-def _box(x: float, y: float, words: str, anchor: str) -> tuple[float, float, float, float]:
+def _box(x: float, y: float, words: str, anchor: str) -> Box:
     """About the place a small text takes."""
     wide = 6.2 * len(words)
     left = x - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
     return left, y - 10, left + wide, y + 3
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

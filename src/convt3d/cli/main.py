@@ -151,9 +151,7 @@ def _add(
 
 
 def _add_slug(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "slug", metavar="SLUG", help="name of a problem; `convt3d list` has them"
-    )
+    parser.add_argument("slug", metavar="SLUG", help="name of a problem; `convt3d list` has them")
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
