@@ -99,6 +99,7 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> str:
         ],
         f"sgemm {gemm:.0f} GFLOP/s": [
             (across(knee) - 6, flat - 5, "end"),
+            (across(knee) - 34, flat + 14, "end"),
             *((across(at), flat + 13, "middle") for at in reversed(along) if at > knee),
         ],
         f"copy {copy:.0f} GB/s": [(across(at) + 8, up(at * copy) + 12, "start") for at in slope]

@@ -8,11 +8,12 @@ from typing import Any
 
 from ..units import ratio
 from .figures import OWN, disturbed, row_figures
+from .suites import SUITES
 from .svg import LogScale, line, mark, number, shown, svg, text
 from .table import label, peer_names
 
 LEFT, RIGHT, TOP, STEP = 384, 866, 62, 19
-SUITES = {"seeds": "the five operators", "models": "layers of real networks", "small": "small volumes"}
+DRAWN = ("seeds", "models", "small")
 STYLE = (
     "<style>text{font:12px system-ui,sans-serif;fill:#24292f}.head{font-weight:600}.muted{fill:#59636e}"
     ".grid{stroke:#d1d9e0;stroke-width:1}.one{stroke:#0072b2;stroke-width:2}.loss{fill:#d55e00;opacity:.08}"
@@ -24,7 +25,7 @@ STYLE = (
 def draw_figure(rows: Sequence[Mapping[str, Any]]) -> str:
     """Marks to the right of the line at 1 are slower than convt3d, marks in the tinted strip are faster."""
     rows = [row for row in rows if not disturbed(row)]
-    chosen = [(suite, [row for row in rows if row["suite"] == suite]) for suite in SUITES]
+    chosen = [(suite, [row for row in rows if row["suite"] == suite]) for suite in DRAWN]
     groups = [(suite, found) for suite, found in chosen if found]
     ratios = [one for _, found in groups for row in found for one in _ratios(row).values()]
     scale = LogScale(min([0.5, *ratios]) / 1.1, max([10.0, *ratios]) * 1.15, LEFT, RIGHT)

@@ -12,15 +12,10 @@ from ..units import amount, ratio
 from .charts import bars, curves, roofline, title
 from .figures import OWN, Figures, disturbed, geometric_mean, nearest_ratios, row_figures
 from .rounds import middle
+from .suites import SUITES
 from .svg import shown
 from .table import HEADERS, label, own_cells, peer_names, ratio_cell
 
-HEADINGS = {
-    "seeds": "The five operators",
-    "models": "Layers of real networks",
-    "small": "Small volumes: latency",
-    "scaling": "How the cost grows",
-}
 METHOD = """All contenders and the limits of the machine take turns within a round; ratios and shares are taken within a
 round, and the median over rounds counts. The spread is the interquartile range. Every result was compared with the
 float64 meaning of the operator on sampled voxels before it was timed: a wrong one is listed as wrong, not timed. A
@@ -40,7 +35,7 @@ TERMS = {
 
 
 def draw_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    suites = [suite for suite in HEADINGS if any(row["suite"] == suite for row in rows)]
+    suites = [suite for suite in SUITES if any(row["suite"] == suite for row in rows)]
     suites += sorted({row["suite"] for row in rows} - set(suites))
     body = "\n".join(
         [
@@ -134,7 +129,7 @@ def _suite_section(suite: str, rows: Sequence[Mapping[str, Any]]) -> str:
         head = f"<h3>{escape(along[0]['name'].rpartition(',')[0])}: {escape(name)}</h3>"
         cards += [f"<div class='card'>{head}{chart}</div>"] if chart else []
     cards += [f"<div class='card'>{title(row)}{bars(row)}{_remarks(row)}</div>" for row in rows if not row["series"]]
-    heading = HEADINGS.get(suite, suite)
+    heading = SUITES.get(suite, suite)
     return f"<section data-suite='{suite}'><h2>{escape(heading)}</h2><div class='grid'>{''.join(cards)}</div></section>"
 
 

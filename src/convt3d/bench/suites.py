@@ -23,7 +23,12 @@ from ..spec.problems import PROBLEMS
 from ..spec.text import read_stages
 from .cases import Case
 
-SUITES = ("seeds", "models", "small", "scaling")
+SUITES = {
+    "seeds": "The five operators",
+    "models": "Layers of real networks",
+    "small": "Small volumes, where the call itself costs most",
+    "scaling": "Growing sizes",
+}
 
 
 def choose_cases(

@@ -18,15 +18,20 @@ from .figures import (
     row_figures,
 )
 from .rounds import middle
+from .suites import SUITES
 from .svg import shown
 from .table import rate_text, share_text
 
-HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "fastest peer", "PyTorch", "PyTorch, memory kept")
+HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "fastest peer")
+TORCH = {"torch": "PyTorch", "torch-kept": "PyTorch, memory kept"}  # columns of their own, where they were timed
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     timed = [row for row in rows if _own(row) and not disturbed(row)]
-    lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_case(row) for row in timed if row["suite"] == "seeds")]
+    seeds = [row for row in timed if row["suite"] == "seeds"]
+    torch = [name for name in TORCH if any(row["contenders"].get(name, {}).get("seconds") for row in seeds)]
+    head = [*HEAD, *(TORCH[name] for name in torch)]
+    lines = [_line(head), _line(["---"] * len(head)), *(_case(row, torch) for row in seeds)]
     told = [_peers(timed), _choice(timed), _first_calls(timed), _small(rows), _forced(timed), _disturbed(rows)]
     return "\n".join([*lines, "", *(sentence for sentence in told if sentence)])
 
@@ -41,13 +46,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _case(row: Mapping[str, Any]) -> str:
+def _case(row: Mapping[str, Any], torch: Sequence[str]) -> str:
     figures = row_figures(row)
     own, peer = figures[OWN], fastest_peer(figures)
     nearest = f"{shown(peer.name)}, {_times(peer)} our time" if peer else "-"
-    torch = [_times(figures.get(name)) for name in ("torch", "torch-kept")]
+    ratios = [_times(figures.get(name)) for name in torch]
     time = duration(own.seconds.value) if own.seconds else "-"
-    return _line([row["name"], time, rate_text(own.needed_gflops), share_text(own.of_gemm), nearest, *torch])
+    return _line([row["name"], time, rate_text(own.needed_gflops), share_text(own.of_gemm), nearest, *ratios])
 
 
 def _times(peer: Figures | None) -> str:
@@ -64,9 +69,9 @@ def _peers(rows: Sequence[Mapping[str, Any]]) -> str:
         nearest = nearest_ratios([row for row in rows if row["suite"] == suite])
         if nearest:
             wins, mean = sum(value > 1 for value in nearest), ratio(geometric_mean(nearest))
-            told.append(f"{suite} {wins} of {len(nearest)} ({mean})")
-    words = "Cases in which convt3d is faster than every peer (and the mean of the fastest peer's time over ours)"
-    return f"- {words}: {', '.join(told)}." if told else ""
+            faster = f"faster than every peer in {wins} of {len(nearest)} cases"
+            told.append(f"- {SUITES.get(suite, suite)}: {faster}; the fastest peer takes {mean} times our time.")
+    return "\n".join(told)
 
 
 def _choice(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -75,8 +80,8 @@ def _choice(rows: Sequence[Mapping[str, Any]]) -> str:
     if not found:
         return ""
     mean, (worst, name) = ratio(geometric_mean([value for value, _ in found])), min(found)
-    words = f"- Direct summation takes {mean} times our time in the mean of {len(found)} cases"
-    return f"{words}; the worst choice of the cost model is {name}, where it takes {ratio(worst)}."
+    words = f"- Without Winograd the {len(found)} cases take {mean} times as long; the worst choice between the two"
+    return f"{words} is {name}, where direct summation takes {ratio(worst)} times our time."
 
 
 def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -84,7 +89,7 @@ def _first_calls(rows: Sequence[Mapping[str, Any]]) -> str:
     if not calls:
         return ""
     empty, warm = (duration(middle([call[cache] for call in calls])) for cache in ("empty", "warm"))
-    return f"- First call of a process beyond a repeated one: {empty} with an empty disk cache, {warm} with a warm one."
+    return f"- What a first call takes beyond a repeated one: {empty} with an empty disk cache, {warm} with a warm one."
 
 
 def _small(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -102,8 +107,8 @@ def _forced(rows: Sequence[Mapping[str, Any]]) -> str:
         own = _own(row) if row["isa"] else None
         if own and own.of_registers and own.needed_gflops:
             limit = own.needed_gflops / own.of_registers.value
-            rates = f"{own.needed_gflops:.0f} of the {limit:.0f} GFLOP/s of multiply-adds in registers"
-            found.append(f"- With {row['isa']} forced, one thread reaches {rates}.")
+            limits = f"a loop of multiply-adds in registers reaches {limit:.0f}"
+            found.append(f"- With {row['isa']} forced, one thread reaches {own.needed_gflops:.0f} GFLOP/s; {limits}.")
     return "\n".join(found)
 
 
