@@ -12,6 +12,7 @@ from xml.dom import minidom
 import pytest
 from helpers.bench_rows import row
 
+from convt3d.bench.charts import _around, _box, _overlap
 from convt3d.bench.figure import draw_figure
 from convt3d.bench.page import draw_page
 from convt3d.bench.record import read_latest
@@ -51,6 +52,35 @@ def test_names_are_text_and_never_markup() -> None:
     page = draw_page(some_rows())
     assert "<b>&\"'" not in page.replace('"name":', "")
     assert page.count("</script>") == 2
+
+
+def test_headlines_come_from_calm_rows_only() -> None:
+    """A row that the page calls disturbed counts neither as a win nor as a loss."""
+    calm = row({"convt3d": [1e-3] * 3, "torch": [2e-3] * 3}, suite="seeds")
+    busy = row({"convt3d": [9e-3] * 3, "torch": [2e-3] * 3}, suite="seeds", foreign=[0.4] * 3)
+    assert "<b>1 of 1</b>" in draw_page([calm, busy])
+    assert "others took 40% of the processor" in draw_page([calm, busy])
+    assert "<b>0 of 1</b>" not in draw_page([busy])
+
+
+def test_names_in_the_roofline_keep_clear_of_everything() -> None:
+    """Many points along the roof: no name touches a point or another name."""
+    rates = (1.0, 0.7, 1.4, 0.2, 0.05)
+    rows = [
+        row({"convt3d": [1e-3 / rate] * 3}, suite="seeds", name=f"case {at}", needed_flop=10**8, bytes=4 * 10**5 << at)
+        for at, rate in enumerate(rates * 2)
+    ]
+    (drawing,) = re.findall(r"<svg[^>]*Roofline.*?</svg>", draw_page(rows), re.DOTALL)
+    assert "sgemm" in drawing
+    texts = re.findall(r'<text x="([\d.-]+)" y="([\d.-]+)" class="[a-z ]*small"([^>]*)>([^<]*)<', drawing)
+    boxes = [
+        _box(float(x), float(y), words, (re.findall(r'"(\w+)"', more) or ["start"])[0]) for x, y, more, words in texts
+    ]
+    marks = [_around(float(x), float(y)) for x, y in re.findall(r"translate\(([\d.]+) ([\d.]+)\)", drawing)]
+    assert len(marks) == len(rows)
+    assert len(boxes) > 4
+    for at, box in enumerate(boxes):
+        assert not any(_overlap(box, other) for other in [*boxes[:at], *boxes[at + 1 :], *marks]), texts[at]
 
 
 def test_a_case_in_which_nobody_was_timed() -> None:

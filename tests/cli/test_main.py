@@ -59,8 +59,9 @@ def test_list(run: Run, document: Any) -> None:
     code, out, err = run("list")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].split() == ["slug", "title", "difficulty", "tags", "arity"]
-    assert [line.split()[0] for line in lines[1:]] == list(problems)
+    assert lines[0].split() == ["name", "computes", "arguments", "slug"]
+    assert [line.split()[-1] for line in lines[1:-1]] == list(problems)
+    assert [problems[line.split()[0]].slug for line in lines[1:-1]] == list(problems)
     listed = document("list")
     assert {entry["slug"]: entry["arity"] for entry in listed} == {
         ASYM: 25,
@@ -69,7 +70,7 @@ def test_list(run: Run, document: Any) -> None:
         SOFTMAX: 25,
         NORM: 22,
     }
-    assert all(set(entry) == {"slug", "title", "difficulty", "tags", "arity"} for entry in listed)
+    assert all(set(entry) == {"slug", "title", "difficulty", "tags", "arity", "computes"} for entry in listed)
 
 
 @pytest.mark.parametrize("slug", problems)
@@ -99,7 +100,7 @@ def test_compact_values_name_each_number_once() -> None:
 def test_explain(run: Run, document: Any) -> None:
     code, out, _ = run("explain", MAX, "--size", "benchmark")
     assert code == 0
-    assert "nominal 268.435 GFLOP" in out
+    assert "nominal 268.4 GFLOP" in out
     plan = document("explain", MAX, "--size", "benchmark", "--set", "batch_size=1", "--dtype", "float64")
     assert plan["nominal_flop"] * 16 == 2 * 16 * 64 * 32**3 * 32 * 125
     assert plan["dtype"] == "float64"

@@ -10,7 +10,7 @@ import pytest
 
 from convt3d.cli import terminal
 from convt3d.cli.terminal import Progress, Screen, to_json
-from convt3d.units import amount, duration
+from convt3d.units import amount, counted, duration, operations
 
 
 class Terminal(io.StringIO):
@@ -79,7 +79,8 @@ def test_verdicts_have_colours_only_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (32768, "32 KiB"), (1 << 20, "1 MiB"), (5 << 29, "2.5 GiB")]
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (32768, "32 KiB"), (1 << 20, "1 MiB"), (5 << 29, "2.5 GiB"), (1 << 41, "2 TiB")],
 )
 def test_amounts(size: int, text: str) -> None:
     assert amount(size) == text
@@ -90,6 +91,30 @@ def test_amounts(size: int, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 FLOP"), (6144, "6.144 kFLOP"), (1_301_000_000, "1.301 GFLOP"), (4.403e11, "440.3 GFLOP")]
+)
+def test_operations(count: float, text: str) -> None:
+    assert operations(count) == text
+    assert operations(count, "FLOP/s") == f"{text}/s"
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(number, "voxel") for number in (0, 1, 2)] == ["0 voxels", "1 voxel", "2 voxels"]
+
+
+def test_columns_that_can_be_spared_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers, rows = ["case", "time", "a", "b"], [["k3 s2 64->32", "12 ms", "x" * 20, "y" * 20]]
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = Screen(Terminal()).table(headers, rows, spare=[3, 2]).splitlines()
+    assert "y" * 20 not in "".join(lines)
+    assert "x" * 20 in "".join(lines)
+    assert lines[-1] == "A wider terminal, a pipe or --json shows more: b."
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "y" * 20 in Screen(Terminal()).table(headers, rows, spare=[3, 2])
+    assert "y" * 20 in Screen(io.StringIO()).table(headers, rows, spare=[3, 2]), "a pipe has all the room"
 
 
 def test_json_says_what_it_cannot_write_as_text() -> None:

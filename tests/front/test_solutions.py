@@ -22,6 +22,16 @@ each_case = pytest.mark.parametrize(
 )
 
 
+def test_short_names() -> None:
+    """What tells one problem from another is enough."""
+    names = ["max-max-sum", "sum-layernorm-avgpool-gelu", "avgpool-clamp-softmax-multiply"]
+    names += ["asym-input-sq-kernel", "layernorm-gelu-scaling"]
+    assert [problems[name].slug for name in names] == list(problems)
+    assert "max-max-sum" in problems
+    with pytest.raises(Error, match="The nearest is 'max-max-sum'"):
+        problems["max-max-summ"]
+
+
 def case_of(slug, name):
     return next(case for case in problems[slug].cases if case.name == name)
 

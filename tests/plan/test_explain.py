@@ -214,7 +214,7 @@ def test_scratch_of_all_threads_is_of_those_that_find_a_tile() -> None:
     assert count == bound_passes(plan)[0].items
     with num_threads(1):
         assert scratch_of_all(plan) == plan.scratch
-        assert ", 1 threads" in explain(plan)
+        assert ", 1 thread\n" in explain(plan)
     with num_threads(1000):
         assert scratch_of_all(plan) == plan.scratch * count
 

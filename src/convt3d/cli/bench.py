@@ -124,7 +124,7 @@ def _table(screen: Screen, rows: Sequence[Row]) -> str:
     lines = [screen.table(headers, cells, set(range(1, len(headers))), spare)]
     lines += ["peers: their time over ours, above 1 is slower than convt3d"]
     lines += [f"not installed: {', '.join(absent)}; {BRINGS_THEM}"] if absent else []
-    return "\n".join(lines)
+    return "\n".join([lines[0], *map(screen.wrap, lines[1:])])
 
 
 def _status(row: Row, name: str) -> str:

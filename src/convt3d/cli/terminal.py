@@ -65,7 +65,11 @@ class Screen:
         text = _boxed(lines, kept) if self.boxes else _plain(lines)
         absent = [header for at, header in enumerate(headers) if at not in shown]
         told = f"A wider terminal, a pipe or --json shows more: {', '.join(absent)}."
-        return f"{text}\n{textwrap.fill(told, self.width or 80)}" if absent else text
+        return f"{text}\n{self.wrap(told)}" if absent else text
+
+    def wrap(self, text: str) -> str:
+        """A sentence below a table."""
+        return text if self.width is None else textwrap.fill(text, self.width)
 
     def _room(self, columns: int) -> int:
         """Characters for the cells of so many columns."""
