@@ -64,6 +64,7 @@ class Fold:
     combine: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]]
     finish: Callable[[Sequence[ir.Value], int], ir.Value]
     result: list[ir.Value]  # one for each of the UNROLL vectors, filled when the fold is done
+    join: Callable[[Sequence[ir.Value], ir.Value], list[ir.Value]] | None = None  # of a plain sum over some channels
 
 
 @dataclass
@@ -72,6 +73,8 @@ class Collapse:
 
 
 Step: TypeAlias = Map | Fold | Collapse
+
+PLAINLY = 8  # channels whose squares are added in the type of numbers, before they join a sum that loses nothing
 
 
 @dataclass
@@ -165,11 +168,11 @@ def _walk(k: Kernel, steps: list[Step], buffer: str, at: Number, channels: Numbe
 def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, at: Number, channels: Number) -> None:
     """One walk: load, map, store if mapped, fold."""
     b, pointer, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    start = fold.start if fold else []
-    carried = len(start)
-    with b.loop_carrying(0, channels, 1, start * UNROLL) as (c, totals):
-        totals.next = []
-        for turn in range(UNROLL):
+
+    def visit(c: Number, carried: Sequence[ir.Value]) -> list[ir.Value]:
+        """What is carried on from channel c."""
+        following: list[ir.Value] = []
+        for turn, own in enumerate(_turns(carried)):
             place = b.add(at, turn * k.lanes)
             column = Column(c, turn, place)
             where = b.add(b.mul(c, pitch), place)
@@ -179,11 +182,27 @@ def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, a
             if maps:
                 b.store(value, pointer, where)
             if fold:
-                own = totals.values[turn * carried : (turn + 1) * carried]
-                totals.next += fold.combine(own, value, turn)
+                following += fold.combine(own, value, turn)
+        return following
+
+    step = PLAINLY if fold and fold.join else 1
+    with b.loop_carrying(0, channels, step, fold.start * UNROLL if fold else []) as (c, totals):
+        if fold and fold.join:
+            zeros = [constant(vector(k.number, k.lanes), 0.0)] * UNROLL
+            with b.loop_carrying(c, b.min(b.add(c, step), channels), 1, zeros) as (each, some):
+                some.next = visit(each, some.values)
+            pairs = zip(_turns(totals.values), some.result, strict=True)
+            totals.next = [part for own, plain in pairs for part in fold.join(own, plain)]
+        else:
+            totals.next = visit(c, totals.values)
     if fold:
-        own = [totals.result[turn * carried : (turn + 1) * carried] for turn in range(UNROLL)]
-        fold.result[:] = [fold.finish(parts, turn) for turn, parts in enumerate(own)]
+        fold.result[:] = [fold.finish(own, turn) for turn, own in enumerate(_turns(totals.result))]
+
+
+def _turns(carried: Sequence[ir.Value]) -> list[Sequence[ir.Value]]:
+    """What belongs to each of the vectors walked together."""
+    each = len(carried) // UNROLL
+    return [carried[turn * each : (turn + 1) * each] for turn in range(UNROLL)]
 
 
 # --- the stages -------------------------------------------------------------------------------------------------------
@@ -293,12 +312,16 @@ def affine(context: Links, link: int, stage: Affine) -> list[Step]:
 def _summed(
     context: Links,
     finish: Callable[[ir.Value, int], ir.Value],
-    plus: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]] | None = None,
+    of: Callable[[ir.Value, int], ir.Value] = lambda value, turn: value,
 ) -> Fold:
     """A sum over channels, which is finished from float64."""
     k = context.k
-    add = plus or (lambda parts, value, turn: sums.plus(k.b, parts, value))
-    return Fold(sums.nothing(k.number, k.lanes), add, lambda parts, turn: finish(sums.total(k.b, parts), turn), [])
+    return Fold(
+        sums.nothing(k.number, k.lanes),
+        lambda parts, value, turn: sums.plus(k.b, parts, of(value, turn)),
+        lambda parts, turn: finish(sums.total(k.b, parts), turn),
+        [],
+    )
 
 
 def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda most: most) -> Fold:
@@ -318,8 +341,9 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
         near, rest[turn] = sums.mean(b, total, count, k.number)
         return near
 
-    def add_square(parts: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
-        return sums.plus_square(b, parts, b.sub(value, mean.result[turn]))
+    def add_square(plain: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
+        distance = b.sub(value, mean.result[turn])
+        return [b.fma(distance, distance, plain[0])]
 
     def finish_deviation(total: ir.Value, turn: int) -> ir.Value:
         left = rest[turn]
@@ -328,7 +352,8 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
         rest[turn] = b.mul(b.cast(b.neg(left), k.number), scale)
         return scale
 
-    mean, deviation = _summed(context, finish_mean), _summed(context, finish_deviation, add_square)
+    mean, deviation = _summed(context, finish_mean), _summed(context, finish_deviation)
+    deviation.combine, deviation.join = add_square, lambda parts, plain: sums.plus(b, parts, plain)
     weights = [context.vector(link, number) for number in range(2)] if stage.affine else []
 
     def change(value: ir.Value, column: Column) -> ir.Value:
@@ -370,13 +395,13 @@ def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
     k, b = context.k, context.k.b
     most = _largest(context, lambda largest: finite_or_zero(b, largest))
 
-    def add_exponential(parts: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
-        return sums.plus(b, parts, vecmath.exp(b, b.sub(value, most.result[turn])))
+    def exponential(value: ir.Value, turn: int) -> ir.Value:
+        return vecmath.exp(b, b.sub(value, most.result[turn]))
 
     def finish(total: ir.Value, turn: int) -> ir.Value:
         return b.add(most.result[turn], vecmath.log(b, b.cast(total, k.number)))
 
-    total = _summed(context, finish, add_exponential)
+    total = _summed(context, finish, exponential)
     return [most, total, Collapse(total)]
 
 
