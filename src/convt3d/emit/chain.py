@@ -7,7 +7,7 @@ result in place of all channels. Consecutive maps and the fold after them share 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -44,9 +44,9 @@ from ..spec.stages import (
     Sum,
     Tanh,
 )
-from . import vecmath
+from . import sums, vecmath
 from .kernel import Kernel
-from .values import Number, constant, vector
+from .values import F64, Number, constant, vector
 
 
 @dataclass
@@ -58,12 +58,13 @@ class Map:
 
 @dataclass
 class Fold:
-    """Combines all channels of a position; `finish` turns the total into what later maps use."""
+    """Combines all channels of a position; `finish` turns what the walk carried into what later maps use."""
 
-    start: float
-    combine: Callable[[ir.Value, ir.Value, int], ir.Value]
-    finish: Callable[[ir.Value, int], ir.Value]
+    start: list[ir.Value]
+    combine: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]]
+    finish: Callable[[Sequence[ir.Value], int], ir.Value]
     result: list[ir.Value]  # one for each of the UNROLL vectors, filled when the fold is done
+    join: Callable[[Sequence[ir.Value], ir.Value], list[ir.Value]] | None = None  # of a plain sum over some channels
 
 
 @dataclass
@@ -72,6 +73,8 @@ class Collapse:
 
 
 Step: TypeAlias = Map | Fold | Collapse
+
+PLAINLY = 8  # channels whose squares are added in the type of numbers, before they join a sum that loses nothing
 
 
 @dataclass
@@ -91,8 +94,8 @@ class Links:
         self.kept: dict[str, str] = {}
 
     def channel_count(self) -> ir.Value:
-        """The number of channels as a vector of numbers."""
-        return self.k.b.splat(self.k.b.cast(self.k.b.i64(self.channels), self.k.number), self.k.lanes)
+        """The number of channels in float64."""
+        return self.k.b.cast(self.k.b.i64(self.channels), F64)
 
     def constants(self, stage: Stage) -> dict[str, ir.Value]:
         return {name: self.k.constant() for name, _ in scalars(stage)}
@@ -165,10 +168,11 @@ def _walk(k: Kernel, steps: list[Step], buffer: str, at: Number, channels: Numbe
 def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, at: Number, channels: Number) -> None:
     """One walk: load, map, store if mapped, fold."""
     b, pointer, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    start = [constant(vector(k.number, k.lanes), fold.start)] * UNROLL if fold else []
-    with b.loop_carrying(0, channels, 1, start) as (c, totals):
-        totals.next = []
-        for turn in range(UNROLL):
+
+    def visit(c: Number, carried: Sequence[ir.Value]) -> list[ir.Value]:
+        """What is carried on from channel c."""
+        following: list[ir.Value] = []
+        for turn, own in enumerate(_turns(carried)):
             place = b.add(at, turn * k.lanes)
             column = Column(c, turn, place)
             where = b.add(b.mul(c, pitch), place)
@@ -178,9 +182,27 @@ def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, a
             if maps:
                 b.store(value, pointer, where)
             if fold:
-                totals.next.append(fold.combine(totals.values[turn], value, turn))
+                following += fold.combine(own, value, turn)
+        return following
+
+    step = PLAINLY if fold and fold.join else 1
+    with b.loop_carrying(0, channels, step, fold.start * UNROLL if fold else []) as (c, totals):
+        if fold and fold.join:
+            zeros = [constant(vector(k.number, k.lanes), 0.0)] * UNROLL
+            with b.loop_carrying(c, b.min(b.add(c, step), channels), 1, zeros) as (each, some):
+                some.next = visit(each, some.values)
+            pairs = zip(_turns(totals.values), some.result, strict=True)
+            totals.next = [part for own, plain in pairs for part in fold.join(own, plain)]
+        else:
+            totals.next = visit(c, totals.values)
     if fold:
-        fold.result[:] = [fold.finish(total, turn) for turn, total in enumerate(totals.result)]
+        fold.result[:] = [fold.finish(own, turn) for turn, own in enumerate(_turns(totals.result))]
+
+
+def _turns(carried: Sequence[ir.Value]) -> list[Sequence[ir.Value]]:
+    """What belongs to each of the vectors walked together."""
+    each = len(carried) // UNROLL
+    return [carried[turn * each : (turn + 1) * each] for turn in range(UNROLL)]
 
 
 # --- the stages -------------------------------------------------------------------------------------------------------
@@ -287,29 +309,56 @@ def affine(context: Links, link: int, stage: Affine) -> list[Step]:
     return [Map(lambda value, column: b.fma(b.sub(value, shift(column)), scale(column), offset(column)))]
 
 
-def _total(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda total: total) -> Fold:
-    return Fold(0.0, lambda total, value, turn: context.k.b.add(total, value), lambda total, turn: finish(total), [])
+def _summed(
+    context: Links,
+    finish: Callable[[ir.Value, int], ir.Value],
+    of: Callable[[ir.Value, int], ir.Value] = lambda value, turn: value,
+) -> Fold:
+    """A sum over channels, which is finished from float64."""
+    k = context.k
+    return Fold(
+        sums.nothing(k.number, k.lanes),
+        lambda parts, value, turn: sums.plus(k.b, parts, of(value, turn)),
+        lambda parts, turn: finish(sums.total(k.b, parts), turn),
+        [],
+    )
 
 
 def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda most: most) -> Fold:
-    return Fold(-math.inf, lambda most, value, turn: context.k.b.max(most, value), lambda most, turn: finish(most), [])
+    k = context.k
+    lowest = constant(vector(k.number, k.lanes), -math.inf)
+    return Fold([lowest], lambda most, value, turn: [k.b.max(most[0], value)], lambda most, turn: finish(most[0]), [])
 
 
 @emits(LayerNorm)
 def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
-    b, eps = context.k.b, context.constants(stage)["eps"]
+    """The mean has two parts: subtracting both from values near it is exact, however large it is."""
+    k, b, eps = context.k, context.k.b, context.constants(stage)["eps"]
     count = context.channel_count()
-    mean = _total(context, lambda total: b.div(total, count))
+    rest: dict[int, ir.Value] = {}  # of the mean, then of the mean after division by the deviation
 
-    def add_square(total: ir.Value, value: ir.Value, turn: int) -> ir.Value:
+    def finish_mean(total: ir.Value, turn: int) -> ir.Value:
+        near, rest[turn] = sums.mean(b, total, count, k.number)
+        return near
+
+    def add_square(plain: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
         distance = b.sub(value, mean.result[turn])
-        return b.fma(distance, distance, total)
+        return [b.fma(distance, distance, plain[0])]
 
-    deviation = Fold(0.0, add_square, lambda total, turn: vecmath.rsqrt(b, b.add(b.div(total, count), eps)), [])
+    def finish_deviation(total: ir.Value, turn: int) -> ir.Value:
+        left = rest[turn]
+        variance = b.fma(b.neg(left), left, sums.divided(b, total, count, k.number))
+        scale = vecmath.rsqrt(b, b.add(b.cast(variance, k.number), eps))
+        rest[turn] = b.mul(b.cast(b.neg(left), k.number), scale)
+        return scale
+
+    mean, deviation = _summed(context, finish_mean), _summed(context, finish_deviation)
+    deviation.combine, deviation.join = add_square, lambda parts, plain: sums.plus(b, parts, plain)
     weights = [context.vector(link, number) for number in range(2)] if stage.affine else []
 
     def change(value: ir.Value, column: Column) -> ir.Value:
-        value = b.mul(b.sub(value, mean.result[column.turn]), deviation.result[column.turn])
+        turn = column.turn
+        value = b.fma(b.sub(value, mean.result[turn]), deviation.result[turn], rest[turn])
         return b.fma(value, weights[0](column), weights[1](column)) if weights else value
 
     return [mean, deviation, Map(change)]
@@ -317,9 +366,9 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
 
 @emits(Softmax)
 def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
-    b, constants = context.k.b, context.constants(stage)
+    k, b, constants = context.k, context.k.b, context.constants(stage)
     most = _largest(context)
-    total = _total(context, lambda total: b.div(constants.get("scale", 1.0), total))
+    total = _summed(context, lambda total, turn: b.div(constants.get("scale", 1.0), b.cast(total, k.number)))
 
     def exponential(value: ir.Value, column: Column) -> ir.Value:
         shift = constants["shift"] if "shift" in constants else most.result[column.turn]
@@ -331,28 +380,28 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
 
 @emits(Sum, Mean, Max)
 def reduction(context: Links, link: int, stage: Any) -> list[Step]:
-    count = context.channel_count()
+    k, b, count = context.k, context.k.b, context.channel_count()
     if isinstance(stage, Max):
         fold = _largest(context)
     elif isinstance(stage, Sum):
-        fold = _total(context)
+        fold = _summed(context, lambda total, turn: b.cast(total, k.number))
     else:
-        fold = _total(context, lambda total: context.k.b.div(total, count))
+        fold = _summed(context, lambda total, turn: b.cast(sums.divided(b, total, count, k.number), k.number))
     return [fold, Collapse(fold)]
 
 
 @emits(LogSumExp)
 def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
-    b = context.k.b
+    k, b = context.k, context.k.b
     most = _largest(context, lambda largest: finite_or_zero(b, largest))
 
-    def add_exponential(total: ir.Value, value: ir.Value, turn: int) -> ir.Value:
-        return b.add(total, vecmath.exp(b, b.sub(value, most.result[turn])))
+    def exponential(value: ir.Value, turn: int) -> ir.Value:
+        return vecmath.exp(b, b.sub(value, most.result[turn]))
 
     def finish(total: ir.Value, turn: int) -> ir.Value:
-        return b.add(most.result[turn], vecmath.log(b, total))
+        return b.add(most.result[turn], vecmath.log(b, b.cast(total, k.number)))
 
-    total = Fold(0.0, add_exponential, finish, [])
+    total = _summed(context, finish, exponential)
     return [most, total, Collapse(total)]
 
 

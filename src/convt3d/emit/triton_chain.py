@@ -160,6 +160,7 @@ def _layer_norm(chain: Chain, stage: LayerNorm, arrays: tuple[str, ...]) -> None
     count = "channels" if chain.whole else "1"
     chain.code.add(
         f"v = v - {chain.total('v')} / {count}",
+        f"v = v - {chain.total('v')} / {count}  # what rounding has left of the mean",
         f"variance = {chain.total('v * v')} / {count}",
         f"v = v / tl.sqrt(variance + {chain.code.constant(stage.eps)})",
     )

@@ -60,6 +60,9 @@ def _load(plane: int, other: str = "0.0") -> str:
     return f"tl.load(part_at + {plane} * plane + at, mask=there, other={other}).to(tl.float64)"
 
 
+_MEAN = f"{_load(0)} + {_load(3)}"  # of a tile, in two parts
+
+
 def _sum(code: Code) -> None:
     code.add("totals = tl.zeros((BLOCK,), tl.float64)")
     _loop(code, f"totals += {_load(0)}")
@@ -88,12 +91,12 @@ def _max_exp(code: Code) -> None:
 def _moments(code: Code) -> None:
     """Means and squared distances of tiles, each with its number of voxels."""
     code.add("totals = tl.zeros((BLOCK,), tl.float64)", "numbers = tl.zeros((BLOCK,), tl.float64)")
-    _loop(code, f"number = {_load(2)}", f"totals += number * {_load(0)}", "numbers += number")
+    _loop(code, f"number = {_load(2)}", f"totals += number * ({_MEAN})", "numbers += number")
     code.add("number = tl.sum(numbers, 0, keep_dims=True)", "mean = tl.sum(totals, 0, keep_dims=True) / number")
     code.add("totals = tl.zeros((BLOCK,), tl.float64)")
     _loop(
         code,
-        f"away = tl.where(there, {_load(0)} - mean, 0.0)",
+        f"away = tl.where(there, {_MEAN} - mean, 0.0)",
         f"totals += {_load(1)} + {_load(2)} * away * away",
     )
     code.add("variance = tl.sum(totals, 0, keep_dims=True) / number")
@@ -134,6 +137,9 @@ def _norm(code: Code, plan: GpuPlan, step: GpuFinish, stage: GroupNorm | Instanc
         )
     with code.block("for start in range(0, size, BLOCK):"):
         code.add("at = start + tl.arange(0, BLOCK)", "there = at < size", "none = tl.zeros((BLOCK,), tl.float64)")
-        code.add(f"tl.store({shift} + program * size + at, none + mean, mask=there)")
-        code.add(f"tl.store({scale} + program * size + at, none + deviation * {weight}, mask=there)")
-        code.add(f"tl.store({offset} + program * size + at, none + {bias}, mask=there)")
+        code.add(f"factor = none + deviation * {weight}", f"near = (none + mean).to({code.acc})")
+        code.add(f"applied = tl.abs(factor.to({code.acc})) < float('inf')")
+        code.add("rest = tl.where(applied, (near - mean) * factor, 0.0)  # the mean lies between two numbers")
+        code.add(f"tl.store({shift} + program * size + at, near, mask=there)")
+        code.add(f"tl.store({scale} + program * size + at, factor, mask=there)")
+        code.add(f"tl.store({offset} + program * size + at, rest + {bias}, mask=there)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from ..plan.gpu import GpuKernel, GpuPlan
 from ..spec.stages import AvgPool3d
@@ -172,6 +173,9 @@ class _Writer:
         columns = "1" if self._reduced() else "BLOCK_C"
         start = f"tl.zeros((BLOCK_P, {columns}), {code.acc})"
         code.add(f"pooled = {start}" if average else f'pooled = {start} - float("inf")')
+        exact = average and prod(numbers.window for numbers in self.kernel.axes) > _PLAINLY
+        if exact:
+            code.add(f"lost = {start}")
         with code.block("for member in range(window_d * window_h * window_w):"):
             code.add("j_w = member % window_w", "j_h = member // window_w % window_h")
             code.add("j_d = member // (window_w * window_h)")
@@ -180,10 +184,15 @@ class _Writer:
             bounds = [f"(o_{axis} >= 0) & (o_{axis} < outs_{axis})" for axis in AXES]
             code.add(f"valid = inside & {bounds[0]}", f"valid = valid & {bounds[1]}", f"valid = valid & {bounds[2]}")
             chain = self._value(self._chain("o", "valid"))
-            if average:
+            if exact:
+                code.add("term = tl.where(valid[:, None], v, 0.0)", "total = pooled + term", "came = total - pooled")
+                code.add("lost += (pooled - (total - came)) + (term - came)  # to rounding", "pooled = total")
+            elif average:
                 code.add("pooled += tl.where(valid[:, None], v, 0.0)")
             else:  # NaN stays, once it is there
                 code.add("pooled = tl.where(valid[:, None] & ((v > pooled) | (v != v)), v, pooled)")
+        if exact:
+            code.add('pooled += tl.where(tl.abs(pooled) == float("inf"), 0.0, lost)')
         code.add(f"v = pooled / {self._divisor()}" if average else "v = pooled")
         chain.place, chain.valid = "p", "inside"
         return chain
@@ -234,6 +243,7 @@ class _Writer:
             code.add(f"tl.store(part_at + {plane} * plane, {value}, mask={mask})")
 
 
+_PLAINLY = 64  # values of a window that are added without a second number for what rounding takes
 _GUARDS = 1024  # programs of a kernel that rarely has anything to do
 
 _MASKED = "tl.where(inside[:, None], {}, {})"
@@ -251,11 +261,14 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
                 "number = tl.sum(inside.to(v.dtype), 0)",
                 f"mean = tl.sum({_MASKED.format('v', '0.0')}, 0) / tl.maximum(number, 1.0)",
                 f"away = {_MASKED.format('v - mean[None, :]', '0.0')}",
+                "rest = tl.sum(away, 0) / tl.maximum(number, 1.0)  # that rounding has left of the mean",
+                f"away = {_MASKED.format('away - rest[None, :]', '0.0')}",
             ],
             "mean",
         ),
         ([], "tl.sum(away * away, 0)"),
         ([], "tl.zeros_like(mean) + number"),
+        ([], "rest"),
     ],
 }
 PLANES = {kind: len(numbers) for kind, numbers in _PARTIALS.items()}  # numbers of a partial statistic
