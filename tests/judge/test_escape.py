@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convt3d.judge.sandbox import Ended, Limits, Sandbox
+from convt3d.judge.sandbox import Ended, Limits, Sandbox, judging
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
 FAST = Limits(seconds=5, start_seconds=60, memory=2**30)
@@ -153,6 +153,12 @@ def test_namespaces_alone_keep_files_and_processes(need, without, target: Path) 
     without("seccomp", "Landlock")
     names = [*OUTSIDE, "kill the judge", "setpriority", "sched_setaffinity", "prlimit", "memory of the judge"]
     assert run(frame(target, *names)) == (0, "the end")
+
+
+def test_the_memory_of_the_judge_is_nobodys_to_read(without, target: Path) -> None:
+    without("namespaces", "Landlock")
+    with judging():
+        assert run(frame(target, "memory of the judge", "memory of the guard")) == (0, "the end")
 
 
 def test_the_command_line_of_the_judge_is_not_to_be_found(need) -> None:

@@ -16,8 +16,7 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
@@ -25,8 +24,7 @@ NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PROCESSES = 0x00020000, 0x08000000, 0x1000000
 CLONE = {"x86_64": 56, "aarch64": 220}
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """The guard and the program, by the numbers the keeper knows them by; where the guard tells how the program ended;
     which protections are in force."""
 
@@ -52,7 +50,9 @@ def begin(orders: dict[str, Any], libc: Any) -> Started:
         if pid > 0:
             told, ancillary, *_ = ours.recvmsg(65536, socket.CMSG_SPACE(12))
             if b"on" in told:
-                return Started(pid, struct.unpack("3i", ancillary[0][2])[0], ours, json.loads(told)["on"])
+                message = json.loads(told)
+                program = struct.unpack("3i", ancillary[0][2])[0] if flags else message["pid"]
+                return Started(pid, program, ours, message["on"])
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         ours.close()
@@ -68,10 +68,10 @@ def guard(orders: dict[str, Any], libc: Any, flags: int, owner: tuple[int, int],
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or its files in /proc were not its own
         on = separate(libc, flags, owner, orders) if flags else []
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         program = os.fork()
         if program == 0:
             start(orders, libc, on, channel)
-        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, *orders["fds"], orders["output"]):
             os.dup2(nothing, fd)
@@ -146,7 +146,7 @@ def start(orders: dict[str, Any], libc: Any, on: list[str], channel: socket.sock
         path = hidden(libc, os.fsencode(orders["argv"][0]))
         if sys.platform == "linux":
             on = [*on, *confine(libc, orders, path)]
-        os.write(channel.fileno(), json.dumps({"on": on}).encode())
+        os.write(channel.fileno(), json.dumps({"on": on, "pid": os.getpid()}).encode())
         libc.execve(ctypes.c_void_p(path), *vectors)
         succeeded(-1)
     except BaseException as error:

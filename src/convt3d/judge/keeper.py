@@ -67,6 +67,7 @@ def main() -> None:
         say(over=f"something that the system has not ({error})")
     finally:
         end_family()
+        os._exit(0)
 
 
 def say(**message: Any) -> None:

@@ -59,7 +59,7 @@ class Limits:
     processes: int = 32
     file_bytes: int = GIGABYTE // 4
     files: int = 10_000
-    threads: int = 64 + 16 * (os.cpu_count() or 1)
+    threads: int = 256 + 16 * (os.cpu_count() or 1)
 
     def rlimits(self) -> dict[str, int]:
         return {
