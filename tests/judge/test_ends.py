@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import kernels_c, kernels_python
 
+from convt3d.cli.main import main
 from convt3d.judge.arena import Arena
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.sandbox import PROTECTIONS, Limits, Sandbox, TimedOut
@@ -266,3 +268,26 @@ def test_threads_of_openmp(judge) -> None:
     text = kernels_c.source(CONV, "c").replace("    free(x);\n", f"    free(x);\n    {team}\n")
     verdict = judge(text, CONV, ".c", cases=("sample",)).verdict
     assert verdict.passed, verdict
+
+
+def test_a_kernel_that_hides_its_memory_map(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sandbox, "maps", lambda box: "")
+    verdict = judge(HONEST, CONV, cases=("sample",)).verdict
+    assert verdict.word == NOT_ALLOWED
+    assert "memory map" in verdict.reason
+
+
+@pytest.mark.parametrize("missing", [(), ("Landlock",)])
+def test_the_command_says_what_is_missing(here, without, capsys, tmp_path: Path, missing: tuple[str, ...]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(HONEST)
+    without(*missing)
+    words = ["check", str(path), "--problem", CONV, "--case", "sample"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["unprotected"]
+    expected = [name for name in PROTECTIONS if name in missing or name not in here]
+    assert list(found) == expected
+    assert ("protections off" in text) == bool(expected)
+    assert all(f"{name} (refuses {PROTECTIONS[name]})" in " ".join(text.split()) for name in expected)
