@@ -155,6 +155,21 @@ def test_namespaces_alone_keep_files_and_processes(need, without, target: Path) 
     assert run(frame(target, *names)) == (0, "the end")
 
 
+def test_no_devices_but_those_that_everyone_has(need, without) -> None:
+    """Also for the owner of them all, where nothing else stands in the way."""
+    need(*NAMESPACES)
+    without("seccomp", "Landlock")
+    code = (
+        "import os, stat\nopened = []\nfor folder, _, names in os.walk('/dev'):\n    for name in names:\n"
+        "        path = os.path.join(folder, name)\n        try:\n"
+        "            if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR):\n"
+        "                os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))\n                opened.append(path)\n"
+        "        except OSError: pass\nopen('/dev/null', 'w').write('x')\nprint(*sorted(opened))"
+    )
+    opened = set(run(code)[1].split())
+    assert {"/dev/null"} <= opened <= {f"/dev/{name}" for name in ("full", "null", "random", "urandom", "zero")}
+
+
 def test_the_memory_of_the_judge_is_nobodys_to_read(without, target: Path) -> None:
     without("namespaces", "Landlock")
     with judging():

@@ -88,13 +88,14 @@ def guard(orders: dict[str, Any], libc: Any, flags: int, owner: tuple[int, int],
         os._exit(1)
 
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
-MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
+MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY, NO_DEVICES = 442, -100, 0x8000, 1, 4
+DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
 
 
 def separate(libc: Any, flags: int, owner: tuple[int, int], orders: dict[str, Any]) -> list[str]:
-    """Inside new namespaces: an own /proc, an own and small folder, and everything else read-only. What of it is in
-    force; raises if it can be no better than none."""
+    """Inside new namespaces: an own /proc, an own and small folder, and everything else read-only and without devices
+    but those that everyone has. What of it is in force; raises if it can be no better than none."""
     if flags & NEW_USER:
         for name, text in zip(
             ("setgroups", "uid_map", "gid_map"), ("deny", *map("{0} {0} 1".format, owner)), strict=True
@@ -107,8 +108,10 @@ def separate(libc: Any, flags: int, owner: tuple[int, int], orders: dict[str, An
         on.append("hidden processes")
     room = f"size={orders['stored']},nr_inodes={orders['files']},mode=700".encode()
     own = libc.mount(b"tmpfs", folder, b"tmpfs", MS_NOSUID | MS_NODEV, room) == 0
-    if own and libc.syscall(MOUNT_SETATTR, HERE, b"/", RECURSIVE, attributes(READ_ONLY, 0), 32) == 0:
-        succeeded(libc.syscall(MOUNT_SETATTR, HERE, folder, 0, attributes(0, READ_ONLY), 32))
+    free = [device for device in DEVICES if libc.mount(device, device, None, MS_BIND, None) == 0] if own else []
+    if own and libc.syscall(MOUNT_SETATTR, HERE, b"/", RECURSIVE, attributes(READ_ONLY | NO_DEVICES, 0), 32) == 0:
+        for path, right in ((folder, READ_ONLY), *((device, NO_DEVICES) for device in free)):
+            succeeded(libc.syscall(MOUNT_SETATTR, HERE, path, 0, attributes(0, right), 32))
         on.append("read-only files")
     return on
 
@@ -182,7 +185,7 @@ def confine(libc: Any, orders: dict[str, Any], path: int) -> list[str]:
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 WRITES = sum(1 << bit for bit in (1, 4, 5, 6, 7, 8, 9, 10, 11, 12))  # write, remove and make files of every kind
-TRUNCATE, DEVICES = 1 << 14, 1 << 15
+TRUNCATE, DEVICE_CONTROL = 1 << 14, 1 << 15
 TCP, SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
 
 
@@ -193,7 +196,11 @@ def restrict_files(libc: Any, folder: str) -> bool:
     if version < 1:
         return False
     writes = WRITES | (TRUNCATE if version >= 3 else 0)
-    handled = writes | (DEVICES if version >= 5 else 0), TCP if version >= 4 else 0, SCOPES if version >= 6 else 0
+    handled = (
+        writes | (DEVICE_CONTROL if version >= 5 else 0),
+        TCP if version >= 4 else 0,
+        SCOPES if version >= 6 else 0,
+    )
     rules = ctypes.create_string_buffer(struct.pack("=3Q", *handled), 24)
     ruleset = libc.syscall(LANDLOCK_CREATE, rules, 8 if version < 4 else 16 if version < 6 else 24, 0)
     if ruleset < 0:
