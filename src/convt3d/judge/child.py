@@ -40,7 +40,7 @@ ANSWERS = (
 )
 LIBRARIES = re.compile(
     r"libtorch|dnnl|mkldnn|onednn|onnxruntime|openvino|xla_|tensorflow|tflite|cudnn|nvinfer|paddle|mindspore|libtvm|"
-    r"libncnn|libMNN|libmlx|opencv_dnn|cv2\.|libarm_compute|libxsmm|XNNPACK",
+    r"libncnn|libMNN|libmlx\.|opencv_dnn|cv2\.|libarm_compute|libxsmm|XNNPACK",
     re.IGNORECASE,
 )
 # Operators of torch that do the work of a stage; arithmetic, reductions, views and copies are everyone's.

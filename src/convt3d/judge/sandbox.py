@@ -89,7 +89,8 @@ def judging() -> Iterator[None]:
         remedy = "Free some room, or name another folder for temporary files by TMPDIR"
         raise ArgumentError("judge", "system", described(str(error)), rule, remedy) from None
     finally:
-        prctl(PR_SET_DUMPABLE, readable, 0, 0, 0)
+        if readable == 1:
+            prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 class Ended(Exception):
