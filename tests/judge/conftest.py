@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from convt3d.judge import sandbox
 from convt3d.judge.check import Judgement, Options, check
-from convt3d.judge.sandbox import Limits
+from convt3d.judge.sandbox import Limits, Sandbox
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 
@@ -80,3 +81,32 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
 
     yield run
     assert traces() == before
+
+
+# --- protections ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def here() -> tuple[str, ...]:
+    """The protections this system has."""
+    with Sandbox([sys.executable, "-I", "-S", "-c", ""], Limits()) as box:
+        box.run()
+        return box.on
+
+
+@pytest.fixture
+def need(here: tuple[str, ...]) -> Callable[..., None]:
+    """need(names): of protections without which a test has nothing to try."""
+
+    def check(*names: str) -> None:
+        missing = [name for name in names if name not in here]
+        if missing:
+            pytest.skip(f"not offered by this system: {', '.join(missing)}")
+
+    return check
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """without(names): a system that lacks these protections."""
+    return lambda *names: monkeypatch.setattr(sandbox, "WITHOUT", names)

@@ -53,7 +53,7 @@ def test_memory_is_limited() -> None:
 def test_memory_of_many_processes_is_limited_together() -> None:
     code = "import os, time\nfor _ in range(4): os.fork() or [bytearray(b'x') * 2**28, time.sleep(60)]\ntime.sleep(60)"
     with pytest.raises(Ended) as ended:
-        run(code, Limits(start_seconds=30, memory=2**29))
+        run(code, Limits(start_seconds=30, memory=2**29), may_exec=True)
     assert "GiB of memory" in ended.value.words() or "processes" in ended.value.words()
 
 
@@ -102,7 +102,7 @@ def test_files_outside_the_folder_cannot_be_written(tmp_path: Path) -> None:
     text = run(f"open({str(target)!r}, 'w')")[1]
     if target.exists():
         pytest.skip("no Landlock here: kernels in Python are still refused by the audit hook")
-    assert "PermissionError" in text
+    assert "PermissionError" in text or "Read-only file system" in text
 
 
 @linux

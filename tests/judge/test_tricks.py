@@ -73,19 +73,19 @@ TRICKS = {
     ),
     "leaves the work to a process": (
         words.NOT_ALLOWED,
-        "left running",
+        "start of another process",
         "import os, time\ndef solution(*args):\n    if os.fork() == 0:\n        time.sleep(0.05)\n"
         "        honest(*args)\n        time.sleep(600)\n        os._exit(0)",
     ),
     "leaves a process that detached itself": (
         words.NOT_ALLOWED,
-        "left running",
+        "start of another process",
         "import os, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n        os.setsid()\n"
         "        if os.fork() == 0:\n            time.sleep(600)\n        os._exit(0)\n    os.wait()",
     ),
     "leaves a process whose first thread has ended": (
         words.NOT_ALLOWED,
-        "left running",
+        "start of another process",
         "import ctypes, os, threading, time\ndef solution(*args):\n    honest(*args)\n    if os.fork() == 0:\n"
         "        threading.Thread(target=time.sleep, args=(600,)).start()\n"
         "        ctypes.CDLL(None).pthread_exit(None)\n    time.sleep(0.2)",
@@ -164,7 +164,7 @@ TRICKS = {
     ),
     "starts another program": (
         words.NOT_ALLOWED,
-        "start of another program",
+        "start of another process",
         "import subprocess, sys\ndef solution(*args):\n    subprocess.run([sys.executable, '-c', 'import torch'])",
     ),
     "ends the process": (words.CRASH, "exit", "import os\ndef solution(*args):\n    os._exit(0)"),
@@ -196,8 +196,8 @@ TRICKS = {
         "def solution(*args):\n    kept = []\n    while True: kept.append(np.ones(2**26))",
     ),
     "starts processes without end": (
-        words.CRASH,
-        "processes",
+        words.NOT_ALLOWED,
+        "start of another process",
         "import os, time\ndef solution(*args):\n    for _ in range(200):\n        if os.fork() == 0:\n"
         "            time.sleep(600)\n    time.sleep(600)",
     ),

@@ -12,7 +12,7 @@ from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
 from ..units import duration
 from .choose import compact, named_values, settings
-from .judge_check import ended_by_signal, options_of
+from .judge_check import ended_by_signal, options_of, unprotected_row
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 
@@ -42,10 +42,11 @@ def bench_file(args: argparse.Namespace) -> int:
         "passed": verdict.passed,
         "case": verdict.case,
         "reason": verdict.reason,
-        "seed": timing.seed if timing else judgement.seed,
+        "seed": judgement.seed,
+        "unprotected": dict(judgement.unprotected),
         **(_figures(timing) if timing and verdict.passed else {}),
     }
-    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document))
+    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document, unprotected_row(judgement)))
     return OK if verdict.passed else CHECK_FAILED
 
 
@@ -64,7 +65,7 @@ def _figures(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _text(screen: Screen, document: dict[str, Any]) -> str:
+def _text(screen: Screen, document: dict[str, Any], more: list[list[str]]) -> str:
     verdict = screen.verdict(True) if document["passed"] else screen.paint(document["verdict"], "bold", "red")
     head = screen.table(
         ["", document["slug"]],
@@ -73,6 +74,7 @@ def _text(screen: Screen, document: dict[str, Any]) -> str:
             ["reason", document["reason"] + (f" (case {document['case']})" if document["case"] else "")],
             ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
             ["values", compact(document["values"])],
+            *more,
         ],
     )
     if "seconds" not in document:

@@ -115,6 +115,7 @@ def _document(args: argparse.Namespace, problem: Problem, options: Options, judg
         "figures": dict(verdict.figures),
         "cases": [vars(result) for result in judgement.results],
         "left_out": dict(judgement.left_out),
+        "unprotected": dict(judgement.unprotected),
     }
     if failure is not None:
         document["failing_values"] = dict(failure.trial.values)
@@ -153,6 +154,7 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
             * bool(judgement.left_out)
         ),
         ["seed", str(document["seed"])],
+        *unprotected_row(judgement),
     ]
     figures = document["figures"]
     if judgement.failure is not None:
@@ -171,6 +173,12 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
     rows += [["kept", ", ".join(document["kept"])]] if "kept" in document else []
     table = screen.table(["", document["slug"]], rows)
     return f"{table}\n\n{document['picture']}" if "picture" in document else table
+
+
+def unprotected_row(judgement: Judgement) -> list[list[str]]:
+    """What this system does not refuse to a kernel, if there is any of it."""
+    missing = "; ".join(f"{name} (refuses {what})" for name, what in judgement.unprotected.items())
+    return [["protections off", missing]] if missing else []
 
 
 def sample_file(args: argparse.Namespace) -> int:
@@ -196,6 +204,7 @@ def sample_file(args: argparse.Namespace) -> int:
         "verdict": judgement.verdict.word,
         "reason": judgement.verdict.reason,
         "passed": passed,
+        "unprotected": dict(judgement.unprotected),
     }
     emit_json(document) if args.json else emit(_sample_text(trial, got, judgement))
     return OK if passed else CHECK_FAILED

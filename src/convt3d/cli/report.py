@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from ..errors import ArgumentError, described
 from .terminal import to_json
 
 OK, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -19,6 +20,11 @@ def emit(text: str) -> None:
         print(text.encode(encoding, "replace").decode(encoding), flush=True)  # an ASCII terminal shows ? for µ
     except BrokenPipeError:
         silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        raise ArgumentError(
+            "convt3d", "stdout", described(str(error)), "must take the result", "Free some room"
+        ) from None
 
 
 def emit_json(document: Any) -> None:

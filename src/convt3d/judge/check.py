@@ -23,7 +23,8 @@ from ..spec.problems import Problem
 from .arena import SIDES, unwritten
 from .cases import MOST_WORK, Suite, Trial, build_suite
 from .languages import Program, language_of, make_program
-from .sandbox import Limits, remove
+from .remove import remove
+from .sandbox import Limits, judging
 from .session import Call, Died, Session, room_for
 from .verdict import CRASH, INPUT_MUTATED, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
@@ -67,11 +68,13 @@ class Judgement:
     left_out: Mapping[str, str] = field(default_factory=dict)
     failure: Failure | None = None
     trial: Trial | None = None  # the one that ended it
+    unprotected: Mapping[str, str] = field(default_factory=dict)  # protections this system lacks, what they refuse
 
 
 Progress = Callable[[str, int, int], None]
 
 
+@judging()
 def check(
     path: str,
     problem: Problem,
@@ -114,7 +117,9 @@ def check(
         verdict = ending.verdict
     finally:
         remove(folder)
-    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial)
+    return Judgement(
+        verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial, run.unprotected
+    )
 
 
 class _Run:
@@ -125,9 +130,11 @@ class _Run:
         self.results: list[CaseResult] = []
         self.failure: Failure | None = None
         self.trial: Trial | None = None
+        self.unprotected: Mapping[str, str] = {}
 
     def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
         with self._session(program, trials) as session:
+            self.unprotected = session.unprotected
             earlier: list[Trial] = []
             for number, trial in enumerate(trials):
                 progress(trial.case.name, number, len(trials))

@@ -3,7 +3,8 @@
 A script of its own (child.py REQUESTS REPLIES, two file descriptors); it must not import convt3d. Requests and replies
 are lines of JSON:
 
-    load      the file: its kind, its path, the module search path; replies after the module's code has run
+    load      the file: its kind, its path, the module search path; replies after the module's code has run, and says
+              whether it is a ModelNew
     prepare   where the tensors of a case lie in the memory files; builds the arguments, and a ModelNew with its weights
     call      runs the kernel once
     noop      nothing
@@ -31,17 +32,17 @@ CTYPES = {"size_t": ctypes.c_size_t, "double": ctypes.c_double}
 # Modules that hold an answer to the problems; torch has rules of its own.
 ANSWERS = (
     "convt3d",
-    "jax",
-    "jaxlib",
-    "tensorflow",
-    "onnxruntime",
-    "openvino",
-    "mxnet",
-    "cupy",
-    "scipy.signal",
-    "scipy.ndimage",
+    *("jax", "jaxlib", "tensorflow", "tflite_runtime", "ai_edge_litert", "keras", "tinygrad", "mlx"),
+    *("onnx.reference", "onnx.backend", "onnxruntime", "openvino", "tensorrt", "tvm", "ncnn", "MNN", "coremltools"),
+    *("mxnet", "paddle", "mindspore", "oneflow", "megengine", "jittor", "nnabla", "chainer", "cv2"),
+    *("theano", "aesara", "pytensor", "autograd.scipy", "cupy", "cupyx", "intel_extension_for_pytorch"),
+    *("scipy.signal", "scipy.ndimage", "astropy.convolution", "spconv", "MinkowskiEngine", "torchsparse"),
 )
-LIBRARIES = re.compile(r"libtorch|dnnl|mkldnn|onednn|onnxruntime|openvino|xla_|tensorflow|cudnn", re.IGNORECASE)
+LIBRARIES = re.compile(
+    r"libtorch|dnnl|mkldnn|onednn|onnxruntime|openvino|xla_|tensorflow|tflite|cudnn|nvinfer|paddle|mindspore|libtvm|"
+    r"libncnn|libMNN|libmlx\.|opencv_dnn|cv2\.|libarm_compute|libxsmm|XNNPACK",
+    re.IGNORECASE,
+)
 # Operators of torch that do the work of a stage; arithmetic, reductions, views and copies are everyone's.
 OPERATORS = re.compile(
     r"conv(?!ert)|mkldnn|onednn|(?<!in)(?<!com)(?<!cu)(?<!ha)mm(?!a)|matmul|(?<![a-z])(add)?mv(?![a-z])|dot|"
@@ -91,8 +92,8 @@ def forbid(names: tuple[str, ...], allow_torch: bool) -> None:
             path = resolve(decode(args[0]))
             if not path.startswith(folder) and path != os.devnull:
                 raise NotAllowed(f"writing {path}")
-        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
-            raise NotAllowed(f"start of another program ({event})")
+        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"):
+            raise NotAllowed(f"start of another process ({event})")
         if event in ("open", "import", "ctypes.dlopen", "os.link", "os.symlink", "os.rename"):
             for path in args[:2]:
                 if isinstance(path, (str, bytes)) and inside(resolve(decode(path)) + os.sep):
@@ -377,6 +378,7 @@ class Session:
         word = request["do"]
         if word == "load":
             self.kernel = load(request)
+            return {"ok": True, "model": isinstance(self.kernel, Model)}
         elif word == "prepare" and self.kernel is not None:
             self.memory.fence(request["files"], request["fences"])
             addresses = {name: self.memory.maps[fd][1] + offset for name, (fd, offset) in request["places"].items()}

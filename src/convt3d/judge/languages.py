@@ -225,11 +225,13 @@ def _call_text(problem: Problem, language: str) -> str:
 
 def _run(argv: Sequence[str], folder: str, limits: Limits) -> tuple[int, str]:
     """A compiler's exit code and the beginning of what it printed."""
-    with Sandbox([str(shutil.which(argv[0])), *argv[1:]], limits, may_exec=True, folder=folder) as box:
-        try:
+    try:
+        with Sandbox([str(shutil.which(argv[0])), *argv[1:]], limits, may_exec=True, folder=folder) as box:
             code = box.run()
-        except TimedOut:
-            raise rejected(TIME_OUT, f"the compiler took more than {limits.start_seconds:g} s") from None
-        except Ended as ended:
-            raise rejected(COMPILE_ERROR, f"the compiler did not end well: {ended.words()}") from None
+    except TimedOut:
+        raise rejected(TIME_OUT, f"the compiler took more than {limits.start_seconds:g} s") from None
+    except Ended as ended:
+        raise rejected(COMPILE_ERROR, f"the compiler did not end well: {ended.words()}") from None
+    if code:
+        Path(folder, "room").write_bytes(bytes(2**16))  # a full disk is the judge's trouble, not the kernel's
     return code, box.text[:2000]

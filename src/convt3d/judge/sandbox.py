@@ -9,27 +9,41 @@ its descendants; whatever the program says about itself has no part in that.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from ..errors import ArgumentError, described
+from .remove import remove
+from .seccomp import filter_for
 
 KEEPER = Path(__file__).with_name("keeper.py")
 GIGABYTE = 2**30
 THREAD_SPACE = 2**27  # addresses, not memory, that a library reserves for each of its threads
 MOST_OUTPUT = 16384  # bytes of what the program printed that are kept, from its end
 MOST_REPLY = 65536
+# What the system may offer, and what is refused by it: said where it is missing. Tests leave some out by WITHOUT.
+PROTECTIONS = {
+    "seccomp": "system calls a kernel has no use for: other processes, other programs, signals, the network",
+    "Landlock": "writing outside its folder",
+    "namespaces": "naming a process that is not its own",
+    "hidden processes": "reading the command lines of others",
+    "read-only files": "changing modes, times and attributes of files; filling the disk",
+}
+WITHOUT: tuple[str, ...] = ()
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PROCESS_CLOCK = 2  # with a process's number above it, the name Linux gives to the clock of what it has used
 PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseconds
 
@@ -44,6 +58,8 @@ class Limits:
     memory: int = 6 * GIGABYTE
     processes: int = 32
     file_bytes: int = GIGABYTE // 4
+    files: int = 10_000
+    threads: int = 256 + 16 * (os.cpu_count() or 1)
 
     def rlimits(self) -> dict[str, int]:
         return {
@@ -53,6 +69,28 @@ class Limits:
             "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),
             "RLIMIT_NOFILE": 256,
         }
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Around a judgement: the judge's memory is nobody's to read, and its pipes are not taken for standard streams that
+    the caller has closed. A system that cannot carry out the judge's own work (its disk is full, it has no more
+    processes) ends in an error, which says nothing about the kernel."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(fd)
+    prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)
+    readable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    try:
+        yield
+    except OSError as error:
+        rule = "must let the judge make files, pipes and processes"
+        remedy = "Free some room, or name another folder for temporary files by TMPDIR"
+        raise ArgumentError("judge", "system", described(str(error)), rule, remedy) from None
+    finally:
+        if readable == 1:
+            prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 class Ended(Exception):
@@ -91,6 +129,9 @@ class Sandbox:
         self.limits = limits
         self.printed = b""
         self.pid = 0
+        self.on: tuple[str, ...] = ()
+        self._still = 0.0
+        self._closed = False
         self._status: int | None = None
         self._over = ""
         self._own_folder = folder is None
@@ -100,14 +141,18 @@ class Sandbox:
         orders = {
             "argv": list(argv),
             "env": {**_environment(self.folder), **(environment or {})},
-            "cwd": self.folder,
             "limits": limits.rlimits(),
             "fds": list(fds),
             "output": theirs,
-            "writable": [self.folder],
-            "exec": may_exec,
+            "folder": self.folder,
+            "private": self._own_folder,
+            "filter": filter_for(compiler=may_exec),
+            "without": WITHOUT,
             "bytes": limits.memory,
             "processes": limits.processes,
+            "threads": limits.threads,
+            "files": limits.files,
+            "stored": limits.file_bytes,
         }
         listening, self._orders = os.pipe()
         self._news, speaking = os.pipe()
@@ -128,7 +173,11 @@ class Sandbox:
         self._answer: dict[str, Any] | None = None
 
     def __enter__(self) -> Sandbox:
-        self._await_news(lambda: bool(self.pid))
+        try:
+            self._await_news(lambda: bool(self.pid))
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -137,6 +186,9 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         with suppress(OSError):
             os.write(self._orders, b"end\n")
         try:
@@ -211,11 +263,16 @@ class Sandbox:
         return 0.0
 
     def stop(self) -> int:
-        """Freezes the program; how many other processes of its making are alive."""
-        self._answer = None
-        self._tell(b"stop\n")
-        self._await_news(lambda: self._answer is not None)
-        return int(self._answer["others"]) if self._answer else 0
+        """Freezes the program; how many other processes of its making are alive. Raises TimedOut if it goes on."""
+        answer = self._ask(b"stop\n")
+        if not answer["still"]:
+            raise TimedOut
+        self._still = float(answer["cpu"])
+        return int(answer["others"])
+
+    def seconds_since_stop(self) -> float:
+        """Of the processor, used by the program and its descendants since they were frozen."""
+        return max(0.0, float(self._ask(b"look\n")["cpu"]) - self._still)
 
     def resume(self) -> None:
         """Directly, without the keeper: the clock is running."""
@@ -228,11 +285,14 @@ class Sandbox:
             return Path(f"/proc/{self.pid}/maps").read_text(errors="replace")
         return ""
 
-    def _tell(self, order: bytes) -> None:
+    def _ask(self, order: bytes) -> dict[str, Any]:
+        self._answer = None
         try:
             os.write(self._orders, order)
         except OSError:
             raise Ended(self._status, self._over or "a signal against its keeper") from None
+        self._await_news(lambda: self._answer is not None)
+        return self._answer or {}
 
     def _await_news(self, known: Any) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -256,7 +316,8 @@ class Sandbox:
             self.pid = message.get("pid", self.pid)
             self._status = message.get("status", self._status)
             self._over = message.get("over", self._over)
-            if "others" in message:
+            self.on = tuple(message.get("on", self.on))
+            if "cpu" in message:
                 self._answer = message
 
     def _drain(self) -> bool:
@@ -274,12 +335,3 @@ def _environment(folder: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     places = dict.fromkeys(("HOME", "TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"), folder)
     return {**kept, **places, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def remove(folder: str) -> None:
-    """Also what was made unreadable on purpose."""
-    for root, names, _ in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                os.chmod(os.path.join(root, name), 0o700)
-    shutil.rmtree(folder, ignore_errors=True)

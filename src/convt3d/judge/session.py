@@ -2,8 +2,8 @@
 
 Between two calls the kernel's process stands still. The inputs of a call are written while it does, the clock starts
 when it is let go and stops when its reply is here, and the output is copied after it was stopped again: work that is
-not done by then is not in the copy, and work between reply and stop is added to the time. Timed calls
-and others are the same to it.
+not done by then is not in the copy, and work between reply and stop is added to the time. What used the processor while
+it had to stand still is refused. Timed calls and others are the same to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from ..spec.problems import Problem
 from .arena import Arena, region_bytes, tensor_bytes
 from .child import LIBRARIES
 from .languages import Program
-from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
+from .sandbox import GIGABYTE, PROTECTIONS, Ended, Limits, Sandbox, TimedOut
 from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
 
 CHILD = Path(__file__).with_name("child.py")
 FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
+STILL = 0.001  # seconds of the processor that a stop may take to reach the last thread
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
 
@@ -69,8 +70,7 @@ class Session:
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
         argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
-        memory = max(limits.memory, GIGABYTE + 8 * sum(room))
-        own = Limits(limits.seconds, limits.start_seconds, memory, limits.processes, limits.file_bytes)
+        own = replace(limits, memory=max(limits.memory, GIGABYTE + 8 * sum(room)))
         try:
             self.box = Sandbox(
                 argv, own, fds=[theirs, their_replies, *self.arena.fds], environment=_environment(program)
@@ -79,7 +79,13 @@ class Session:
             os.close(theirs)
             os.close(their_replies)
         self._shape: tuple[int, ...] = ()
+        self._model = False
         self.overhead = 0.0
+
+    @property
+    def unprotected(self) -> dict[str, str]:
+        """What this system does not refuse to a kernel, by the name of the protection that is missing."""
+        return {name: what for name, what in PROTECTIONS.items() if name not in self.box.on}
 
     def __enter__(self) -> Session:
         try:
@@ -121,15 +127,16 @@ class Session:
             "search": search_path(),
             "threads": get_num_threads(),
         }
-        self._ask(request, self.limits.start_seconds)
+        self._model = self._ask(request, self.limits.start_seconds).get("model") is True
 
     def prepare(
         self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", fenced: bool = True
     ) -> None:
-        """Lays out a case and tells the kernel's process where it is; of its data only the weights are there yet."""
+        """Lays out a case and tells the kernel's process where it is. Of its data the weights are there already for a
+        ModelNew, which may rearrange them, and nothing else: the clock is not running."""
         shapes = self.problem.shapes(values)
         self.arena.lay(tensor_bytes(shapes, self.dtype), side, fenced)
-        for name in self.problem.operand_names:
+        for name in self.problem.operand_names if self._model else ():
             self.arena.write(name, arrays[name])
         request = {
             "do": "prepare",
@@ -153,6 +160,7 @@ class Session:
         self.arena.clear_output(self.dtype)
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
+        self._stood_still()
         call = Call(output, max(0.0, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
@@ -165,6 +173,16 @@ class Session:
         except Ended as ended:
             raise self._ending(ended) from None
 
+    def _stood_still(self) -> None:
+        try:
+            ran = self.box.seconds_since_stop()
+        except TimedOut:
+            raise rejected(CRASH, "it could not be looked at") from None
+        except Ended as ended:
+            raise self._ending(ended) from None
+        if ran > STILL:
+            raise rejected(NOT_ALLOWED, f"it worked for {1e3 * ran:.3g} ms while it had to stand still")
+
     def _inspect(self, arrays: Mapping[str, Storage], others: int) -> None:
         damage = self.arena.damage(self.dtype.itemsize)
         if damage:
@@ -175,7 +193,10 @@ class Session:
         if others:
             raise rejected(NOT_ALLOWED, f"{others} other processes were left running when the call returned")
         if not self.program.allow_torch and not self.program.torch:
-            found = LIBRARIES.search("\n".join(os.path.basename(line) for line in self.box.maps().splitlines()))
+            maps = self.box.maps()
+            if not maps:
+                raise rejected(NOT_ALLOWED, "it does not let its memory map be read")
+            found = LIBRARIES.search("\n".join(os.path.basename(line) for line in maps.splitlines()))
             if found:
                 raise rejected(NOT_ALLOWED, f"a library with an answer is loaded ({found[0]})")
 
@@ -191,16 +212,21 @@ class Session:
 
     def _timed(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], float, int]:
         """For a process that stands still, and does so again afterwards: the request waits in its pipe before the clock
-        starts. What its threads work after the reply, until they are stopped, counts. The reply, the seconds, and how
-        many other processes are alive."""
+        starts. What its threads work after the reply, until they are stopped, counts; where it may have other
+        processes, whose time cannot be told so exactly, the clock runs until all stand still. The reply, the seconds,
+        and how many other processes are alive."""
         self._send(request)
+        self._stood_still()
         begun = time.perf_counter()
         self.box.resume()
-        line, ended = self._line(self.limits.seconds)
+        line, _ = self._line(self.limits.seconds)
         used = self.box.processor_seconds()
+        ended = time.perf_counter()
         self.box.halt()
         reply = self._understood(line)
         others = self._frozen()
+        if "seccomp" not in self.box.on:
+            return reply, time.perf_counter() - begun, others
         return reply, ended - begun + max(0.0, self.box.processor_seconds() - used), others
 
     def _ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:

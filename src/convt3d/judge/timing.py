@@ -25,7 +25,8 @@ from .cases import trial_of, work
 from .check import Options
 from .languages import make_program
 from .peers import CHANNELS_LAST, EAGER, OWN, operands_of, peers
-from .sandbox import remove
+from .remove import remove
+from .sandbox import judging
 from .session import Died, Session, room_for
 from .tolerance import expectation_of_blocks
 from .verdict import CRASH, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
@@ -41,7 +42,6 @@ class Timing:
     """Seconds of each contender, round by round (the warm-up is not among them); peers that could not run."""
 
     verdict: Verdict
-    seed: int
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,6 +64,7 @@ class Timing:
         return min(found, key=self.median) if found else None
 
 
+@judging()
 def time_file(
     path: str,
     problem: Problem,
@@ -72,11 +73,11 @@ def time_file(
     rounds: int,
     progress: Callable[[int], None] = lambda number: None,
 ) -> Timing:
-    """Of a file that `check` has passed."""
-    seed = secrets.randbits(63) if options.seed is None else options.seed
+    """Of a file that `check` has passed. The data are fresh whatever seed was given: a kernel that knew it from a
+    command line could have the results ready before the clock starts."""
     folder = tempfile.mkdtemp(prefix="convt3d-judge-")
     dtype, limits = options.dtype, options.limits
-    race = _Race(problem, values, dtype, np.random.default_rng(seed))
+    race = _Race(problem, values, dtype, np.random.default_rng(secrets.randbits(128)))
     try:
         program = make_program(path, problem, dtype, folder, allow_torch=options.allow_torch, limits=limits)
         with Session(program, problem, dtype, room_for(problem, dtype, [values]), limits) as session:
@@ -91,8 +92,8 @@ def time_file(
     finally:
         remove(folder)
     if verdict.word != PASSED:
-        return Timing(verdict, seed)
-    return Timing(verdict, seed, {name: tuple(times[1:]) for name, times in race.seconds.items()}, race.missing)
+        return Timing(verdict)
+    return Timing(verdict, {name: tuple(times[1:]) for name, times in race.seconds.items()}, race.missing)
 
 
 class _Race:
