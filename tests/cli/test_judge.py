@@ -60,7 +60,7 @@ def test_starter_writes_a_file_once(run, tmp_path: Path, monkeypatch: pytest.Mon
     code, _, err = run("starter", MAXES, "--lang", "python")
     assert code == 2
     assert "exists, and is not overwritten" in err
-    code, out, _ = run("starter", MAXES, "--lang", "cuda", "--output", "other.cu", "--json")
+    code, out, _ = run("starter", MAXES, "--lang", "cuda", "-o", "other.cu", "--json")
     assert json.loads(out)["path"] == str(tmp_path / "other.cu")
     assert run("starter", MAXES, "--lang", "fortran")[0] == 2
     assert run("starter", MAXES, "--lang", "c", "--output", "no/folder.c")[0] == 2

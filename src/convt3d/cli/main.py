@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     starting = _add(commands, "starter", write_starter, "a file with a problem's signature to start your kernel from")
     _add_slug(starting)
     starting.add_argument("--lang", choices=LANGUAGES, required=True, help="language of the file")
-    starting.add_argument("--output", metavar="FILE", help="its name (default: the problem's)")
+    starting.add_argument("-o", "--output", metavar="FILE", help="its name (default: the problem's)")
 
     exporter = _add(commands, "export", write_export, "a problem's GPU kernels as one self-contained file")
     _add_slug(exporter)

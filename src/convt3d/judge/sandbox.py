@@ -9,6 +9,7 @@ its descendants; whatever the program says about itself has no part in that.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -19,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-KEEPER = Path(__file__).with_name("keeper.py")
 GIGABYTE = 2**30
 THREAD_SPACE = 2**27  # addresses, not memory, that a library reserves for each of its threads
 MOST_OUTPUT = 16384  # bytes of what the program printed that are kept, from its end
@@ -113,7 +115,7 @@ class Sandbox:
         self._news, speaking = os.pipe()
         try:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), json.dumps(orders)],
+                [sys.executable, "-I", "-S", script("keeper.py"), json.dumps(orders)],
                 stdin=listening,
                 stdout=speaking,
                 stderr=subprocess.DEVNULL,
@@ -267,6 +269,14 @@ class Sandbox:
             return True
         self.printed = (self.printed + data)[-MOST_OUTPUT:]
         return bool(data)
+
+
+@cache
+def script(name: str) -> str:
+    """A file of this folder as one that another interpreter can run: of a package in an archive, a copy."""
+    copies = ExitStack()
+    atexit.register(copies.close)
+    return str(copies.enter_context(resources.as_file(resources.files(__package__) / name)))
 
 
 def _environment(folder: str) -> dict[str, str]:

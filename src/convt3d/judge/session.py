@@ -25,10 +25,9 @@ from ..spec.problems import Problem
 from .arena import Arena, region_bytes, tensor_bytes
 from .child import LIBRARIES
 from .languages import Program
-from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut
+from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut, script
 from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
 
-CHILD = Path(__file__).with_name("child.py")
 FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
@@ -68,7 +67,7 @@ class Session:
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
-        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
+        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", script("child.py"), str(theirs), str(their_replies)]
         memory = max(limits.memory, GIGABYTE + 8 * sum(room))
         own = Limits(limits.seconds, limits.start_seconds, memory, limits.processes, limits.file_bytes)
         try:
@@ -266,9 +265,14 @@ def constructor(problem: Problem, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_path() -> list[str]:
-    """Where the kernel's process finds modules: as here, without this project's own source."""
-    source = Path(__file__).resolve().parents[2]
-    return [path for path in sys.path if path and Path(path).resolve() != source]
+    """Where the kernel's process finds modules: as here, but for the working directory of `python -m` (a kernel is one
+    file) and an archive with this package. In folders the rules of the process refuse what they must, file by file;
+    an archive is one file, refused or not."""
+    paths = [path for path in sys.path if path]
+    if paths and os.path.realpath(paths[0]) == os.getcwd():
+        del paths[0]
+    package = str(Path(__file__).parents[1])
+    return [path for path in paths if os.path.isdir(path) or not package.startswith(path + os.sep)]
 
 
 def _environment(program: Program) -> dict[str, str]:
