@@ -1,7 +1,8 @@
 """One judgement: a file against the cases of a problem, ending in one verdict.
 
-The kernel runs with sealed inputs and arrays against fences. A process that dies is tried once more with one thing
-changed at a time, and what then lets it live is the reason: inputs that can be written, or memory behind the fences.
+The kernel runs with sealed inputs and arrays against fences. A process that dies of a fault near an array says by its
+address what it touched. Where no address is known it is tried once more with one thing changed at a time, and what then
+lets it live is the reason: inputs that can be written, or memory behind the fences.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -135,7 +137,7 @@ class _Run:
                 try:
                     self._one(session, trial, side, earlier)
                 except Died as death:
-                    raise self._cause(program, trial, side, death.words) from None
+                    raise self._cause(program, trial, side, death) from None
                 except Rejected as ending:
                     raise Rejected(replace(ending.verdict, case=trial.case.name)) from None
                 earlier.append(trial)
@@ -172,17 +174,40 @@ class _Run:
         figures = {"wrong": int(wrong.sum()), "voxels": wrong.size, "never_written": missing, "worst": worst}
         raise Rejected(Verdict(WRONG_VALUES, None, "; ".join(reasons), figures))
 
-    def _cause(self, program: Program, trial: Trial, side: str, words: str) -> Rejected:
-        """Why the process died, found by running it again with more freedom."""
+    def _cause(self, program: Program, trial: Trial, side: str, death: Died) -> Rejected:
+        """Why the process died."""
+        case, spot = trial.case.name, death.spot
+        if spot is None:
+            return self._cause_by_trying(program, trial, side, death.words)
+        if spot.inside is not None:
+            index = tuple(map(int, np.unravel_index(spot.inside, trial.arrays[spot.name].shape)))
+            return rejected(INPUT_MUTATED, f"it writes into an input: `{spot.name}` at {index}", case)
+        try:  # what can be read everywhere dies of writing only
+            with self._session(program, [trial]) as session:
+                session.prepare(trial.values, trial.arrays, side, "readable")
+                session.call(trial.arrays)
+            verb = "reads"
+        except Died as again:
+            verb = "writes" if again.spot == spot else "reads"
+        except Rejected:
+            verb = "reads"
+        return rejected(OUT_OF_BOUNDS, f"it {verb} {spot.words()}, which has {_elements(trial, spot.name)}", case)
+
+    def _cause_by_trying(self, program: Program, trial: Trial, side: str, words: str) -> Rejected:
+        """By running it again with more freedom."""
         case = trial.case.name
-        freedoms: tuple[tuple[bool, str, str], ...] = (
-            (True, INPUT_MUTATED, "it writes into an input: it dies where that is impossible, and only there"),
-            (False, OUT_OF_BOUNDS, "it reads or writes outside the arrays: it dies where there is nothing to be found"),
+        freedoms = (
+            ("closed", INPUT_MUTATED, "it writes into an input: it dies where that is impossible, and only there"),
+            (
+                "open",
+                OUT_OF_BOUNDS,
+                "it reads or writes outside the arrays: it dies where there is nothing to be found",
+            ),
         )
-        for fenced, word, reason in freedoms:
+        for outside, word, reason in freedoms:
             try:
                 with self._session(program, [trial], sealed=False) as session:
-                    session.prepare(trial.values, trial.arrays, side, fenced)
+                    session.prepare(trial.values, trial.arrays, side, outside)
                     session.call(trial.arrays)
             except Died:
                 continue
@@ -192,3 +217,8 @@ class _Run:
                 return rejected(CRASH, words, case)
             return rejected(word, reason, case)
         return rejected(CRASH, words, case)
+
+
+def _elements(trial: Trial, name: str) -> str:
+    shape = trial.output_shape if name == "output" else trial.arrays[name].shape
+    return f"{prod(shape)} elements"

@@ -39,17 +39,18 @@ PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseco
 @dataclass(frozen=True)
 class Limits:
     """What a program may use. Seconds are of the wall clock, for each thing it is asked; memory is what it and its
-    descendants hold together, and bounds the addresses of each."""
+    descendants hold together, and bounds the addresses of each, beside those reserved for nothing."""
 
     seconds: float = 20.0
     start_seconds: float = 60.0
     memory: int = 6 * GIGABYTE
     processes: int = 32
     file_bytes: int = GIGABYTE // 4
+    reserved: int = 0
 
     def rlimits(self) -> dict[str, int]:
         return {
-            "RLIMIT_AS": self.memory + THREAD_SPACE * (os.cpu_count() or 1),
+            "RLIMIT_AS": self.memory + self.reserved + THREAD_SPACE * (os.cpu_count() or 1),
             "RLIMIT_FSIZE": self.file_bytes,
             "RLIMIT_CORE": 0,
             "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),

@@ -10,26 +10,31 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
 from ..front.verify import Storage
 from ..plan.cores import get_num_threads
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
-from .arena import Arena, region_bytes, tensor_bytes
-from .child import LIBRARIES
-from .languages import Program
+from .arena import Arena, Spot, region_bytes, tensor_bytes
+from .child import LIBRARIES, SLOTS
+from .languages import Program, missing_module
 from .sandbox import GIGABYTE, Ended, Limits, Sandbox, TimedOut, script
-from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, Rejected, rejected
 
 FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
+SLOT = 2**36  # bytes of addresses around each array: a 32-bit index of any type that went wrong stays within half of it
+FAULT = struct.Struct("@iiiiQ")  # what the system says of a fault: signal, error, code, nothing, address
+FROM_OUTSIDE = (0x80, 0, -1, -6)  # codes of signals that belong to no address
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
 
@@ -43,11 +48,11 @@ class Call:
 
 
 class Died(Exception):
-    """The kernel's process ended by a signal; the reason may lie in the memory around its arrays."""
+    """The kernel's process ended by a signal; `spot` is what it touched, if that is near an array."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, spot: Spot | None = None) -> None:
         super().__init__(words)
-        self.words = words
+        self.words, self.spot = words, spot
 
 
 class Session:
@@ -67,17 +72,21 @@ class Session:
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
-        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", script("child.py"), str(theirs), str(their_replies)]
+        self._faults, their_faults = os.pipe()
+        for fd in (self._faults, their_faults):
+            os.set_blocking(fd, False)
+        given = [theirs, their_replies, their_faults]
+        slots = [SLOT, 4 * max(room)]
+        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", script("child.py"), *map(str, [*given, *slots])]
         memory = max(limits.memory, GIGABYTE + 8 * sum(room))
-        own = Limits(limits.seconds, limits.start_seconds, memory, limits.processes, limits.file_bytes)
+        own = replace(limits, memory=memory, reserved=SLOTS * SLOT)
         try:
-            self.box = Sandbox(
-                argv, own, fds=[theirs, their_replies, *self.arena.fds], environment=_environment(program)
-            )
+            self.box = Sandbox(argv, own, fds=[*given, *self.arena.fds], environment=_environment(program))
         finally:
-            os.close(theirs)
-            os.close(their_replies)
+            for fd in given:
+                os.close(fd)
         self._shape: tuple[int, ...] = ()
+        self._slots = 0, SLOT  # where the kernel's process has the first one, and how wide they are
         self.overhead = 0.0
 
     def __enter__(self) -> Session:
@@ -98,8 +107,8 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.box.close()
         self.arena.close()
-        os.close(self._requests)
-        os.close(self._replies)
+        for fd in (self._requests, self._replies, self._faults):
+            os.close(fd)
 
     def _load(self) -> None:
         """The overhead of an empty call is measured before anything of the kernel's runs."""
@@ -110,24 +119,30 @@ class Session:
             times.append(self._timed({"do": "noop"})[1])
         self.overhead = min(times)
         self.box.resume()
+        program, libraries = self.program, self.program.libraries(self.dtype)
         request = {
-            "do": "load",
-            "kind": self.program.kind,
-            "path": self.program.path,
-            "torch": self.program.torch,
-            "triton": self.program.triton,
-            "allow_torch": self.program.allow_torch,
+            "kind": program.kind,
+            "path": program.path,
+            "torch": program.torch,
+            "libraries": libraries,
+            "allow_torch": program.allow_torch,
             "search": search_path(),
             "threads": get_num_threads(),
         }
-        self._ask(request, self.limits.start_seconds)
+        try:
+            self._ask({"do": "equip", **request}, self.limits.start_seconds)
+        except Rejected as ending:
+            rule = f"needs {' and '.join(libraries)}: {ending.verdict.reason}"
+            raise ArgumentError("judge", "FILE", program.path, rule, "Install what is missing here") from None
+        self._ask({"do": "load", **request}, self.limits.start_seconds)
 
     def prepare(
-        self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", fenced: bool = True
+        self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", outside: str = "closed"
     ) -> None:
-        """Lays out a case and tells the kernel's process where it is; of its data only the weights are there yet."""
+        """Lays out a case and tells the kernel's process where it is; of its data only the weights are there yet.
+        `outside`: whether memory around the arrays is closed, readable, or (close to them) open."""
         shapes = self.problem.shapes(values)
-        self.arena.lay(tensor_bytes(shapes, self.dtype), side, fenced)
+        self.arena.lay(tensor_bytes(shapes, self.dtype), side)
         for name in self.problem.operand_names:
             self.arena.write(name, arrays[name])
         request = {
@@ -138,10 +153,12 @@ class Session:
             "parameters": [(p.name, p.type) for p in self.problem.parameters],
             "weights": self.problem.operand_names,
             "constructor": constructor(self.problem, values),
-            **self.arena.description(),
+            "regions": self.arena.regions(),
+            "outside": outside,
         }
         self.box.resume()
-        self._ask(request, self.limits.start_seconds)
+        reply = self._ask(request, self.limits.start_seconds)
+        self._slots = int(reply.get("base", 0)), max(1, int(reply.get("slot", 1)))
         self._frozen()
         self._shape = shapes["output"]
 
@@ -222,18 +239,37 @@ class Session:
     def _understood(self, line: bytes) -> Mapping[str, Any]:
         try:
             reply: Mapping[str, Any] = json.loads(line)
-            word, returned = reply.get("error"), reply.get("returned")
-        except (ValueError, AttributeError, RecursionError):
+            word, returned, missing = reply.get("error"), reply.get("returned"), reply.get("missing")
+            int(reply.get("base", 0)), int(reply.get("slot", 0))
+        except (ValueError, TypeError, OverflowError, AttributeError, RecursionError):
             raise rejected(CRASH, FORGED) from None
-        if word not in (None, *SAYABLE) or not isinstance(returned, (str, type(None))):
+        if word not in (None, *SAYABLE) or not all(isinstance(said, (str, type(None))) for said in (returned, missing)):
             raise rejected(CRASH, FORGED)
+        if missing and missing_module(self.program, missing):
+            rule = f"imports {missing}, which is not installed here"
+            remedy = "Install it; a module beside FILE is not found, since a kernel is one file"
+            raise ArgumentError("judge", "FILE", self.program.path, rule, remedy)
         if word is not None:
             raise rejected(word, self._told(str(reply.get("detail", ""))[:2000]))
         return reply
 
     def _ending(self, ended: Ended) -> Exception:
-        words = self._told(ended.words())
-        return Died(words) if ended.status is not None and ended.status < 0 else rejected(CRASH, words)
+        if ended.status is None or ended.status >= 0:
+            return rejected(CRASH, self._told(ended.words()))
+        fault, spot = self._fault(-ended.status), None
+        if fault is not None:
+            spot = self.arena.spot(fault, *self._slots, self.dtype.itemsize)
+        near = f" at the address {fault:#x}, where no array is near" if fault is not None and spot is None else ""
+        return Died(self._told(ended.words() + near), spot)
+
+    def _fault(self, number: int) -> int | None:
+        """The address of which the system said that it ended the process."""
+        with suppress(BlockingIOError):
+            said = os.read(self._faults, 128)
+            if len(said) == 128:
+                told, _, code, _, address = FAULT.unpack_from(said)
+                return int(address) if told == number and code not in FROM_OUTSIDE else None
+        return None
 
     def _told(self, words: str) -> str:
         text = self.box.text
