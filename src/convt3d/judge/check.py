@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -22,9 +23,10 @@ from ..errors import ArgumentError, described
 from ..front.verify import Storage
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
-from .arena import SIDES, unwritten
+from .arena import unwritten
 from .cases import MOST_WORK, Suite, Trial, build_suite
 from .languages import Program, language_of, make_program
+from .repeat import AGAIN_SECONDS, Run, Turn, difference, first_turns, further_turns, repeats
 from .sandbox import Limits, remove
 from .session import Call, Died, Session, room_for
 from .verdict import CRASH, INPUT_MUTATED, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
@@ -43,21 +45,23 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class CaseResult:
-    """A case that passed: its worst error over the tolerance, and the time of the call."""
+    """A case that passed: its worst error over the tolerance in all runs, the time of the first, how many they were."""
 
     name: str
     why: str
     worst: float
     seconds: float
+    runs: int = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """Wrong values, kept for the one who looks for the bug."""
+    """Wrong values, kept for the one who looks for the bug. `difference`: how the runs of this trial differ."""
 
     trial: Trial
     output: Storage
     wrong: npt.NDArray[np.bool_]
+    difference: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,7 @@ class Judgement:
     left_out: Mapping[str, str] = field(default_factory=dict)
     failure: Failure | None = None
     trial: Trial | None = None  # the one that ended it
+    threads: tuple[int, ...] = ()  # numbers of them that were tried
 
 
 Progress = Callable[[str, int, int], None]
@@ -116,7 +121,7 @@ def check(
         verdict = ending.verdict
     finally:
         remove(folder)
-    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial)
+    return Judgement(verdict, language, seed, tuple(run.results), suite.left_out, run.failure, run.trial, run.threads)
 
 
 class _Run:
@@ -124,41 +129,66 @@ class _Run:
 
     def __init__(self, problem: Problem, options: Options, seen: Callable[[Call], None]) -> None:
         self.problem, self.options, self.seen = problem, options, seen
-        self.results: list[CaseResult] = []
         self.failure: Failure | None = None
         self.trial: Trial | None = None
+        self._runs: dict[int, list[Run]] = {}
+        self._passed: dict[int, CaseResult] = {}
+
+    @property
+    def results(self) -> list[CaseResult]:
+        return [replace(result, runs=len(self._runs[number])) for number, result in self._passed.items()]
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        return tuple(sorted({run.threads for runs in self._runs.values() for run in runs}))
 
     def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
+        """Every trial once, and then again for as long as there is time."""
         with self._session(program, trials) as session:
-            earlier: list[Trial] = []
-            for number, trial in enumerate(trials):
-                progress(trial.case.name, number, len(trials))
-                side, self.trial = SIDES[number % 2], trial
-                try:
-                    self._one(session, trial, side, earlier)
-                except Died as death:
-                    raise self._cause(program, trial, side, death) from None
-                except Rejected as ending:
-                    raise Rejected(replace(ending.verdict, case=trial.case.name)) from None
-                earlier.append(trial)
+            for turn in first_turns(trials):
+                progress(trials[turn.number].case.name, turn.number, len(trials))
+                self._turn(session, program, trials, turn)
+            end = time.monotonic() + AGAIN_SECONDS
+            for turn in further_turns(trials):
+                if time.monotonic() > end:
+                    break
+                self._turn(session, program, trials, turn)
         self.trial = None
+
+    def _turn(self, session: Session, program: Program, trials: Sequence[Trial], turn: Turn) -> None:
+        trial = self.trial = trials[turn.number]
+        runs = self._runs.setdefault(turn.number, [])
+        earlier = [trials[number] for number in self._runs if number != turn.number]
+        try:
+            self._one(session, trial, turn, runs, earlier)
+        except Died as death:
+            ending = self._cause(program, trial, turn.side, death).verdict
+        except Rejected as rejection:
+            ending = rejection.verdict
+        else:
+            return
+        right = sum(run.right for run in runs)
+        note = f"; {right} run{'s' * (right > 1)} before it passed" if right and ending.word != WRONG_VALUES else ""
+        raise Rejected(replace(ending, case=trial.case.name, reason=ending.reason + note)) from None
 
     def _session(self, program: Program, trials: Sequence[Trial], sealed: bool = True) -> Session:
         room = room_for(self.problem, self.options.dtype, [trial.values for trial in trials])
         return Session(program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed)
 
-    def _one(self, session: Session, trial: Trial, side: str, earlier: Sequence[Trial]) -> None:
-        session.prepare(trial.values, trial.arrays, side)
+    def _one(self, session: Session, trial: Trial, turn: Turn, runs: list[Run], earlier: Sequence[Trial]) -> None:
+        session.prepare(trial.values, trial.arrays, turn.side, threads=turn.threads)
         call = session.call(trial.arrays)
         self.seen(call)
         dtype = trial.dtype
         errors = trial.expected.errors(dtype.widen(call.output))
         wrong = ~(errors <= 1.0)
         worst = float(errors.max(initial=0.0))
+        runs.append(Run(turn.threads, not wrong.any(), call.output if wrong.any() else None))
         if not wrong.any():
-            self.results.append(CaseResult(trial.case.name, trial.case.why, worst, call.seconds))
+            first = self._passed.get(turn.number, CaseResult(trial.case.name, trial.case.why, 0.0, call.seconds))
+            self._passed[turn.number] = replace(first, worst=max(first.worst, worst))
             return
-        self.failure = Failure(trial, call.output, wrong)
+        self._passed.pop(turn.number, None)
         missing = int((call.output.view(f"u{dtype.itemsize}") == unwritten(dtype)).sum())
         reasons = [f"{int(wrong.sum())} of {wrong.size} voxels are wrong"]
         if missing:
@@ -171,8 +201,31 @@ class _Run:
             old.output_shape == trial.output_shape and old.expected.accepts(dtype.widen(call.output)) for old in earlier
         ):
             reasons.append("it is the answer to an earlier call")
-        figures = {"wrong": int(wrong.sum()), "voxels": wrong.size, "never_written": missing, "worst": worst}
+        self._repeat(session, trial, turn, runs)
+        unlike = difference(trial, runs)
+        reasons += [unlike] if unlike else []
+        self.failure = Failure(trial, call.output, wrong, unlike)
+        figures = {
+            "wrong": int(wrong.sum()),
+            "voxels": wrong.size,
+            "never_written": missing,
+            "worst": worst,
+            "runs": [{"threads": run.threads, "right": run.right} for run in runs],
+        }
         raise Rejected(Verdict(WRONG_VALUES, None, "; ".join(reasons), figures))
+
+    def _repeat(self, session: Session, trial: Trial, turn: Turn, runs: list[Run]) -> None:
+        """Adds further runs of a trial that has just failed."""
+        end = time.monotonic() + AGAIN_SECONDS
+        for threads in repeats(turn.threads):
+            try:
+                session.prepare(trial.values, trial.arrays, turn.side, threads=threads)
+                output = session.call(trial.arrays).output
+            except (Died, Rejected):
+                return
+            runs.append(Run(threads, trial.expected.accepts(trial.dtype.widen(output)), output))
+            if time.monotonic() > end:
+                return
 
     def _cause(self, program: Program, trial: Trial, side: str, death: Died) -> Rejected:
         """Why the process died."""

@@ -264,6 +264,48 @@ def torch_tensor(address: int, shape: list[int], dtype: str) -> Any:
     return torch.frombuffer(raw, dtype=kind).reshape(shape)
 
 
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+POOLS = re.compile(r"lib[gi]?omp|openblas|mkl_rt")
+SETTERS = (
+    "omp_set_num_threads",
+    "MKL_Set_Num_Threads",
+    *(f"{prefix}openblas_set_num_threads{bits}" for prefix in ("", "scipy_") for bits in ("", "64_")),
+)
+
+
+def use_threads(count: int) -> None:
+    """Tells every pool of threads that is there by now, and those to come by the environment."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(count)
+    if "torch" in sys.modules:
+        the_torch().set_num_threads(count)
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if POOLS.search(os.path.basename(line))}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        for name in SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(ctypes.c_int(count))
+
+
+def order_of_programs(backwards: bool) -> None:
+    """In which order Triton's interpreter runs the programs of a grid; a GPU promises none."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    builder = getattr(interpreter, "interpreter_builder", None)
+    if builder is None:
+        return
+    plain = type(builder).set_grid_idx
+
+    def last_first(*at: int) -> None:
+        plain(builder, *(size - 1 - index for size, index in zip(builder.grid_dim, at, strict=True)))
+
+    if backwards:
+        builder.set_grid_idx = last_first
+    else:
+        vars(builder).pop("set_grid_idx", None)
+
+
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
@@ -414,17 +456,23 @@ def run_module(path: str) -> dict[str, Any]:
 class Session:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
+        self.threads = 0
         self.kernel: Kernel | None = None
         self.run: Callable[[], Any] | None = None
 
     def obey(self, request: dict[str, Any]) -> dict[str, Any]:
         word = request["do"]
         if word == "equip":
+            self.threads = request["threads"]
             equip(request)
         elif word == "load":
             self.kernel = load(request)
         elif word == "prepare" and self.kernel is not None:
             addresses = self.memory.lay(request["regions"], request["outside"])
+            if request["threads"] != self.threads:
+                self.threads = request["threads"]
+                use_threads(self.threads)
+            order_of_programs(request["backwards"])
             self.run = self.kernel.prepare(request, addresses)
             return {"ok": True, "base": self.memory.base, "slot": self.memory.slot}
         elif word == "call" and self.run is not None:

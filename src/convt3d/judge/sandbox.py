@@ -50,7 +50,7 @@ class Limits:
 
     def rlimits(self) -> dict[str, int]:
         return {
-            "RLIMIT_AS": self.memory + self.reserved + THREAD_SPACE * (os.cpu_count() or 1),
+            "RLIMIT_AS": self.memory + self.reserved + THREAD_SPACE * (2 * (os.cpu_count() or 1) + 1),
             "RLIMIT_FSIZE": self.file_bytes,
             "RLIMIT_CORE": 0,
             "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),

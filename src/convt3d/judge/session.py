@@ -137,7 +137,12 @@ class Session:
         self._ask({"do": "load", **request}, self.limits.start_seconds)
 
     def prepare(
-        self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", outside: str = "closed"
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, Storage],
+        side: str = "end",
+        outside: str = "closed",
+        threads: int | None = None,
     ) -> None:
         """Lays out a case and tells the kernel's process where it is; of its data only the weights are there yet.
         `outside`: whether memory around the arrays is closed, readable, or (close to them) open."""
@@ -155,6 +160,8 @@ class Session:
             "constructor": constructor(self.problem, values),
             "regions": self.arena.regions(),
             "outside": outside,
+            "threads": threads or get_num_threads(),
+            "backwards": threads not in (None, get_num_threads()),
         }
         self.box.resume()
         reply = self._ask(request, self.limits.start_seconds)

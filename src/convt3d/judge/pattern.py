@@ -1,0 +1,392 @@
+"""When a kernel is wrong: a rule about the sizes of a case, found by asking about ever more cases.
+
+A failing case is made simpler step by step. Then further cases are drawn around those that are known: each time the
+one about which the rules that still hold disagree most, and once one rule is left, cases that would refute it. A rule
+that a case contradicts is gone; what is said in the end agrees with everything that was seen, or says how far it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Error
+from ..spec.problem_file import Values
+from ..spec.problems import Problem
+from .cases import draw, work
+
+MOST_CASES = 70  # asked about after the simplest failing one is found
+ENOUGH = 14  # cases that the last rule must survive, some of which it says fail and some pass
+MOST_OUTPUT, MOST_WORK = 3000, 150_000  # voxels and multiply-adds of a drawn case: each must be quick
+CHOICE = 10  # cases drawn for each that is asked about
+MANY = 100  # cases drawn to see whether two rules ever differ
+NAMED = 3  # rules named when no case told them apart
+
+Asked = Callable[[Values], "bool | None"]  # whether a case fails; None where that cannot be told
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Condition:
+    words: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """`words` say when the kernel fails; `smallest` is the simplest case that was seen to."""
+
+    words: str
+    smallest: Values
+
+
+def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.Generator) -> Pattern:
+    """`start` is known to fail."""
+    seen = _Seen(problem)
+    seen.add(start, True)
+    smallest = dict(start)
+    for move in _moves():
+        simpler = _moved(smallest, move)
+        failed = seen.ask(simpler, fails) if simpler else None
+        if simpler and failed:
+            smallest = simpler
+    survived = [0, 0]  # of cases the only rule says pass, and fail
+    for _ in range(MOST_CASES):
+        case, told = _next_case(seen, smallest, survived, rng)
+        failed = seen.ask(case, fails) if case else None
+        if failed is None:
+            continue
+        survived = [0, 0] if told is None or told != failed else survived
+        survived[failed] += told is not None
+        settled = sum(survived) >= ENOUGH and min(survived) >= ENOUGH // 3
+        if settled or (not seen.passing and len(seen.failing) >= 2 * ENOUGH):
+            break
+    return Pattern(_words(seen, _distinct(seen, smallest, rng)), smallest)
+
+
+class _Seen:
+    """Cases whose answer is known, and which conditions hold in each."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.conditions = list(_conditions(problem))
+        self.cases: dict[tuple[Any, ...], bool | None] = {}
+        self.failing: list[Values] = []
+        self.passing: list[Values] = []
+        self._held: list[Bools] = []
+        self._failed: list[bool] = []
+
+    def ask(self, values: Values, fails: Asked) -> bool | None:
+        key = tuple(values.values())
+        if key not in self.cases:
+            try:
+                self.problem.shapes(values)
+            except Error:
+                self.cases[key] = None
+                return None
+            failed = fails(values)
+            self.cases[key] = None
+            if failed is not None:
+                self.add(values, failed)
+        return self.cases[key]
+
+    def add(self, values: Values, failed: bool) -> None:
+        self.cases[tuple(values.values())] = failed
+        (self.failing if failed else self.passing).append(dict(values))
+        self._held.append(self.held(values))
+        self._failed.append(failed)
+
+    def held(self, values: Values) -> Bools:
+        shape = self.problem.shapes(values)["output"]
+        features = {**values, **dict(zip(("out_depth", "out_height", "out_width"), shape[2:], strict=True))}
+        return np.array([condition.holds(features) for condition in self.conditions])
+
+    @property
+    def failed(self) -> Bools:
+        return np.array(self._failed)
+
+    @property
+    def table(self) -> Bools:
+        """(cases, conditions)"""
+        return np.stack(self._held)
+
+    def needed(self) -> list[int]:
+        """Conditions that hold in every failing case and not in every passing one."""
+        table, failed = self.table, self.failed
+        every = table[failed].all(0) & ~table[~failed].all(0) if (~failed).any() else np.zeros(table.shape[1], bool)
+        return list(map(int, np.flatnonzero(every)))
+
+    def rules(self) -> list[tuple[int, ...]]:
+        """Conditions, or else pairs of them, that hold in the failing cases and in no other."""
+        table, failed = self.table, self.failed
+        needed = self.needed()
+        single: list[tuple[int, ...]] = [(one,) for one in needed if (table[:, one] == failed).all()]
+        if single:
+            return single
+        return [
+            (one, other)
+            for at, one in enumerate(needed)
+            for other in needed[at + 1 :]
+            if ((table[:, one] & table[:, other]) == failed).all()
+        ]
+
+
+def _next_case(
+    seen: _Seen, smallest: Values, survived: list[int], rng: np.random.Generator
+) -> tuple[Values | None, bool | None]:
+    """The case to ask about, and what the rules say of it if they agree. Without a rule, one that would refute the
+    conditions that seem to be needed."""
+    drawn = [_draw_near(seen, smallest, rng) for _ in range(CHOICE)]
+    cases = [case for case in drawn if case is not None and tuple(case.values()) not in seen.cases]
+    if not cases:
+        return None, None
+    rules = seen.rules()
+    said = np.array([_said(seen.held(case), rules or [tuple(_best_needed(seen))]) for case in cases])
+    share = said.mean(1)
+    if not rules:
+        return cases[int(share.argmin())], None
+    if (np.minimum(share, 1 - share) > 0).any():
+        return cases[int(np.abs(share - 0.5).argmin())], None
+    wanted = survived[1] < survived[0]  # the side that fewer cases have tried
+    at = next((number for number, all_say in enumerate(share) if bool(all_say) == wanted), 0)
+    return cases[at], bool(share[at])
+
+
+def _distinct(seen: _Seen, smallest: Values, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """The rules that hold, without those that say the same as an earlier one of every case that can be drawn."""
+    rules = seen.rules()
+    if len(rules) < 2:
+        return rules
+    drawn = [case for case in (_draw_near(seen, smallest, rng) for _ in range(MANY)) if case is not None]
+    said = np.array([_said(seen.held(case), rules) for case in drawn]).reshape(len(drawn), len(rules))
+    first = sorted(np.unique(said, axis=1, return_index=True)[1].tolist())
+    return [rules[number] for number in first]
+
+
+def _said(held: Bools, rules: list[tuple[int, ...]]) -> list[bool]:
+    return [all(held[one] for one in rule) for rule in rules]
+
+
+def _words(seen: _Seen, rules: list[tuple[int, ...]]) -> str:
+    failed = seen.failed
+    total, bad = len(failed), int(failed.sum())
+    if bad == total:
+        return f"every one of {total} cases that were tried is wrong, the simplest among them"
+    names = [seen.conditions[one].words for one in range(len(seen.conditions))]
+    if rules:
+        texts = [" and ".join(names[one] for one in rule) for rule in rules[:NAMED]]
+        if len(rules) == 1:
+            return f"wrong where {texts[0]}, and only there: all of {total} cases agree"
+        more = f", or {len(rules) - NAMED} other rules" if len(rules) > NAMED else ""
+        return f"wrong where {', or where '.join(texts)}{more}: no case of {total} told these apart"
+    chosen = _best_needed(seen)
+    if not chosen:
+        return f"no rule found: {bad} of {total} cases are wrong"
+    inside = int(seen.table[:, chosen].all(1).sum())
+    texts = [names[one] for one in chosen]
+    return f"wrong only where {' and '.join(texts)}, but not always there: {bad} of {inside} such cases of {total}"
+
+
+def _best_needed(seen: _Seen) -> list[int]:
+    """Few needed conditions that together hold in as few passing cases as any; those that add little are left out."""
+    table, failed = seen.table, seen.failed
+    passing = table[~failed]
+    chosen: list[int] = []
+    left = np.ones(len(passing), bool)
+    needed = seen.needed()
+    while needed and len(chosen) < 2 and left.any():
+        best = min(needed, key=lambda one: int((left & passing[:, one]).sum()))
+        if int((left & ~passing[:, best]).sum()) < max(2, len(passing) // 10):
+            break
+        chosen.append(best)
+        left &= passing[:, best]
+    return chosen
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def _conditions(problem: Problem) -> Iterator[Condition]:
+    """What may matter about a case; of rules that say the same the earlier one is named."""
+    names = set(problem.sample)
+
+    def above(name: str, least: float) -> Condition:
+        return Condition(f"{name} > {least:g}", lambda v: v[name] > least)
+
+    def below(name: str, most: float) -> Condition:
+        return Condition(f"{name} < {most:g}", lambda v: v[name] < most)
+
+    def unequal(one: str, other: str) -> Condition:
+        return Condition(f"{one} != {other}", lambda v: v[one] != v[other])
+
+    def equal(one: str, other: str) -> Condition:
+        return Condition(f"{one} == {other}", lambda v: v[one] == v[other])
+
+    def some(stem: str, least: int) -> Condition:
+        return Condition(f"some {stem} > {least}", lambda v: any(v[f"{stem}_{axis}"] > least for axis in "dhw"))
+
+    def multiple(name: str, block: int, so: bool) -> Condition:
+        words = f"{name} is {'a' if so else 'no'} multiple of {block}"
+        return Condition(words, lambda v: (v[name] % block == 0) == so)
+
+    triples = [(s, 1 if s in ("stride", "kernel", "dilation") else 0) for s in _STEMS if f"{s}_d" in names]
+    for name in ("batch_size", "groups", "pool_kernel"):
+        if name in names:
+            yield above(name, 1)
+    for stem, plain in triples:
+        for axis in "dhw":
+            yield above(f"{stem}_{axis}", plain)
+        yield some(stem, plain)
+    for stem, _ in triples:
+        for one, other in ("hw", "dw", "dh"):
+            yield unequal(f"{stem}_{one}", f"{stem}_{other}")
+            yield equal(f"{stem}_{one}", f"{stem}_{other}")
+    for axis in "dhw":
+        kernel, stride = f"kernel_{axis}", f"stride_{axis}"
+        yield Condition(f"{kernel} < {stride}", lambda v, k=kernel, s=stride: v[k] < v[s])  # type: ignore[misc]
+        yield Condition(f"{kernel} > {stride}", lambda v, k=kernel, s=stride: v[k] > v[s])  # type: ignore[misc]
+    for one, other in (("height", "width"), ("depth", "width"), ("depth", "height"), ("in_channels", "out_channels")):
+        yield unequal(one, other)
+    sizes = ("in_channels", "out_channels", "depth", "height", "width", "out_depth", "out_height", "out_width")
+    for name in sizes:
+        for block in (2, 4, 8, 16):
+            yield multiple(name, block, False)
+            yield multiple(name, block, True)
+        for least in (*range(1, 13), 15, 16, 31, 32):
+            yield above(name, least)
+            yield below(name, least + 1)
+    for stem, plain in triples:
+        for axis in "dhw":
+            for least in range(plain + 1, 4):
+                yield above(f"{stem}_{axis}", least)
+            yield below(f"{stem}_{axis}", plain + 1)
+    for name in ("sum_weight", "scaling_factor", "clamp_min", "clamp_max"):
+        if name in names:
+            yield above(name, 0)
+            yield below(name, 0)
+            yield Condition(f"{name} != 1", lambda v, n=name: v[n] != 1)  # type: ignore[misc]
+
+
+_STEMS = ("dilation", "output_padding", "padding", "stride", "kernel")
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+
+def _draw_near(seen: _Seen, smallest: Values, rng: np.random.Generator) -> Values | None:
+    """A small legal case: a known one with a few values changed, or one that has nothing to do with them."""
+    problem, turn = seen.problem, rng.random()
+    for _ in range(20):
+        if turn < 0.2:
+            values = dict(draw(problem, rng))
+        else:
+            known = seen.failing if turn < 0.7 or not seen.passing else seen.passing
+            near = smallest if turn < 0.4 else known[int(rng.integers(len(known)))]
+            values = _changed(near, rng)
+        try:
+            voxels = prod(problem.shapes(values)["output"])
+        except Error:
+            continue
+        if 2 <= voxels <= MOST_OUTPUT and work(problem, values) <= MOST_WORK:
+            return values
+    return None
+
+
+def _changed(values: Values, rng: np.random.Generator) -> dict[str, Any]:
+    changed = dict(values)
+    names = list(values)
+    for _ in range(int(rng.integers(1, 4))):
+        name = names[int(rng.integers(len(names)))]
+        stem, axis = name[:-2], name[-2:]
+        if axis in ("_d", "_h", "_w") and rng.random() < 0.3:
+            changed[name] = changed[f"{stem}_{rng.choice(list('dhw'))}"]
+        else:
+            changed[name] = _drawn(name, changed[name], rng)
+    groups = changed.get("groups", 1)
+    for name in ("in_channels", "out_channels"):
+        changed[name] = -(-changed[name] // groups) * groups
+    return _legal(changed)
+
+
+def _drawn(name: str, now: int | float, rng: np.random.Generator) -> int | float:
+    if isinstance(now, float):
+        return float(rng.choice((1.0, 0.0, round(float(rng.uniform(-2, 2)), 2))))
+    if name in ("depth", "height", "width") or name.endswith("_channels"):
+        near, any_size = max(1, now + int(rng.integers(-2, 3))), int(rng.integers(1, 19))
+        return near if rng.random() < 0.5 else any_size
+    low, high = next((span for stem, span in _SPANS.items() if name.startswith(stem)), (1, 3))
+    return int(rng.integers(low, high + 1))
+
+
+_SPANS = {"padding": (0, 2), "output_padding": (0, 2), "kernel": (1, 5), "stride": (1, 4), "dilation": (1, 3)}
+
+
+def _legal(values: dict[str, Any]) -> dict[str, Any]:
+    """With the output padding that strides and dilations leave room for, and clamps in order."""
+    for axis in "dhw":
+        extra = f"output_padding_{axis}"
+        if extra in values:
+            most = max(values[f"stride_{axis}"], values.get(f"dilation_{axis}", 1)) - 1
+            values[extra] = min(values[extra], most)
+    if "clamp_min" in values and values["clamp_min"] > values["clamp_max"]:
+        values["clamp_min"], values["clamp_max"] = values["clamp_max"], values["clamp_min"]
+    return values
+
+
+# --- simpler cases ----------------------------------------------------------------------------------------------------
+
+Move = Callable[[dict[str, Any]], None]
+
+
+def _moves() -> Iterator[Move]:
+    """Ways to make a case simpler."""
+
+    def setter(name: str, value: Any) -> Move:
+        def change(values: dict[str, Any]) -> None:
+            if name in values:
+                values[name] = values[value] if isinstance(value, str) else value
+
+        return change
+
+    yield setter("batch_size", 1)
+    yield setter("groups", 1)
+    for name in ("dilation", "output_padding", "padding"):
+        for axis in "dhw":
+            yield setter(f"{name}_{axis}", 1 if name == "dilation" else 0)
+    for name in ("stride", "kernel"):
+        for one, other in ("hw", "dw", "dh"):  # the second way where the first leaves nothing of the volume
+            yield setter(f"{name}_{one}", f"{name}_{other}")
+            yield setter(f"{name}_{other}", f"{name}_{one}")
+    for name in ("stride", "kernel"):
+        for axis in "dhw":
+            yield setter(f"{name}_{axis}", 1)
+    yield setter("pool_kernel", 1)
+    for one, other in (("height", "width"), ("depth", "width"), ("depth", "height")):
+        yield setter(one, other)
+    for name in ("in_channels", "out_channels", "width", "height", "depth"):
+        for most in (32, 16, 8, 4, 2, 1):
+            yield _at_most(name, most)
+    for name in ("sum_weight", "scaling_factor"):
+        yield setter(name, 1.0)
+    yield setter("clamp_min", -np.inf)
+    yield setter("clamp_max", np.inf)
+
+
+def _at_most(name: str, most: int) -> Move:
+    def change(values: dict[str, Any]) -> None:
+        values[name] = min(values[name], most)
+
+    return change
+
+
+def _moved(values: Values, move: Move) -> dict[str, Any] | None:
+    """The simpler case, made legal again, or None if it is the same."""
+    simpler = dict(values)
+    move(simpler)
+    _legal(simpler)
+    return simpler if simpler != dict(values) else None
