@@ -257,8 +257,19 @@ def test_bench(run, kernel) -> None:
     if "torch eager" in document["seconds"]:
         assert document["ratio_to_torch_eager"] > 0
         assert document["best_peer"] in ("torch eager", "torch channels_last")
-    code, out, _ = run("bench", kernel(), "--repeat", 1, "--size", "sample")
-    assert "time over yours" in out
+    medians = {name: float(np.median(times)) for name, times in document["all_seconds"].items()}
+    assert document["seconds"] == pytest.approx(medians)
+    for name, ratio in document["ratios"].items():
+        assert ratio == pytest.approx(medians[name] / medians["your kernel"])
+    assert (document["size"], document["set"]) == ("sample", ["batch_size=2"])
+    for name, seconds in medians.items():
+        assert document["needed_gflops"][name] == pytest.approx(document["needed_flop"] / seconds / 1e9)
+        assert document["of_roofline"][name] == pytest.approx(document["roofline_seconds"] / seconds)
+    rates, flop, moved = document["rates"], document["needed_flop"], document["bytes"]
+    assert document["roofline_seconds"] == pytest.approx(max(flop / rates["flops"], moved / rates["bytes"]))
+    code, out, _ = run("bench", kernel(), "--repeat", 1, "--size", "sample", "--set", "batch_size=3")
+    for piece in ("over yours", "GFLOP/s", "of roofline", "size     sample, batch_size=3", "roofline: "):
+        assert piece in out
 
 
 def test_a_kernel_that_skips_work_in_timed_runs_is_caught(run, kernel) -> None:

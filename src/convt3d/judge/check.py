@@ -22,6 +22,7 @@ import numpy.typing as npt
 from ..errors import ArgumentError, described
 from ..front.verify import Storage
 from ..spec.dtypes import DType
+from ..spec.problem_file import Values
 from ..spec.problems import Problem
 from .arena import unwritten
 from .cases import MOST_WORK, Suite, Trial, build_suite
@@ -41,6 +42,7 @@ class Options:
     seed: int | None = None
     allow_torch: bool = False
     limits: Limits = field(default_factory=Limits)
+    changes: Values = field(default_factory=dict)  # of sizes and scalars of the cases
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,8 @@ def check(
         )
         if not given:
             most = SLOW_LANGUAGE_WORK.get(language, MOST_WORK)
-            suite = build_suite(problem, options.dtype, np.random.default_rng(seed), options.cases, most)
+            rng = np.random.default_rng(seed)
+            suite = build_suite(problem, options.dtype, rng, options.cases, most, options.changes)
             if not suite.trials:
                 why = "; ".join(f"{name}: {reason}" for name, reason in suite.left_out.items())
                 rule = f"leaves no case that tells a right result from a wrong one ({why})"

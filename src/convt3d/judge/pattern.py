@@ -7,7 +7,7 @@ that a case contradicts is gone; what is said in the end agrees with everything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,11 +20,11 @@ from ..spec.problem_file import Values
 from ..spec.problems import Problem
 from .cases import draw, work
 
-MOST_CASES = 70  # asked about after the simplest failing one is found
-ENOUGH = 14  # cases that the last rule must survive, some of which it says fail and some pass
-MOST_OUTPUT, MOST_WORK = 3000, 150_000  # voxels and multiply-adds of a drawn case: each must be quick
-CHOICE = 10  # cases drawn for each that is asked about
-MANY = 100  # cases drawn to see whether two rules ever differ
+MOST_CASES = 80  # asked about after the simplest failing one is found
+ENOUGH = 24  # cases that the last rule must survive, some of which it says fail and some pass
+MOST_OUTPUT, MOST_WORK = 4000, 300_000  # voxels and multiply-adds of a drawn case: each must be quick
+CHOICE, FRESH = 20, 2  # cases drawn at first, and before each that is asked about
+MANY = 60  # cases drawn to see whether two rules ever differ
 NAMED = 3  # rules named when no case told them apart
 
 Asked = Callable[[Values], "bool | None"]  # whether a case fails; None where that cannot be told
@@ -39,10 +39,18 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pattern:
-    """`words` say when the kernel fails; `smallest` is the simplest case that was seen to."""
+    """`words` say when the kernel fails: where all `conditions` hold and (if `exact`) always there. `smallest` is the
+    simplest case that was seen to."""
 
     words: str
     smallest: Values
+    conditions: tuple[Condition, ...] = ()
+    exact: bool = False
+
+    def covers(self, values: Values, output: Sequence[int]) -> bool:
+        """Whether the conditions hold in a case with an output of this shape."""
+        features = _features(values, output)
+        return all(condition.holds(features) for condition in self.conditions)
 
 
 def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.Generator) -> Pattern:
@@ -55,18 +63,26 @@ def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.G
         failed = seen.ask(simpler, fails) if simpler else None
         if simpler and failed:
             smallest = simpler
+    pool = _Pool(seen, smallest, rng)
     survived = [0, 0]  # of cases the only rule says pass, and fail
     for _ in range(MOST_CASES):
-        case, told = _next_case(seen, smallest, survived, rng)
+        case, told = pool.take(survived)
         failed = seen.ask(case, fails) if case else None
         if failed is None:
             continue
         survived = [0, 0] if told is None or told != failed else survived
         survived[failed] += told is not None
-        settled = sum(survived) >= ENOUGH and min(survived) >= ENOUGH // 3
-        if settled or (not seen.passing and len(seen.failing) >= 2 * ENOUGH):
+        if sum(survived) >= ENOUGH and min(survived) >= ENOUGH // 3:
+            if len(pool.distinct()) == 1:
+                break
+            survived = [0, 0]
+        if not seen.passing and len(seen.failing) >= 2 * ENOUGH:
             break
-    return Pattern(_words(seen, _distinct(seen, smallest, rng)), smallest)
+    return _pattern(seen, pool.distinct(), smallest)
+
+
+def _features(values: Values, output: Sequence[int]) -> dict[str, Any]:
+    return {**values, **dict(zip(("out_depth", "out_height", "out_width"), output[2:], strict=True))}
 
 
 class _Seen:
@@ -84,13 +100,12 @@ class _Seen:
     def ask(self, values: Values, fails: Asked) -> bool | None:
         key = tuple(values.values())
         if key not in self.cases:
+            self.cases[key] = None
             try:
                 self.problem.shapes(values)
             except Error:
-                self.cases[key] = None
                 return None
             failed = fails(values)
-            self.cases[key] = None
             if failed is not None:
                 self.add(values, failed)
         return self.cases[key]
@@ -98,12 +113,11 @@ class _Seen:
     def add(self, values: Values, failed: bool) -> None:
         self.cases[tuple(values.values())] = failed
         (self.failing if failed else self.passing).append(dict(values))
-        self._held.append(self.held(values))
+        self._held.append(self.held(values, self.problem.shapes(values)["output"]))
         self._failed.append(failed)
 
-    def held(self, values: Values) -> Bools:
-        shape = self.problem.shapes(values)["output"]
-        features = {**values, **dict(zip(("out_depth", "out_height", "out_width"), shape[2:], strict=True))}
+    def held(self, values: Values, output: Sequence[int]) -> Bools:
+        features = _features(values, output)
         return np.array([condition.holds(features) for condition in self.conditions])
 
     @property
@@ -136,60 +150,87 @@ class _Seen:
         ]
 
 
-def _next_case(
-    seen: _Seen, smallest: Values, survived: list[int], rng: np.random.Generator
-) -> tuple[Values | None, bool | None]:
-    """The case to ask about, and what the rules say of it if they agree. Without a rule, one that would refute the
-    conditions that seem to be needed."""
-    drawn = [_draw_near(seen, smallest, rng) for _ in range(CHOICE)]
-    cases = [case for case in drawn if case is not None and tuple(case.values()) not in seen.cases]
-    if not cases:
-        return None, None
-    rules = seen.rules()
-    said = np.array([_said(seen.held(case), rules or [tuple(_best_needed(seen))]) for case in cases])
-    share = said.mean(1)
-    if not rules:
-        return cases[int(share.argmin())], None
-    if (np.minimum(share, 1 - share) > 0).any():
-        return cases[int(np.abs(share - 0.5).argmin())], None
-    wanted = survived[1] < survived[0]  # the side that fewer cases have tried
-    at = next((number for number, all_say in enumerate(share) if bool(all_say) == wanted), 0)
-    return cases[at], bool(share[at])
+class _Pool:
+    """Cases that could be asked about, drawn near those that were; each with the conditions that hold in it."""
+
+    def __init__(self, seen: _Seen, smallest: Values, rng: np.random.Generator) -> None:
+        self.seen, self.smallest, self.rng = seen, smallest, rng
+        self.cases: list[tuple[Values, Bools]] = []
+        self._draw(CHOICE)
+
+    def _draw(self, count: int, names: Sequence[str] = (), far: bool = False) -> None:
+        for _ in range(count):
+            found = _draw_case(self.seen, self.smallest, self.rng, names, far)
+            if found is not None and tuple(found[0].values()) not in self.seen.cases:
+                self.cases.append((found[0], self.seen.held(*found)))
+
+    def take(self, survived: list[int]) -> tuple[Values | None, bool | None]:
+        """The case to ask about, and what the rules say of it if they agree. Without a rule, one that would refute the
+        conditions that seem to be needed."""
+        rules = self.seen.rules()
+        self._draw(FRESH, self._names(rules) if len(rules) > 1 else ())
+        self._draw(FRESH, far=True)
+        self._draw(1, [list(self.smallest)[sum(survived) % len(self.smallest)]])
+        if not self.cases:
+            return None, None
+        share = self._said(rules or [tuple(_best_needed(self.seen))]).mean(1)
+        told = None
+        newest = range(len(share) - 1, -1, -1)
+        if not rules:
+            at = min(newest, key=lambda number: float(share[number]))
+        elif (np.minimum(share, 1 - share) > 0).any():
+            at = int(np.abs(share - 0.5).argmin())
+        else:
+            wanted = survived[1] < survived[0]  # the side that fewer cases have tried
+            at = next((number for number in newest if bool(share[number]) == wanted), len(share) - 1)
+            told = bool(share[at])
+        return self.cases.pop(at)[0], told
+
+    def distinct(self) -> list[tuple[int, ...]]:
+        """The rules that hold, without those that say the same as an earlier one of every case that was drawn."""
+        rules = self.seen.rules()
+        if len(rules) < 2:
+            return rules
+        self._draw(MANY, self._names(rules))
+        first = np.unique(self._said(rules), axis=1, return_index=True)[1]
+        return [rules[number] for number in sorted(map(int, first))]
+
+    def _names(self, rules: list[tuple[int, ...]]) -> list[str]:
+        """The parameters that some of these rules are about."""
+        words = " ".join(self.seen.conditions[one].words for rule in rules[:CHOICE] for one in rule).split()
+        found = {word if word in self.smallest else word.removeprefix("out_") for word in words}
+        found |= {f"{word}_{axis}" for word in words for axis in "dhw"}
+        return [name for name in self.smallest if name in found]
+
+    def _said(self, rules: list[tuple[int, ...]]) -> Bools:
+        """(cases, rules)"""
+        held = np.stack([held for _, held in self.cases])
+        return np.stack([held[:, list(rule)].all(1) for rule in rules], axis=1)
 
 
-def _distinct(seen: _Seen, smallest: Values, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """The rules that hold, without those that say the same as an earlier one of every case that can be drawn."""
-    rules = seen.rules()
-    if len(rules) < 2:
-        return rules
-    drawn = [case for case in (_draw_near(seen, smallest, rng) for _ in range(MANY)) if case is not None]
-    said = np.array([_said(seen.held(case), rules) for case in drawn]).reshape(len(drawn), len(rules))
-    first = sorted(np.unique(said, axis=1, return_index=True)[1].tolist())
-    return [rules[number] for number in first]
-
-
-def _said(held: Bools, rules: list[tuple[int, ...]]) -> list[bool]:
-    return [all(held[one] for one in rule) for rule in rules]
-
-
-def _words(seen: _Seen, rules: list[tuple[int, ...]]) -> str:
+def _pattern(seen: _Seen, rules: list[tuple[int, ...]], smallest: Values) -> Pattern:
     failed = seen.failed
     total, bad = len(failed), int(failed.sum())
     if bad == total:
-        return f"every one of {total} cases that were tried is wrong, the simplest among them"
-    names = [seen.conditions[one].words for one in range(len(seen.conditions))]
+        return Pattern(f"every one of {total} cases that were tried is wrong, the simplest among them", smallest)
+
+    def text(rule: Sequence[int]) -> str:
+        return " and ".join(seen.conditions[one].words for one in rule)
+
+    if len(rules) == 1:
+        words = f"wrong where {text(rules[0])}, and only there: all of {total} cases agree"
+        return Pattern(words, smallest, tuple(seen.conditions[one] for one in rules[0]), exact=True)
     if rules:
-        texts = [" and ".join(names[one] for one in rule) for rule in rules[:NAMED]]
-        if len(rules) == 1:
-            return f"wrong where {texts[0]}, and only there: all of {total} cases agree"
         more = f", or {len(rules) - NAMED} other rules" if len(rules) > NAMED else ""
-        return f"wrong where {', or where '.join(texts)}{more}: no case of {total} told these apart"
+        told = ", or where ".join(map(text, rules[:NAMED]))
+        return Pattern(f"wrong where {told}{more}: no case of {total} told these apart", smallest)
     chosen = _best_needed(seen)
     if not chosen:
-        return f"no rule found: {bad} of {total} cases are wrong"
+        return Pattern(f"no rule found: {bad} of {total} cases are wrong", smallest)
     inside = int(seen.table[:, chosen].all(1).sum())
-    texts = [names[one] for one in chosen]
-    return f"wrong only where {' and '.join(texts)}, but not always there: {bad} of {inside} such cases of {total}"
+    words = f"seen only where {text(chosen)}, though not always there: {bad} of {inside} such cases are wrong"
+    words += f", none of {total - inside} others"
+    return Pattern(words, smallest, tuple(seen.conditions[one] for one in chosen))
 
 
 def _best_needed(seen: _Seen) -> list[int]:
@@ -201,7 +242,7 @@ def _best_needed(seen: _Seen) -> list[int]:
     needed = seen.needed()
     while needed and len(chosen) < 2 and left.any():
         best = min(needed, key=lambda one: int((left & passing[:, one]).sum()))
-        if int((left & ~passing[:, best]).sum()) < max(2, len(passing) // 10):
+        if int((left & ~passing[:, best]).sum()) < max(4, len(passing) // 4):
             break
         chosen.append(best)
         left &= passing[:, best]
@@ -278,28 +319,32 @@ _STEMS = ("dilation", "output_padding", "padding", "stride", "kernel")
 # --- cases ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_near(seen: _Seen, smallest: Values, rng: np.random.Generator) -> Values | None:
-    """A small legal case: a known one with a few values changed, or one that has nothing to do with them."""
+def _draw_case(
+    seen: _Seen, smallest: Values, rng: np.random.Generator, names: Sequence[str], far: bool
+) -> tuple[Values, tuple[int, ...]] | None:
+    """A small legal case and the shape of its output: a known one with a few values changed (those of `names`, if there
+    are any), or a `far` one, which has nothing to do with them."""
     problem, turn = seen.problem, rng.random()
-    for _ in range(20):
-        if turn < 0.2:
+    for _ in range(5):
+        if far:
             values = dict(draw(problem, rng))
         else:
             known = seen.failing if turn < 0.7 or not seen.passing else seen.passing
             near = smallest if turn < 0.4 else known[int(rng.integers(len(known)))]
-            values = _changed(near, rng)
+            values = _changed(near, names or list(near), rng)
+        if work(problem, values) > MOST_WORK:
+            continue
         try:
-            voxels = prod(problem.shapes(values)["output"])
+            shape = problem.shapes(values)["output"]
         except Error:
             continue
-        if 2 <= voxels <= MOST_OUTPUT and work(problem, values) <= MOST_WORK:
-            return values
+        if 2 <= prod(shape) <= MOST_OUTPUT:
+            return values, shape
     return None
 
 
-def _changed(values: Values, rng: np.random.Generator) -> dict[str, Any]:
+def _changed(values: Values, names: Sequence[str], rng: np.random.Generator) -> dict[str, Any]:
     changed = dict(values)
-    names = list(values)
     for _ in range(int(rng.integers(1, 4))):
         name = names[int(rng.integers(len(names)))]
         stem, axis = name[:-2], name[-2:]

@@ -35,6 +35,7 @@ EMPTY_CALLS = 8
 SLOT = 2**36  # bytes of addresses around each array: a 32-bit index of any type that went wrong stays within half of it
 FAULT = struct.Struct("@iiiiQ")  # what the system says of a fault: signal, error, code, nothing, address
 FROM_OUTSIDE = (0x80, 0, -1, -6)  # codes of signals that belong to no address
+SHORTEST = 1e-6  # seconds: what is less drowns in the noise of an empty request, and is not said
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
 
@@ -176,7 +177,7 @@ class Session:
         self.arena.clear_output(self.dtype)
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
-        call = Call(output, max(0.0, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
+        call = Call(output, max(SHORTEST, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
 

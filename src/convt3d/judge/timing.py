@@ -50,13 +50,8 @@ class Timing:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Time of each other contender over the kernel's, median over the rounds; above 1 the kernel is faster."""
-        own = self.seconds.get(KERNEL, ())
-        return {
-            name: statistics.median(a / b for a, b in zip(times, own, strict=True))
-            for name, times in self.seconds.items()
-            if name != KERNEL and own
-        }
+        """Median of each other contender over the kernel's; above 1 the kernel is faster."""
+        return {name: self.median(name) / self.median(KERNEL) for name in self.seconds if name != KERNEL}
 
     @property
     def best_peer(self) -> str | None:
