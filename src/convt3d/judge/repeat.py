@@ -67,32 +67,32 @@ def further_turns(trials: Sequence[Trial]) -> Iterator[Turn]:
 
 def repeats(threads: int) -> Iterator[int]:
     """Threads of the further runs of a case that failed with so many: as before, and every other number in between."""
-    others = [count for count in thread_counts() if count != threads]
+    others = sorted(count for count in thread_counts() if count != threads)
     for turn in range(REPEATS):
         yield threads if turn % 2 == 0 or not others else others[turn // 2 % len(others)]
 
 
 def difference(trial: Trial, runs: Sequence[Run]) -> str | None:
     """In what way the runs of one trial differ, in words; None if they agree."""
-    by_threads: dict[int, list[bool]] = {}
+    by_threads: dict[int, list[Run]] = {}
     for run in runs:
-        by_threads.setdefault(run.threads, []).append(run.right)
+        by_threads.setdefault(run.threads, []).append(run)
     told = ", ".join(
-        f"{sum(rights)} of {len(rights)} with {count} thread{'s' * (count > 1)}"
-        for count, rights in sorted(by_threads.items())
+        f"{sum(run.right for run in some)} of {len(some)} with {count} thread{'s' * (count > 1)}"
+        for count, some in sorted(by_threads.items())
     )
-    if any(len(set(rights)) > 1 for rights in by_threads.values()):
+    if any(len({run.right for run in some}) > 1 for some in by_threads.values()):
         return f"it differs from run to run: right in {told}"
+    if any(_far_apart(trial, some) for some in by_threads.values()):
+        return f"it differs from run to run: right in {told}, and wrong by ever other amounts"
     if len({run.right for run in runs}) > 1:
         return f"it depends on the number of threads: right in {told}"
-    if _far_apart(trial, [run.output for run in runs if run.output is not None]):
-        return f"it differs from run to run: {len(runs)} runs on the same data, all wrong, and not by the same amounts"
     return None
 
 
-def _far_apart(trial: Trial, outputs: Sequence[Storage]) -> bool:
+def _far_apart(trial: Trial, runs: Sequence[Run]) -> bool:
     """Whether two results are further from each other than two right ones may be."""
-    wide = [trial.dtype.widen(output) for output in outputs]
+    wide = [trial.dtype.widen(run.output) for run in runs if run.output is not None]
     with np.errstate(all="ignore"):
         return any(
             bool((~((np.abs(a - b) <= 2 * trial.expected.tolerance) | (a == b) | (np.isnan(a) & np.isnan(b)))).any())
