@@ -28,6 +28,7 @@ def examined(judge, slug: str, bug: str, case: str):
         f"{honest}\nhonest = solution\n{bug}\n",
         slug,
         cases=(case,),
+        again=20,
         examine=lambda program, failure: diagnose(program, failure, options),
     )
 
@@ -203,7 +204,7 @@ def test_a_result_that_depends_on_the_number_of_threads(judge) -> None:
     text = "#include <omp.h>\n" + kernels_c.source(CONV, "c").replace("    free(x);\n", bug)
     if get_num_threads() == 1:
         text = text.replace("% 1)", "> 1)")
-    found = judge(text, CONV, ".c", cases=("sample",)).verdict
+    found = judge(text, CONV, ".c", cases=("sample",), again=20).verdict
     if found.word == "compile error":
         pytest.skip("no OpenMP here")
     assert found.word == "wrong values"
@@ -215,7 +216,7 @@ def test_a_grid_whose_programs_need_an_order(judge) -> None:
     need_triton()
     pytest.importorskip("torch")
     text = kernels_triton.solution(CONV) + ORDERED
-    found = judge(text, CONV, cases=("sample",), limit=60).verdict
+    found = judge(text, CONV, cases=("sample",), limit=60, again=20).verdict
     assert found.word == "wrong values"
     assert "it depends on the number of threads" in found.reason
 

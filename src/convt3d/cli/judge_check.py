@@ -94,7 +94,7 @@ def _watch(args: argparse.Namespace) -> int:
     while True:
         judged = _stamp(args.file)
         try:
-            _check_once(args, CLEAR if screen.colours else "")
+            _check_once(args, CLEAR if screen.width is not None else "")
         except Error as error:  # such as a file that is just being written, or a library that is missing
             complain(error)
         emit(screen.paint(f"waiting for changes of {args.file}, Ctrl-C to end", "dim"))

@@ -151,6 +151,7 @@ class _Run:
             for turn in first_turns(trials):
                 progress(trials[turn.number].case.name, turn.number, len(trials))
                 self._turn(session, program, trials, turn)
+            progress("again, with other threads", len(trials) - 1, len(trials))
             end = time.monotonic() + AGAIN_SECONDS
             for turn in further_turns(trials):
                 if time.monotonic() > end:
@@ -233,7 +234,7 @@ class _Run:
     def _cause(self, program: Program, trial: Trial, side: str, death: Died) -> Rejected:
         """Why the process died."""
         case, spot = trial.case.name, death.spot
-        if spot is None:
+        if spot is None or (spot.inside is not None and spot.name == "output"):
             return self._cause_by_trying(program, trial, side, death.words)
         if spot.inside is not None:
             index = tuple(map(int, np.unravel_index(spot.inside, trial.arrays[spot.name].shape)))

@@ -132,8 +132,8 @@ class Session:
         }
         try:
             self._ask({"do": "equip", **request}, self.limits.start_seconds)
-        except Rejected as ending:
-            rule = f"needs {' and '.join(libraries)}: {ending.verdict.reason}"
+        except (Rejected, Died) as ending:
+            rule = f"needs {' and '.join(libraries)}: {ending.args[-1]}"
             raise ArgumentError("judge", "FILE", program.path, rule, "Install what is missing here") from None
         self._ask({"do": "load", **request}, self.limits.start_seconds)
 

@@ -28,7 +28,7 @@ from .peers import CHANNELS_LAST, EAGER, OWN, operands_of, peers
 from .sandbox import remove
 from .session import Died, Session, room_for
 from .tolerance import expectation_of_blocks
-from .verdict import CRASH, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
+from .verdict import CRASH, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
 KERNEL = "your kernel"
 PAUSE = 0.05  # seconds between contenders: threads of the one before that still spin go to sleep
@@ -80,7 +80,9 @@ def time_file(
                 race.round(session, number)
         verdict = Verdict(PASSED, None, f"{rounds + 1} results of each contender compared")
     except Died as death:
-        verdict = Verdict(CRASH, "timed", death.words)
+        far = death.spot is not None and death.spot.inside is None
+        words = f"it touches memory {death.spot.words()}" if death.spot and far else death.words
+        verdict = Verdict(OUT_OF_BOUNDS if far else CRASH, "timed", words)
     except Rejected as ending:
         verdict = replace(ending.verdict, case="timed")
     finally:
