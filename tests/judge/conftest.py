@@ -56,8 +56,8 @@ def _of_this_run(pid: int) -> bool:
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    """judge(text, slug, suffix=..., dtype=..., cases=..., limit=..., again=...); afterwards nothing is left of it. `again`:
-    seconds for further runs, fewer than a user has."""
+    """judge(text, slug, suffix=..., dtype=..., cases=..., limit=..., again=...); afterwards nothing is left of it.
+    `again`: seconds for further runs, fewer than a user has."""
     if sys.platform != "linux":
         pytest.skip("the sandbox needs Linux")
     (tmp_path / "temporary").mkdir()

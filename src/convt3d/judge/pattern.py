@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ import numpy.typing as npt
 from ..errors import Error
 from ..spec.problem_file import Values
 from ..spec.problems import Problem
-from .cases import draw, work
+from .near import draw_small, moves
 
 MOST_CASES = 80  # asked about after the simplest failing one is found
 ENOUGH = 24  # cases that the last rule must survive, some of which it says fail and some pass
-MOST_OUTPUT, MOST_WORK = 4000, 300_000  # voxels and multiply-adds of a drawn case: each must be quick
 CHOICE, FRESH = 20, 2  # cases drawn at first, and before each that is asked about
 MANY = 60  # cases drawn to see whether two rules ever differ
 NAMED = 3  # rules named when no case told them apart
@@ -58,8 +56,8 @@ def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.G
     seen = _Seen(problem)
     seen.add(start, True)
     smallest = dict(start)
-    for move in _moves():
-        simpler = _moved(smallest, move)
+    for move in moves():
+        simpler = move(smallest)
         failed = seen.ask(simpler, fails) if simpler else None
         if simpler and failed:
             smallest = simpler
@@ -160,9 +158,16 @@ class _Pool:
 
     def _draw(self, count: int, names: Sequence[str] = (), far: bool = False) -> None:
         for _ in range(count):
-            found = _draw_case(self.seen, self.smallest, self.rng, names, far)
+            found = draw_small(self.seen.problem, None if far else self._known(), names, self.rng)
             if found is not None and tuple(found[0].values()) not in self.seen.cases:
                 self.cases.append((found[0], self.seen.held(*found)))
+
+    def _known(self) -> Values:
+        seen, turn = self.seen, self.rng.random()
+        if turn < 0.4:
+            return self.smallest
+        some = seen.failing if turn < 0.7 or not seen.passing else seen.passing
+        return some[int(self.rng.integers(len(some)))]
 
     def take(self, survived: list[int]) -> tuple[Values | None, bool | None]:
         """The case to ask about, and what the rules say of it if they agree. Without a rule, one that would refute the
@@ -314,124 +319,3 @@ def _conditions(problem: Problem) -> Iterator[Condition]:
 
 
 _STEMS = ("dilation", "output_padding", "padding", "stride", "kernel")
-
-
-# --- cases ------------------------------------------------------------------------------------------------------------
-
-
-def _draw_case(
-    seen: _Seen, smallest: Values, rng: np.random.Generator, names: Sequence[str], far: bool
-) -> tuple[Values, tuple[int, ...]] | None:
-    """A small legal case and the shape of its output: a known one with a few values changed (those of `names`, if there
-    are any), or a `far` one, which has nothing to do with them."""
-    problem, turn = seen.problem, rng.random()
-    for _ in range(5):
-        if far:
-            values = dict(draw(problem, rng))
-        else:
-            known = seen.failing if turn < 0.7 or not seen.passing else seen.passing
-            near = smallest if turn < 0.4 else known[int(rng.integers(len(known)))]
-            values = _changed(near, names or list(near), rng)
-        if work(problem, values) > MOST_WORK:
-            continue
-        try:
-            shape = problem.shapes(values)["output"]
-        except Error:
-            continue
-        if 2 <= prod(shape) <= MOST_OUTPUT:
-            return values, shape
-    return None
-
-
-def _changed(values: Values, names: Sequence[str], rng: np.random.Generator) -> dict[str, Any]:
-    changed = dict(values)
-    for _ in range(int(rng.integers(1, 4))):
-        name = names[int(rng.integers(len(names)))]
-        stem, axis = name[:-2], name[-2:]
-        if axis in ("_d", "_h", "_w") and rng.random() < 0.3:
-            changed[name] = changed[f"{stem}_{rng.choice(list('dhw'))}"]
-        else:
-            changed[name] = _drawn(name, changed[name], rng)
-    groups = changed.get("groups", 1)
-    for name in ("in_channels", "out_channels"):
-        changed[name] = -(-changed[name] // groups) * groups
-    return _legal(changed)
-
-
-def _drawn(name: str, now: int | float, rng: np.random.Generator) -> int | float:
-    if isinstance(now, float):
-        return float(rng.choice((1.0, 0.0, round(float(rng.uniform(-2, 2)), 2))))
-    if name in ("depth", "height", "width") or name.endswith("_channels"):
-        near, any_size = max(1, now + int(rng.integers(-2, 3))), int(rng.integers(1, 19))
-        return near if rng.random() < 0.5 else any_size
-    low, high = next((span for stem, span in _SPANS.items() if name.startswith(stem)), (1, 3))
-    return int(rng.integers(low, high + 1))
-
-
-_SPANS = {"padding": (0, 2), "output_padding": (0, 2), "kernel": (1, 5), "stride": (1, 4), "dilation": (1, 3)}
-
-
-def _legal(values: dict[str, Any]) -> dict[str, Any]:
-    """With the output padding that strides and dilations leave room for, and clamps in order."""
-    for axis in "dhw":
-        extra = f"output_padding_{axis}"
-        if extra in values:
-            most = max(values[f"stride_{axis}"], values.get(f"dilation_{axis}", 1)) - 1
-            values[extra] = min(values[extra], most)
-    if "clamp_min" in values and values["clamp_min"] > values["clamp_max"]:
-        values["clamp_min"], values["clamp_max"] = values["clamp_max"], values["clamp_min"]
-    return values
-
-
-# --- simpler cases ----------------------------------------------------------------------------------------------------
-
-Move = Callable[[dict[str, Any]], None]
-
-
-def _moves() -> Iterator[Move]:
-    """Ways to make a case simpler."""
-
-    def setter(name: str, value: Any) -> Move:
-        def change(values: dict[str, Any]) -> None:
-            if name in values:
-                values[name] = values[value] if isinstance(value, str) else value
-
-        return change
-
-    yield setter("batch_size", 1)
-    yield setter("groups", 1)
-    for name in ("dilation", "output_padding", "padding"):
-        for axis in "dhw":
-            yield setter(f"{name}_{axis}", 1 if name == "dilation" else 0)
-    for name in ("stride", "kernel"):
-        for one, other in ("hw", "dw", "dh"):  # the second way where the first leaves nothing of the volume
-            yield setter(f"{name}_{one}", f"{name}_{other}")
-            yield setter(f"{name}_{other}", f"{name}_{one}")
-    for name in ("stride", "kernel"):
-        for axis in "dhw":
-            yield setter(f"{name}_{axis}", 1)
-    yield setter("pool_kernel", 1)
-    for one, other in (("height", "width"), ("depth", "width"), ("depth", "height")):
-        yield setter(one, other)
-    for name in ("in_channels", "out_channels", "width", "height", "depth"):
-        for most in (32, 16, 8, 4, 2, 1):
-            yield _at_most(name, most)
-    for name in ("sum_weight", "scaling_factor"):
-        yield setter(name, 1.0)
-    yield setter("clamp_min", -np.inf)
-    yield setter("clamp_max", np.inf)
-
-
-def _at_most(name: str, most: int) -> Move:
-    def change(values: dict[str, Any]) -> None:
-        values[name] = min(values[name], most)
-
-    return change
-
-
-def _moved(values: Values, move: Move) -> dict[str, Any] | None:
-    """The simpler case, made legal again, or None if it is the same."""
-    simpler = dict(values)
-    move(simpler)
-    _legal(simpler)
-    return simpler if simpler != dict(values) else None
