@@ -9,6 +9,7 @@ from helpers.triton import need_triton
 from convt3d.judge.check import Options
 from convt3d.judge.diagnose import diagnose, place, where
 from convt3d.judge.languages import compiler_of
+from convt3d.judge.repeat import thread_counts
 from convt3d.plan.cores import get_num_threads
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
@@ -209,6 +210,22 @@ def test_a_result_that_depends_on_the_number_of_threads(judge) -> None:
         pytest.skip("no OpenMP here")
     assert found.word == "wrong values"
     assert "it depends on the number of threads: right in" in found.reason
+
+
+def test_native_code_may_take_its_number_of_threads_for_good(judge) -> None:
+    """Such as for buffers it keeps: each process sees one number only."""
+    if compiler_of("c") is None:
+        pytest.skip("no C compiler on this machine")
+    taken = "    static int taken;\n    if (!taken) taken = omp_get_max_threads();\n"
+    bug = f"{taken}    if (taken != omp_get_max_threads()) abort();\n    free(x);\n"
+    judgement = judge(
+        "#include <omp.h>\n" + kernels_c.source(CONV, "c").replace("    free(x);\n", bug), CONV, ".c", again=20
+    )
+    if judgement.verdict.word == "compile error":
+        pytest.skip("no OpenMP here")
+    assert judgement.verdict.passed, judgement.verdict
+    assert len(judgement.threads) == len(thread_counts()) > 1
+    assert all(result.runs >= len(thread_counts()) for result in judgement.results)
 
 
 def test_a_grid_whose_programs_need_an_order(judge) -> None:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -29,7 +30,7 @@ from .cases import MOST_WORK, Suite, Trial, build_suite
 from .languages import Program, language_of, make_program
 from .repeat import AGAIN_SECONDS, Run, Turn, difference, first_turns, further_turns, repeats
 from .sandbox import Limits, remove
-from .session import Call, Died, Session, room_for
+from .session import Call, Died, Session, Sessions, room_for
 from .verdict import CRASH, INPUT_MUTATED, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
 SLOW_LANGUAGE_WORK = {"triton": 20_000}  # its interpreter runs every block in Python
@@ -147,24 +148,24 @@ class _Run:
 
     def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
         """Every trial once, and then again for as long as there is time."""
-        with self._session(program, trials) as session:
+        with closing(Sessions(program, lambda threads: self._session(program, trials, threads=threads))) as sessions:
             for turn in first_turns(trials):
                 progress(trials[turn.number].case.name, turn.number, len(trials))
-                self._turn(session, program, trials, turn)
+                self._turn(sessions, program, trials, turn)
             progress("again, with other threads", len(trials) - 1, len(trials))
             end = time.monotonic() + AGAIN_SECONDS
             for turn in further_turns(trials):
                 if time.monotonic() > end:
                     break
-                self._turn(session, program, trials, turn)
+                self._turn(sessions, program, trials, turn)
         self.trial = None
 
-    def _turn(self, session: Session, program: Program, trials: Sequence[Trial], turn: Turn) -> None:
+    def _turn(self, sessions: Sessions, program: Program, trials: Sequence[Trial], turn: Turn) -> None:
         trial = self.trial = trials[turn.number]
         runs = self._runs.setdefault(turn.number, [])
         earlier = [trials[number] for number in self._runs if number != turn.number]
         try:
-            self._one(session, trial, turn, runs, earlier)
+            self._one(sessions, trial, turn, runs, earlier)
         except Died as death:
             ending = self._cause(program, trial, turn.side, death).verdict
         except Rejected as rejection:
@@ -175,11 +176,16 @@ class _Run:
         note = f"; {right} run{'s' * (right > 1)} before it passed" if right and ending.word != WRONG_VALUES else ""
         raise Rejected(replace(ending, case=trial.case.name, reason=ending.reason + note)) from None
 
-    def _session(self, program: Program, trials: Sequence[Trial], sealed: bool = True) -> Session:
+    def _session(
+        self, program: Program, trials: Sequence[Trial], sealed: bool = True, threads: int | None = None
+    ) -> Session:
         room = room_for(self.problem, self.options.dtype, [trial.values for trial in trials])
-        return Session(program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed)
+        return Session(
+            program, self.problem, self.options.dtype, room, self.options.limits, sealed=sealed, threads=threads
+        )
 
-    def _one(self, session: Session, trial: Trial, turn: Turn, runs: list[Run], earlier: Sequence[Trial]) -> None:
+    def _one(self, sessions: Sessions, trial: Trial, turn: Turn, runs: list[Run], earlier: Sequence[Trial]) -> None:
+        session = sessions.at(turn.threads)
         session.prepare(trial.values, trial.arrays, turn.side, threads=turn.threads)
         call = session.call(trial.arrays)
         self.seen(call)
@@ -205,7 +211,7 @@ class _Run:
             old.output_shape == trial.output_shape and old.expected.accepts(dtype.widen(call.output)) for old in earlier
         ):
             reasons.append("it is the answer to an earlier call")
-        self._repeat(session, trial, turn, runs)
+        self._repeat(sessions, trial, turn, runs)
         unlike = difference(trial, runs)
         reasons += [unlike] if unlike else []
         self.failure = Failure(trial, call.output, wrong, unlike)
@@ -218,11 +224,12 @@ class _Run:
         }
         raise Rejected(Verdict(WRONG_VALUES, None, "; ".join(reasons), figures))
 
-    def _repeat(self, session: Session, trial: Trial, turn: Turn, runs: list[Run]) -> None:
+    def _repeat(self, sessions: Sessions, trial: Trial, turn: Turn, runs: list[Run]) -> None:
         """Adds further runs of a trial that has just failed."""
         end = time.monotonic() + AGAIN_SECONDS
         for threads in repeats(turn.threads):
             try:
+                session = sessions.at(threads)
                 session.prepare(trial.values, trial.arrays, turn.side, threads=threads)
                 output = session.call(trial.arrays).output
             except (Died, Rejected):

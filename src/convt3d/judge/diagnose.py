@@ -21,7 +21,7 @@ from .check import Failure, Options
 from .languages import Program
 from .pattern import find_pattern
 from .repeat import Run, difference, repeats, thread_counts
-from .session import Died, Session, room_for
+from .session import Died, Session, Sessions, room_for
 from .verdict import Rejected
 
 MOST_SECONDS = 15.0
@@ -171,7 +171,7 @@ class _Prober:
     def __init__(self, program: Program, trial: Trial, options: Options) -> None:
         self.program, self.trial, self.options = program, trial, options
         self.rng = np.random.default_rng(0)
-        self.session: Session | None = None
+        self.sessions = Sessions(program, self._start)
         self.deadline = time.monotonic() + MOST_SECONDS
 
     def draw(self, values: Values) -> Trial:
@@ -206,13 +206,9 @@ class _Prober:
 
     def _run(self, trial: Trial, threads: int) -> Run:
         try:
-            if self.session is None:
-                room = room_for(trial.problem, trial.dtype, [trial.values])
-                room = max(MOST_ROOM, room[0]), max(MOST_ROOM, room[1])
-                limits = self.options.limits
-                self.session = Session(self.program, trial.problem, trial.dtype, room, limits).__enter__()
-            self.session.prepare(trial.values, trial.arrays, threads=threads)
-            output = self.session.call(trial.arrays).output
+            session = self.sessions.at(threads)
+            session.prepare(trial.values, trial.arrays, threads=threads)
+            output = session.call(trial.arrays).output
         except (Died, Rejected):
             self.close()
             return Run(threads, right=False)
@@ -223,7 +219,11 @@ class _Prober:
             return np.ones(trial.output_shape, np.bool_)
         return ~(trial.expected.errors(trial.dtype.widen(run.output)) <= 1.0)
 
+    def _start(self, threads: int) -> Session:
+        first = self.trial
+        inputs, output = room_for(first.problem, first.dtype, [first.values])
+        room = max(MOST_ROOM, inputs), max(MOST_ROOM, output)
+        return Session(self.program, first.problem, first.dtype, room, self.options.limits, threads=threads)
+
     def close(self) -> None:
-        session, self.session = self.session, None
-        if session is not None:
-            session.__exit__()
+        self.sessions.close()

@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +68,9 @@ class Session:
         limits: Limits,
         *,
         sealed: bool = True,
+        threads: int | None = None,
     ) -> None:
+        self.threads = threads or get_num_threads()
         self.program, self.problem, self.dtype, self.limits = program, problem, dtype, limits
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
@@ -82,7 +84,9 @@ class Session:
         memory = max(limits.memory, GIGABYTE + 8 * sum(room))
         own = replace(limits, memory=memory, reserved=SLOTS * SLOT)
         try:
-            self.box = Sandbox(argv, own, fds=[*given, *self.arena.fds], environment=_environment(program))
+            self.box = Sandbox(
+                argv, own, fds=[*given, *self.arena.fds], environment=_environment(program, self.threads)
+            )
         finally:
             for fd in given:
                 os.close(fd)
@@ -128,7 +132,7 @@ class Session:
             "libraries": libraries,
             "allow_torch": program.allow_torch,
             "search": search_path(),
-            "threads": get_num_threads(),
+            "threads": self.threads,
         }
         try:
             self._ask({"do": "equip", **request}, self.limits.start_seconds)
@@ -161,7 +165,7 @@ class Session:
             "constructor": constructor(self.problem, values),
             "regions": self.arena.regions(),
             "outside": outside,
-            "threads": threads or get_num_threads(),
+            "threads": threads or self.threads,
             "backwards": threads not in (None, get_num_threads()),
         }
         self.box.resume()
@@ -284,6 +288,26 @@ class Session:
         return f"{words}; it printed: {text[-600:]}" if text else words
 
 
+class Sessions:
+    """A kernel's processes, started when they are asked for. Native code gets one for each number of threads, since it
+    may take the first number it sees for good; the libraries of Python can be told another."""
+
+    def __init__(self, program: Program, start: Callable[[int], Session]) -> None:
+        self._program, self._start = program, start
+        self._open: dict[int, Session] = {}
+
+    def at(self, threads: int) -> Session:
+        if self._program.kind != "native" and self._open:
+            return next(iter(self._open.values()))
+        if threads not in self._open:
+            self._open[threads] = self._start(threads).__enter__()
+        return self._open[threads]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].__exit__()
+
+
 def room_for(problem: Problem, dtype: DType, every: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Bytes of the memory files, inputs and output, in which each case with these values has room."""
     rooms = []
@@ -319,8 +343,7 @@ def search_path() -> list[str]:
     return [path for path in paths if os.path.isdir(path) or not package.startswith(path + os.sep)]
 
 
-def _environment(program: Program) -> dict[str, str]:
-    threads = str(get_num_threads())
+def _environment(program: Program, threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
-    return {**dict.fromkeys(names, threads), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
+    return {**dict.fromkeys(names, str(threads)), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
