@@ -76,6 +76,19 @@ def test_noise_gives_no_rule() -> None:
     assert found.words.startswith("no rule found: ")
 
 
+def test_a_rule_that_few_cases_have_tried_is_a_guess() -> None:
+    """As when there is no time left."""
+    asked = []
+
+    def fails(values: Values) -> bool | None:
+        asked.append(values)
+        return values["stride_h"] != values["stride_w"] if len(asked) <= 30 else None
+
+    found = find_pattern(CONV, CASES["unequal-everything"], fails, np.random.default_rng(0))
+    assert found.words.startswith("perhaps where ")
+    assert not found.exact
+
+
 def test_scalars_are_parameters_too() -> None:
     start = {**NORM.sample, "sum_weight": -0.5}
     found = find_pattern(NORM, start, lambda values: values["sum_weight"] < 0, np.random.default_rng(0))

@@ -31,14 +31,17 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Condition:
+    """Something about a case, and the parameters that it depends on."""
+
     words: str
+    names: tuple[str, ...]
     holds: Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """`words` say when the kernel fails: where all `conditions` hold and (if `exact`) always there. `smallest` is the
-    simplest case that was seen to."""
+    """`words` say when the kernel fails: where all `conditions` hold and (if `exact`) always there, as far as many
+    cases could tell. `smallest` is the simplest case that was seen to."""
 
     words: str
     smallest: Values
@@ -62,7 +65,7 @@ def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.G
         if simpler and failed:
             smallest = simpler
     pool = _Pool(seen, smallest, rng)
-    survived = [0, 0]  # of cases the only rule says pass, and fail
+    survived, settled = [0, 0], False  # of cases the only rule says pass, and fail
     for _ in range(MOST_CASES):
         case, told = pool.take(survived)
         failed = seen.ask(case, fails) if case else None
@@ -71,12 +74,13 @@ def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.G
         survived = [0, 0] if told is None or told != failed else survived
         survived[failed] += told is not None
         if sum(survived) >= ENOUGH and min(survived) >= ENOUGH // 3:
-            if len(pool.distinct()) == 1:
+            settled = len(pool.distinct()) == 1
+            if settled:
                 break
             survived = [0, 0]
         if not seen.passing and len(seen.failing) >= 2 * ENOUGH:
             break
-    return _pattern(seen, pool.distinct(), smallest)
+    return _pattern(seen, pool.distinct(), settled, smallest)
 
 
 def _features(values: Values, output: Sequence[int]) -> dict[str, Any]:
@@ -202,9 +206,7 @@ class _Pool:
 
     def _names(self, rules: list[tuple[int, ...]]) -> list[str]:
         """The parameters that some of these rules are about."""
-        words = " ".join(self.seen.conditions[one].words for rule in rules[:CHOICE] for one in rule).split()
-        found = {word if word in self.smallest else word.removeprefix("out_") for word in words}
-        found |= {f"{word}_{axis}" for word in words for axis in "dhw"}
+        found = {name for rule in rules[:CHOICE] for one in rule for name in self.seen.conditions[one].names}
         return [name for name in self.smallest if name in found]
 
     def _said(self, rules: list[tuple[int, ...]]) -> Bools:
@@ -213,7 +215,7 @@ class _Pool:
         return np.stack([held[:, list(rule)].all(1) for rule in rules], axis=1)
 
 
-def _pattern(seen: _Seen, rules: list[tuple[int, ...]], smallest: Values) -> Pattern:
+def _pattern(seen: _Seen, rules: list[tuple[int, ...]], settled: bool, smallest: Values) -> Pattern:
     failed = seen.failed
     total, bad = len(failed), int(failed.sum())
     if bad == total:
@@ -224,11 +226,13 @@ def _pattern(seen: _Seen, rules: list[tuple[int, ...]], smallest: Values) -> Pat
 
     if len(rules) == 1:
         words = f"wrong where {text(rules[0])}, and only there: all of {total} cases agree"
-        return Pattern(words, smallest, tuple(seen.conditions[one] for one in rules[0]), exact=True)
+        if not settled:
+            words = f"perhaps where {text(rules[0])}: {total} cases agree, too few to be sure"
+        return Pattern(words, smallest, tuple(seen.conditions[one] for one in rules[0]), exact=settled)
     if rules:
         more = f", or {len(rules) - NAMED} other rules" if len(rules) > NAMED else ""
         told = ", or where ".join(map(text, rules[:NAMED]))
-        return Pattern(f"wrong where {told}{more}: no case of {total} told these apart", smallest)
+        return Pattern(f"perhaps where {told}{more}: no case of {total} told these apart", smallest)
     chosen = _best_needed(seen)
     if not chosen:
         return Pattern(f"no rule found: {bad} of {total} cases are wrong", smallest)
@@ -262,23 +266,30 @@ def _conditions(problem: Problem) -> Iterator[Condition]:
     names = set(problem.sample)
 
     def above(name: str, least: float) -> Condition:
-        return Condition(f"{name} > {least:g}", lambda v: v[name] > least)
+        return Condition(f"{name} > {least:g}", _of(name), lambda v: v[name] > least)
 
     def below(name: str, most: float) -> Condition:
-        return Condition(f"{name} < {most:g}", lambda v: v[name] < most)
+        return Condition(f"{name} < {most:g}", _of(name), lambda v: v[name] < most)
+
+    def less(one: str, other: str) -> Condition:
+        return Condition(f"{one} < {other}", (one, other), lambda v: v[one] < v[other])
 
     def unequal(one: str, other: str) -> Condition:
-        return Condition(f"{one} != {other}", lambda v: v[one] != v[other])
+        return Condition(f"{one} != {other}", (one, other), lambda v: v[one] != v[other])
 
     def equal(one: str, other: str) -> Condition:
-        return Condition(f"{one} == {other}", lambda v: v[one] == v[other])
+        return Condition(f"{one} == {other}", (one, other), lambda v: v[one] == v[other])
 
     def some(stem: str, least: int) -> Condition:
-        return Condition(f"some {stem} > {least}", lambda v: any(v[f"{stem}_{axis}"] > least for axis in "dhw"))
+        three = tuple(f"{stem}_{axis}" for axis in "dhw")
+        return Condition(f"some {stem} > {least}", three, lambda v: any(v[name] > least for name in three))
 
     def multiple(name: str, block: int, so: bool) -> Condition:
         words = f"{name} is {'a' if so else 'no'} multiple of {block}"
-        return Condition(words, lambda v: (v[name] % block == 0) == so)
+        return Condition(words, _of(name), lambda v: (v[name] % block == 0) == so)
+
+    def not_one(name: str) -> Condition:
+        return Condition(f"{name} != 1", (name,), lambda v: v[name] != 1)
 
     triples = [(s, 1 if s in ("stride", "kernel", "dilation") else 0) for s in _STEMS if f"{s}_d" in names]
     for name in ("batch_size", "groups", "pool_kernel"):
@@ -293,9 +304,8 @@ def _conditions(problem: Problem) -> Iterator[Condition]:
             yield unequal(f"{stem}_{one}", f"{stem}_{other}")
             yield equal(f"{stem}_{one}", f"{stem}_{other}")
     for axis in "dhw":
-        kernel, stride = f"kernel_{axis}", f"stride_{axis}"
-        yield Condition(f"{kernel} < {stride}", lambda v, k=kernel, s=stride: v[k] < v[s])  # type: ignore[misc]
-        yield Condition(f"{kernel} > {stride}", lambda v, k=kernel, s=stride: v[k] > v[s])  # type: ignore[misc]
+        yield less(f"kernel_{axis}", f"stride_{axis}")
+        yield less(f"stride_{axis}", f"kernel_{axis}")
     for one, other in (("height", "width"), ("depth", "width"), ("depth", "height"), ("in_channels", "out_channels")):
         yield unequal(one, other)
     sizes = ("in_channels", "out_channels", "depth", "height", "width", "out_depth", "out_height", "out_width")
@@ -315,7 +325,12 @@ def _conditions(problem: Problem) -> Iterator[Condition]:
         if name in names:
             yield above(name, 0)
             yield below(name, 0)
-            yield Condition(f"{name} != 1", lambda v, n=name: v[n] != 1)  # type: ignore[misc]
+            yield not_one(name)
+
+
+def _of(name: str) -> tuple[str, ...]:
+    """The parameter by which a size, perhaps one of the output, is changed."""
+    return (name.removeprefix("out_") if name in ("out_depth", "out_height", "out_width") else name,)
 
 
 _STEMS = ("dilation", "output_padding", "padding", "stride", "kernel")
