@@ -57,7 +57,7 @@ def _of_this_run(pid: int) -> bool:
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     """judge(text, slug, suffix=..., dtype=..., cases=..., limit=..., again=...); afterwards nothing is left of it.
-    `again`: seconds for further runs, fewer than a user has."""
+    `again`: seconds for further runs of cases that passed; none, unless a test asks for them."""
     if sys.platform != "linux":
         pytest.skip("the sandbox needs Linux")
     (tmp_path / "temporary").mkdir()
@@ -72,7 +72,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
         cases: tuple[str, ...] = (),
         limit: float = 20.0,
         allow_torch: bool = False,
-        again: float = 0.3,
+        again: float = -1.0,
         **more: Any,
     ) -> Judgement:
         monkeypatch.setattr(convt3d.judge.check, "AGAIN_SECONDS", again)
