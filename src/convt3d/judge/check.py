@@ -167,7 +167,7 @@ class _Run:
         try:
             self._one(sessions, trial, turn, runs, earlier)
         except Died as death:
-            ending = self._cause(program, trial, turn.side, death).verdict
+            ending = self._cause(program, trial, turn, death).verdict
         except Rejected as rejection:
             ending = rejection.verdict
         else:
@@ -238,17 +238,17 @@ class _Run:
             if time.monotonic() > end:
                 return
 
-    def _cause(self, program: Program, trial: Trial, side: str, death: Died) -> Rejected:
+    def _cause(self, program: Program, trial: Trial, turn: Turn, death: Died) -> Rejected:
         """Why the process died."""
         case, spot = trial.case.name, death.spot
         if spot is None or (spot.inside is not None and spot.name == "output"):
-            return self._cause_by_trying(program, trial, side, death.words)
+            return self._cause_by_trying(program, trial, turn, death.words)
         if spot.inside is not None:
             index = tuple(map(int, np.unravel_index(spot.inside, trial.arrays[spot.name].shape)))
             return rejected(INPUT_MUTATED, f"it writes into an input: `{spot.name}` at {index}", case)
         try:  # what can be read everywhere dies of writing only
-            with self._session(program, [trial]) as session:
-                session.prepare(trial.values, trial.arrays, side, "readable")
+            with self._session(program, [trial], threads=turn.threads) as session:
+                session.prepare(trial.values, trial.arrays, turn.side, "readable")
                 session.call(trial.arrays)
             verb = "reads"
         except Died as again:
@@ -257,7 +257,7 @@ class _Run:
             verb = "reads"
         return rejected(OUT_OF_BOUNDS, f"it {verb} {spot.words()}, which has {_elements(trial, spot.name)}", case)
 
-    def _cause_by_trying(self, program: Program, trial: Trial, side: str, words: str) -> Rejected:
+    def _cause_by_trying(self, program: Program, trial: Trial, turn: Turn, words: str) -> Rejected:
         """By running it again with more freedom."""
         case = trial.case.name
         freedoms = (
@@ -270,8 +270,8 @@ class _Run:
         )
         for outside, word, reason in freedoms:
             try:
-                with self._session(program, [trial], sealed=False) as session:
-                    session.prepare(trial.values, trial.arrays, side, outside)
+                with self._session(program, [trial], sealed=False, threads=turn.threads) as session:
+                    session.prepare(trial.values, trial.arrays, turn.side, outside)
                     session.call(trial.arrays)
             except Died:
                 continue
