@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import convt3d.judge.check
 from convt3d.judge import sandbox
 from convt3d.judge.check import Judgement, Options, check
 from convt3d.judge.sandbox import Limits, Sandbox
@@ -56,7 +57,8 @@ def _of_this_run(pid: int) -> bool:
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    """judge(text, slug, suffix=..., dtype=..., cases=..., limit=...); afterwards nothing is left of it."""
+    """judge(text, slug, suffix=..., dtype=..., cases=..., limit=..., again=...); afterwards nothing is left of it.
+    `again`: seconds for further runs of cases that passed; none, unless a test asks for them."""
     if sys.platform != "linux":
         pytest.skip("the sandbox needs Linux")
     (tmp_path / "temporary").mkdir()
@@ -71,8 +73,10 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
         cases: tuple[str, ...] = (),
         limit: float = 20.0,
         allow_torch: bool = False,
+        again: float = -1.0,
         **more: Any,
     ) -> Judgement:
+        monkeypatch.setattr(convt3d.judge.check, "AGAIN_SECONDS", again)
         path = tmp_path / f"somebody{suffix}"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         limits = Limits(limit, more.pop("start", 60.0), more.pop("memory", Limits.memory))

@@ -1,18 +1,25 @@
-"""What is said about wrong values leads to the bug."""
+"""What is said about wrong values leads to the bug, and no further case contradicts it."""
 
 from __future__ import annotations
 
 import pytest
-from helpers import kernels_python
+from helpers import kernels_c, kernels_python, kernels_triton
+from helpers.triton import need_triton
 
 from convt3d.judge.check import Options
-from convt3d.judge.diagnose import diagnose, place
+from convt3d.judge.diagnose import diagnose, place, where
+from convt3d.judge.languages import compiler_of
+from convt3d.judge.repeat import thread_counts
+from convt3d.plan.cores import get_num_threads
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
 MAXES = "conv-transpose3d-max-max-sum"
 NORM = "conv-transpose3d-layernorm-gelu-scaling"
+
+
+HONEST = kernels_python.solution(CONV, kernels_python.NUMPY)
 
 
 def examined(judge, slug: str, bug: str, case: str):
@@ -22,6 +29,7 @@ def examined(judge, slug: str, bug: str, case: str):
         f"{honest}\nhonest = solution\n{bug}\n",
         slug,
         cases=(case,),
+        again=20,
         examine=lambda program, failure: diagnose(program, failure, options),
     )
 
@@ -105,11 +113,20 @@ def test_pattern(judge, slug: str, bug: str, case: str, pattern: str) -> None:
     ],
 )
 def test_where(judge, bug: str, case: str, words: str) -> None:
-    found = examined(judge, CONV, f"def solution(*a):\n    honest(*a)\n    {bug}", case).verdict
-    assert words in found.figures["where"], found.figures["where"]
+    bug = f"def solution(*a):\n    honest(*a)\n    {bug}"
+    failure = judge(f"{HONEST}\nhonest = solution\n{bug}\n", CONV, cases=(case,)).failure
+    assert words in where(failure.trial, failure.wrong)
 
 
-def test_first_bad_voxel(judge) -> None:
+def test_where_holds_for_other_data_too(judge) -> None:
+    """A bug that moves with the data: what is said must be true of all the data that were tried."""
+    bug = "def solution(*a):\n    honest(*a)\n    a[2][:, abs(int(a[0].flat[0] * 1000)) % a[5]] += 1"
+    found = examined(judge, CONV, bug, "prime-sizes").verdict
+    assert not any(text.endswith("of 13") and text.count(",") == 0 for text in found.figures["where"]), found.figures
+
+
+def test_first_bad_voxel(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convt3d.judge.diagnose._pattern", lambda program, failure, options: ("", {}, failure.wrong))
     bug = "def solution(*a):\n    honest(*a)\n    a[2][0:1, 3:4, 2:3, 4:5, 5:6] = 8"
     judgement = examined(judge, CONV, bug, "prime-sizes")
     figures = judgement.verdict.figures
@@ -138,9 +155,101 @@ def test_place_of_a_pooled_voxel_is_a_window() -> None:
     assert place(PROBLEMS[MAXES], case.values, (0, 0, 0, 1, 0)).startswith("window [0, 6) x [6, 12) x [0, 6) of")
 
 
-def test_a_fault_that_does_not_come_back_is_said_to_be_none(judge, tmp_path) -> None:
-    """A kernel that fails once only: the same case passes in a fresh process."""
-    flag = "import os\ncalls = []\ndef solution(*a):\n    calls.append(1)\n    honest(*a)\n    if len(calls) == 3: a[2][...] = 0"
-    found = examined(judge, CONV, flag, "sample").verdict
+CALLS = "calls = []\ndef solution(*a):\n    calls.append(1)\n    honest(*a)\n    if {}: a[2][...] = 0"
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param("len(calls) == 3", id="once only"),
+        pytest.param("len(calls) == 5", id="after every case has passed once"),
+        pytest.param("len(calls) % 3 == 0", id="every third time"),
+    ],
+)
+def test_what_differs_from_run_to_run_has_no_other_pattern(judge, when: str) -> None:
+    found = examined(judge, CONV, CALLS.format(when), "sample").verdict
     assert found.word == "wrong values"
-    assert "not repeatable" in found.figures["pattern"]
+    assert "it differs from run to run" in found.reason
+    assert found.figures["pattern"].startswith("none: it differs from run to run")
+    assert {run["right"] for run in found.figures["runs"]} == {True, False}
+
+
+def test_a_result_that_depends_on_earlier_calls(judge) -> None:
+    found = examined(judge, CONV, CALLS.format("len(calls) > 2"), "sample").verdict
+    assert found.figures["pattern"] == "none: in a fresh process the same case is right; it depends on earlier calls"
+
+
+def test_wrong_by_ever_other_amounts(judge) -> None:
+    bug = "calls = []\ndef solution(*a):\n    calls.append(1)\n    honest(*a)\n    a[2][..., 0] += len(calls)"
+    found = examined(judge, CONV, bug, "sample").verdict
+    assert "it differs from run to run: right in 0 of " in found.reason
+    assert "and wrong by ever other amounts" in found.reason
+    assert found.figures["where"] == ["not the same in every run"]
+
+
+def test_a_result_that_depends_on_the_data(judge) -> None:
+    bug = "def solution(*a):\n    honest(*a)\n    if a[0].flat[0] < 0: a[2][...] = 0"
+    found = [examined(judge, CONV, bug, name).verdict for name in ("sample", "two-groups", "prime-sizes")]
+    told = [one.figures["pattern"] for one in found if not one.passed]
+    assert told
+    assert any(text.startswith("none: it depends on the data, ") for text in told)
+
+
+def test_a_result_that_depends_on_the_number_of_threads(judge) -> None:
+    """What is left over when the work is dealt out: right for as many threads as cores, wrong for others."""
+    if compiler_of("c") is None:
+        pytest.skip("no C compiler on this machine")
+    bug = "    free(x);\n    if (omp_get_max_threads() % USUAL) output[0] += 1;\n".replace(
+        "USUAL", str(get_num_threads())
+    )
+    text = "#include <omp.h>\n" + kernels_c.source(CONV, "c").replace("    free(x);\n", bug)
+    if get_num_threads() == 1:
+        text = text.replace("% 1)", "> 1)")
+    found = judge(text, CONV, ".c", cases=("sample",), again=20).verdict
+    if found.word == "compile error":
+        pytest.skip("no OpenMP here")
+    assert found.word == "wrong values"
+    assert "it depends on the number of threads: right in" in found.reason
+
+
+def test_native_code_may_take_its_number_of_threads_for_good(judge) -> None:
+    """Such as for buffers it keeps: each process sees one number only."""
+    if compiler_of("c") is None:
+        pytest.skip("no C compiler on this machine")
+    taken = "    static int taken;\n    if (!taken) taken = omp_get_max_threads();\n"
+    bug = f"{taken}    if (taken != omp_get_max_threads()) abort();\n    free(x);\n"
+    judgement = judge(
+        "#include <omp.h>\n" + kernels_c.source(CONV, "c").replace("    free(x);\n", bug), CONV, ".c", again=20
+    )
+    if judgement.verdict.word == "compile error":
+        pytest.skip("no OpenMP here")
+    assert judgement.verdict.passed, judgement.verdict
+    assert len(judgement.threads) == len(thread_counts()) > 1
+    assert all(result.runs >= len(thread_counts()) for result in judgement.results)
+
+
+def test_a_grid_whose_programs_need_an_order(judge) -> None:
+    """Program 0 clears the output and the others add to it: right only as long as it comes first."""
+    need_triton()
+    pytest.importorskip("torch")
+    text = kernels_triton.solution(CONV) + ORDERED
+    found = judge(text, CONV, cases=("sample",), limit=60, again=20).verdict
+    assert found.word == "wrong values"
+    assert "it depends on the number of threads" in found.reason
+
+
+ORDERED = """
+honest = solution
+@triton.jit
+def clear_then_add(output, total, voxels, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    here = at < voxels
+    if tl.program_id(0) == 0:
+        tl.store(output + at, tl.zeros((BLOCK,), tl.float32), mask=here)
+    else:
+        tl.store(output + at, tl.load(output + at, mask=here) + tl.load(total + at, mask=here), mask=here)
+def solution(*args):
+    total = args[2].clone()
+    honest(*args[:2], total, *args[3:])
+    clear_then_add[(2,)](args[2], total, total.numel(), BLOCK=triton.next_power_of_2(total.numel()))
+"""

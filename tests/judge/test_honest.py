@@ -6,6 +6,7 @@ import pytest
 from helpers import kernels_c, kernels_python, kernels_triton
 from helpers.triton import need_triton
 
+from convt3d.errors import ArgumentError
 from convt3d.judge.check import Options, check
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.verdict import NOT_RUN
@@ -43,7 +44,8 @@ def test_numpy_types(judge, slug: str, dtype: str) -> None:
 def test_torch_tensors(judge, slug: str) -> None:
     """Arithmetic on torch tensors is allowed. ModelNew, below, covers every problem."""
     pytest.importorskip("torch")
-    judgement = judge(kernels_python.solution(slug, kernels_python.TORCH), slug, dtype="bfloat16", cases=FEW)
+    text = kernels_python.solution(slug, kernels_python.TORCH)
+    judgement = judge(text, slug, dtype="bfloat16", cases=FEW, again=1)
     assert judgement.verdict.passed, judgement.verdict
 
 
@@ -88,11 +90,14 @@ def test_cpp(judge, slug: str) -> None:
 
 @slugs
 def test_cuda_is_compiled_and_not_run(judge, slug: str) -> None:
+    if compiler_of("cuda") is None:
+        with pytest.raises(ArgumentError, match="needs nvcc to be compiled, and there is none here"):
+            judge(kernels_c.source(slug, "cuda"), slug, ".cu")
+        return
     judgement = judge(kernels_c.source(slug, "cuda"), slug, ".cu")
     assert judgement.verdict.word == NOT_RUN
     assert not judgement.verdict.passed
-    told = "no nvcc here" if compiler_of("cuda") is None else "nvcc accepts it"
-    assert told in judgement.verdict.reason
+    assert "nvcc accepts it" in judgement.verdict.reason
 
 
 def test_c_in_a_folder_with_any_name(tmp_path) -> None:

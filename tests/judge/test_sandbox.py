@@ -140,20 +140,37 @@ def arena() -> Arena:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_arrays_touch_their_fence(arena: Arena, side: str) -> None:
-    arena.lay(SIZES, side, fenced=True)
+    arena.lay(SIZES, side)
     for place in arena.places.values():
         edge = place.region[1] - PAGE - place.array[1] if side == "end" else place.array[0] - place.region[0] - PAGE
         assert edge == 0
-    fences = arena.description()["fences"]
-    assert len(fences) == 2 * len(SIZES)
+    assert [region["name"] for region in arena.regions()] == list(SIZES)
     assert arena.damage(4) is None
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_address_names_the_array_it_is_near(arena: Arena, side: str) -> None:
+    arena.lay(SIZES, side)
+    base, slot = 10 * PAGE, 2**20 * PAGE
+    for number, (region, size) in enumerate(zip(arena.regions(), SIZES.values(), strict=True)):
+        start, name = base + number * slot + slot // 2 + region["array"], region["name"]
+        for address, words in (
+            (start - 1, f"1 element before `{name}`"),
+            (start - 4001, f"1001 elements before `{name}`"),
+            (start + size, f"1 element behind `{name}`"),
+            (start + size + 2**30, f"{2**28 + 1} elements behind `{name}`"),
+        ):
+            assert arena.spot(address, base, slot, 4).words() == words
+        assert arena.spot(start + size - 1, base, slot, 4).inside == size // 4 - 1
+    assert arena.spot(0, base, slot, 4) is None
+    assert arena.spot(base + 3 * slot, base, slot, 4) is None
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize(("step", "where"), [(-1, "before"), (0, "behind")])
 def test_a_byte_in_a_zone_is_seen(arena: Arena, side: str, name: str, step: int, where: str) -> None:
-    arena.lay(SIZES, side, fenced=True)
+    arena.lay(SIZES, side)
     place = arena.places[name]
     at = place.array[0] - 1 if step else place.array[1]
     arena.bytes[place.file][at] ^= 1
@@ -163,7 +180,7 @@ def test_a_byte_in_a_zone_is_seen(arena: Arena, side: str, name: str, step: int,
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_output_starts_as_nan_that_nobody_computes(arena: Arena, dtype: str) -> None:
     kind = DTYPES[dtype]
-    arena.lay(SIZES, "end", fenced=True)
+    arena.lay(SIZES, "end")
     arena.clear_output(kind)
     output = arena.read_output(kind, (5000 // kind.itemsize,))
     assert np.isnan(kind.widen(output)).all()

@@ -57,7 +57,7 @@ TRICKS = {
     ),
     "mutates its input": (
         words.INPUT_MUTATED,
-        "`input` is not what it was",
+        "it writes into an input: `input` at (0, 0, 0, 0, 0)",
         "def solution(*args):\n    honest(*args)\n    args[0][0, 0, 0, 0, 0] += 1",
     ),
     "mutates its input and restores it": (
@@ -349,13 +349,35 @@ def test_torch(judge, text: str, slug: str, allow: bool, word: str) -> None:
 C_TRICKS = {
     "reads behind the input": (
         words.OUT_OF_BOUNDS,
-        "",
+        "it reads 1 element behind `input`",
         "volatile real far = input[batch_size * in_channels * depth * height * width]; (void)far;",
     ),
-    "reads before the input": (words.OUT_OF_BOUNDS, "", "volatile real far = input[-1]; (void)far;"),
-    "writes behind the output": (words.OUT_OF_BOUNDS, "", "((real*)output)[OUTPUT] = 1;"),
+    "reads before the input": (
+        words.OUT_OF_BOUNDS,
+        "1 element before `input`",
+        "volatile real far = input[-1]; (void)far;",
+    ),
+    "writes behind the output": (
+        words.OUT_OF_BOUNDS,
+        "it writes 1 element behind `output`",
+        "((real*)output)[OUTPUT] = 1;",
+    ),
+    **{
+        f"{'writes' if write else 'reads'} {far} elements {'behind' if far > 0 else 'before'} the {name}": (
+            words.OUT_OF_BOUNDS,
+            f"it {'writes' if write else 'reads'} {abs(far)} elements {'behind' if far > 0 else 'before'} `{name}`, which has ",
+            f"volatile real* p = (volatile real*){name} + ({far if far < 0 else f'{size} + {far - 1}'}); {'*p = 1;' if write else '(void)*p;'}",
+        )
+        for name, size, far, write in (
+            ("output", "OUTPUT", 2**18, True),
+            ("output", "OUTPUT", 2**28, True),
+            ("output", "OUTPUT", -(2**30), True),
+            ("input", "batch_size * in_channels * depth * height * width", 2**31, False),
+            ("kernel", "0", -(2**20), False),
+        )
+    },
     "writes before the output": (words.OUT_OF_BOUNDS, "before `output`", "output[-1] = 1;"),
-    "mutates the kernel": (words.INPUT_MUTATED, "`kernel`", "((real*)kernel)[0] = 7;"),
+    "mutates the kernel": (words.INPUT_MUTATED, "`kernel` at (0, 0, 0, 0, 0)", "((real*)kernel)[0] = 7;"),
     "mutates and restores": (
         words.INPUT_MUTATED,
         "writes into an input",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from ..bench.balance import measured_rates
 from ..judge.check import check
 from ..judge.languages import problem_of
 from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
+from ..plan.plan import Plan, make_plan
+from ..plan.roofline import caller_bytes
+from ..spec.dtypes import DType
+from ..spec.problems import Problem
 from ..units import duration
 from .choose import compact, named_values, settings
 from .judge_check import ended_by_signal, options_of, unprotected_row
@@ -32,11 +39,14 @@ def bench_file(args: argparse.Namespace) -> int:
 
             timing = time_file(args.file, problem, values, options, args.repeat, before)
     verdict = timing.verdict if timing else judgement.verdict
+    timed = timing is not None and verdict.passed
     document = {
         "file": args.file,
         "slug": problem.slug,
         "language": judgement.language,
         "dtype": options.dtype.name,
+        "size": args.size,
+        "set": list(args.set),
         "values": values,
         "verdict": verdict.word,
         "passed": verdict.passed,
@@ -44,23 +54,39 @@ def bench_file(args: argparse.Namespace) -> int:
         "reason": verdict.reason,
         "seed": judgement.seed,
         "unprotected": dict(judgement.unprotected),
-        **(_figures(timing) if timing and verdict.passed else {}),
+        **(_figures(timing, _plan(problem, values, options.dtype)) if timing and timed else {}),
     }
     emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document, unprotected_row(judgement)))
     return OK if verdict.passed else CHECK_FAILED
 
 
-def _figures(timing: Timing) -> dict[str, Any]:
+def _plan(problem: Problem, values: Mapping[str, Any], dtype: DType) -> Plan:
+    shapes = problem.shapes(values)
+    operands = tuple(shapes[name] for name in problem.operand_names)
+    return make_plan(problem.pipeline(values), shapes["input"], operands, dtype)
+
+
+def _figures(timing: Timing, plan: Plan) -> dict[str, Any]:
+    """Every figure of a contender follows from its median."""
     ratios, best = timing.ratios, timing.best_peer
+    medians = {name: timing.median(name) for name in timing.seconds}
+    rates, flop, moved = measured_rates(plan), plan.work.needed, sum(caller_bytes(plan).values())
+    least = max(flop / rates.flops, moved / rates.bytes)
     return {
         "rounds": len(timing.seconds[KERNEL]),
-        "seconds": {name: timing.median(name) for name in timing.seconds},
+        "seconds": medians,
         "all_seconds": timing.seconds,
         "ratio_to_torch_eager": ratios.get(EAGER),
         "best_peer": best,
         "ratio_to_best_peer": ratios[best] if best else None,
         "ratio_to_convt3d": ratios.get(OWN),
         "ratios": ratios,
+        "needed_flop": flop,
+        "bytes": moved,
+        "rates": asdict(rates),
+        "roofline_seconds": least,
+        "needed_gflops": {name: flop / seconds / 1e9 for name, seconds in medians.items()},
+        "of_roofline": {name: least / seconds for name, seconds in medians.items()},
         "not_timed": timing.missing,
     }
 
@@ -73,6 +99,7 @@ def _text(screen: Screen, document: dict[str, Any], more: list[list[str]]) -> st
             ["verdict", verdict],
             ["reason", document["reason"] + (f" (case {document['case']})" if document["case"] else "")],
             ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
+            ["size", ", ".join([document["size"], *document["set"]])],
             ["values", compact(document["values"])],
             *more,
         ],
@@ -80,9 +107,23 @@ def _text(screen: Screen, document: dict[str, Any], more: list[list[str]]) -> st
     if "seconds" not in document:
         return head
     rows = [
-        [name, duration(seconds), "" if name == KERNEL else f"{document['ratios'][name]:.3g}x"]
+        [
+            name,
+            duration(seconds),
+            "" if name == KERNEL else f"{document['ratios'][name]:.3g}x",
+            f"{document['needed_gflops'][name]:.3g}",
+            f"{document['of_roofline'][name]:.1%}",
+        ]
         for name, seconds in sorted(document["seconds"].items(), key=lambda item: float(item[1]))
     ]
-    rows += [[name, "-", why] for name, why in document["not_timed"].items()]
-    title = ["contender", f"median of {document['rounds']}", "time over yours"]
-    return f"{head}\n\n{screen.table(title, rows, right={1})}"
+    title = ["contender", f"median of {document['rounds']}", "over yours", "GFLOP/s", "of roofline"]
+    table = screen.table(title, rows, right={1, 2, 3, 4})
+    rates = document["rates"]
+    bound = "arithmetic" if document["needed_flop"] / rates["flops"] > document["bytes"] / rates["bytes"] else "memory"
+    notes = [
+        f"roofline: {duration(document['roofline_seconds'])}, bound by {bound}: the larger of "
+        f"{document['needed_flop'] / 1e9:.3g} GFLOP needed at {rates['flops'] / 1e9:.3g} GFLOP/s and "
+        f"{document['bytes'] / 1e9:.3g} GB of arrays at {rates['bytes'] / 1e9:.3g} GB/s, both measured here",
+        *(f"not timed: {name}: {why}" for name, why in document["not_timed"].items()),
+    ]
+    return "\n".join([head, "", table, *notes])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from ..judge.cases import Trial, make_trial
 from ..judge.check import Failure, Judgement, Options, check
 from ..judge.diagnose import diagnose
@@ -26,10 +28,14 @@ from ..spec.dtypes import DTYPES
 from ..spec.problem_file import Case
 from ..spec.problems import Problem
 from ..units import duration
-from .choose import compact
-from .report import CHECK_FAILED, OK, emit, emit_json
+from .choose import compact, settings
+from .judge_page import draw_page
+from .measure import check_memory
+from .report import CHECK_FAILED, OK, complain, emit, emit_json
 from .terminal import Progress, Screen
 
+LOOK_EVERY = 0.25  # seconds between two looks at a file that is watched
+CLEAR = "\x1b[2J\x1b[H"
 SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
 
 
@@ -77,13 +83,49 @@ def _given(args: argparse.Namespace) -> list[Trial]:
 
 
 def check_file(args: argparse.Namespace) -> int:
+    return _watch(args) if args.watch else _check_once(args)
+
+
+def _watch(args: argparse.Namespace) -> int:
+    """Judges again whenever the file is another; ends by Ctrl-C only."""
+    if args.json:
+        rule, remedy = "shows one verdict after the other to a person", "Leave --json out, or call `check` once"
+        raise ArgumentError("judge", "--watch", True, rule, remedy)
+    screen = Screen(sys.stdout)
+    while True:
+        judged = _stamp(args.file)
+        try:
+            _check_once(args, CLEAR if screen.width is not None else "")
+        except Error as error:  # such as a file that is just being written, or a library that is missing
+            complain(error)
+        emit(screen.paint(f"waiting for changes of {args.file}, Ctrl-C to end", "dim"))
+        while _stamp(args.file) == judged:
+            time.sleep(LOOK_EVERY)
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """What changes with a file, also with one that an editor puts in its place; None for one that is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _check_once(args: argparse.Namespace, before_text: str = "") -> int:
     options = options_of(args)
     given = _given(args)
     if given:
+        if args.set:
+            rule = "changes named cases, not files with arrays"
+            raise ArgumentError("judge", "--set", tuple(args.set), rule, "Give names of cases, or leave --set out")
         problem = given[0].problem
         options = replace(options, dtype=given[0].dtype, cases=())
     else:
         problem = problem_of(args.file, args.problem)
+        options = replace(options, changes=settings(problem, args.set))
+        if options.changes:
+            check_memory(problem, {**problem.sample, **options.changes}, options.dtype)
     with Progress(sys.stderr) as progress, ended_by_signal():
         progress.begin("starting")
 
@@ -96,8 +138,15 @@ def check_file(args: argparse.Namespace) -> int:
 
         judgement = check(args.file, problem, options, before, given, examine)
     document = _document(args, problem, options, judgement)
-    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document, judgement))
+    if args.html:
+        document["html_file"] = _written("--html", args.html, draw_page(document, _png(judgement)).encode())
+    emit_json(document) if args.json else emit(before_text + _text(Screen(sys.stdout), document, judgement))
     return OK if judgement.verdict.passed else CHECK_FAILED
+
+
+def _png(judgement: Judgement) -> bytes | None:
+    failure, first = judgement.failure, judgement.verdict.figures.get("first_bad")
+    return as_png(failure.wrong, tuple(first)) if failure and first else None
 
 
 def _document(args: argparse.Namespace, problem: Problem, options: Options, judgement: Judgement) -> dict[str, Any]:
@@ -115,6 +164,7 @@ def _document(args: argparse.Namespace, problem: Problem, options: Options, judg
         "figures": dict(verdict.figures),
         "cases": [vars(result) for result in judgement.results],
         "left_out": dict(judgement.left_out),
+        "threads": judgement.threads,
         "unprotected": dict(judgement.unprotected),
     }
     if failure is not None:
@@ -122,20 +172,31 @@ def _document(args: argparse.Namespace, problem: Problem, options: Options, judg
         first = tuple(verdict.figures["first_bad"])
         document["picture"] = as_text(failure.wrong, first)
         if args.picture:
-            document["picture_file"] = _write_picture(args.picture, as_png(failure.wrong, first))
+            document["picture_file"] = _written("--picture", args.picture, as_png(failure.wrong, first))
     if args.keep and judgement.trial is not None:
         output = failure.output if failure else None
         document["kept"] = keep(judgement.trial, output, args.file, args.keep, allow_torch=args.allow_torch)
     return document
 
 
-def _write_picture(path: str, data: bytes) -> str:
+def _written(option: str, path: str, data: bytes) -> str:
     try:
         Path(path).write_bytes(data)
     except OSError as error:
         rule = f"cannot be written ({error.strerror})"
-        raise ArgumentError("judge", "--picture", path, rule, "Choose another file") from None
+        raise ArgumentError("judge", option, path, rule, "Choose another file") from None
     return path
+
+
+def _runs(judgement: Judgement) -> str:
+    """How often each case was run, and with how many threads."""
+    runs = [result.runs for result in judgement.results]
+    if not runs:
+        return ""
+    few, many = min(runs), max(runs)
+    often = f"{few} run{'s' * (few > 1)}" if few == many else f"{few} to {many} runs"
+    threads = ", ".join(map(str, judgement.threads))
+    return f", {often} of each, with {threads} thread{'s' * (judgement.threads != (1,))}"
 
 
 def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str:
@@ -146,7 +207,7 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
         *([["case", verdict.case]] if verdict.case else []),
         ["reason", verdict.reason],
         ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
-        ["cases passed", str(len(results))],
+        ["cases passed", f"{len(results)}{_runs(judgement)}"],
         *([["worst error", f"{max(r.worst for r in results):.3g} of the tolerance"]] if results else []),
         *([["slowest call", duration(max(r.seconds for r in results))]] if results else []),
         *(
@@ -164,7 +225,7 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
             ["got", f"{figures['got']:.9g}"],
             ["worst error", f"{figures['worst_error']:.3g}, {figures['worst']:.3g} times the tolerance"],
             ["place", figures["place"]],
-            ["where", "; ".join(figures["where"])],
+            ["where in this case", "; ".join(figures["where"])],
             ["pattern", figures["pattern"]],
             ["values", compact(document["failing_values"])],
             ["smallest that fails", compact(figures["smallest_failing"])],

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     starting = _add(commands, "starter", write_starter, "a file with a problem's signature to start your kernel from")
     _add_slug(starting)
     starting.add_argument("--lang", choices=LANGUAGES, required=True, help="language of the file")
-    starting.add_argument("--output", metavar="FILE", help="its name (default: the problem's)")
+    starting.add_argument("-o", "--output", metavar="FILE", help="its name (default: the problem's)")
 
     exporter = _add(commands, "export", write_export, "a problem's GPU kernels as one self-contained file")
     _add_slug(exporter)
@@ -99,6 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--case", action="append", metavar="NAME", help="this case only, or an .npz file of --keep")
     checker.add_argument("--keep", metavar="FOLDER", help="leave a failing case there as .npz, with a script")
     checker.add_argument("--picture", metavar="FILE.png", help="draw which voxels are wrong")
+    checker.add_argument("--html", metavar="FILE.html", help="write a page with verdict, cases and diagnosis")
+    checker.add_argument("--watch", action="store_true", help="judge again whenever FILE changes, until Ctrl-C")
+    checker.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change one size or scalar of --case (default: sample); may be repeated",
+    )
 
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")

@@ -3,9 +3,10 @@
     begin:   | no access | array | zone ........ | no access |
     end:     | no access | zone ........ | array | no access |
 
-The kernel's process maps the same files; what it finds there are the inputs of one call and an output full of NaN. A
-step over the fence ends its process; a write into a zone is seen here afterwards. Inputs lie in a file of their own,
-which can be sealed, so that not even the owner of the other process could map it for writing.
+The kernel's process maps the same files, each array into a wide slot of addresses without access; what it finds there
+are the inputs of one call and an output full of NaN. A step over the fence ends its process, and the address says how
+far it went; a write into a zone is seen here afterwards. Inputs lie in a file of their own, which can be sealed, so
+that not even the owner of the other process could map it for writing.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ class Place:
     array: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Spot:
+    """An address near an array: the array, how many elements it lies before or behind it, or inside which index."""
+
+    name: str
+    before: int = 0
+    behind: int = 0
+    inside: int | None = None
+
+    def words(self) -> str:
+        count, side = (self.before, "before") if self.before else (self.behind, "behind")
+        return f"{count} element{'s' * (count > 1)} {side} `{self.name}`"
+
+
 class Arena:
     """Two memory files; `lay` gives every tensor of a case its place in them."""
 
@@ -57,7 +72,6 @@ class Arena:
         self.maps = [mmap.mmap(fd, size) for fd, size in zip(self.fds, self.sizes, strict=True)]
         self.bytes = [np.frombuffer(view, np.uint8) for view in self.maps]
         self.places: dict[str, Place] = {}
-        self.fenced = True
         for index, fd in enumerate(self.fds):
             _seal(fd, writable=bool(index) or not sealed)
 
@@ -68,9 +82,8 @@ class Arena:
         for fd in self.fds:
             os.close(fd)
 
-    def lay(self, sizes: Mapping[str, int], side: str, fenced: bool) -> None:
+    def lay(self, sizes: Mapping[str, int], side: str) -> None:
         """Places for tensors of these bytes; zones and fences are filled, arrays are not."""
-        self.fenced = fenced
         self.places.clear()
         at = [0, 0]
         for name, size in sizes.items():
@@ -117,19 +130,32 @@ class Arena:
                     return f"{hit.size} bytes {where} `{name}` were written, the nearest {elements} elements away"
         return None
 
-    def description(self) -> dict[str, Any]:
-        """What the kernel's process needs to map it all: files, fences, places."""
-        fences = []
-        if self.fenced:
-            for place in self.places.values():
-                fd, (low, high) = self.fds[place.file], place.region
-                fences += [(fd, low, PAGE), (fd, high - PAGE, PAGE)]
-        files = [
-            {"fd": fd, "size": size, "writable": bool(index) or not self.sealed}
-            for index, (fd, size) in enumerate(zip(self.fds, self.sizes, strict=True))
+    def regions(self) -> list[dict[str, Any]]:
+        """What the kernel's process needs to map it all: of each array its file, the region, its place in that."""
+        return [
+            {
+                "name": name,
+                "fd": self.fds[place.file],
+                "offset": place.region[0],
+                "size": place.region[1] - place.region[0],
+                "array": place.array[0] - place.region[0],
+                "writable": bool(place.file) or not self.sealed,
+            }
+            for name, place in self.places.items()
         ]
-        places = {name: (self.fds[place.file], place.array[0]) for name, place in self.places.items()}
-        return {"files": files, "fences": fences, "places": places}
+
+    def spot(self, address: int, base: int, slot: int, itemsize: int) -> Spot | None:
+        """Which array an address of the kernel's process is near, given its first slot and how wide they are."""
+        number, within = divmod(address - base, slot)
+        if not 0 <= number < len(self.places):
+            return None
+        name = list(self.places)[number]
+        place = self.places[name]
+        at = within - slot // 2 - (place.array[0] - place.region[0])
+        size = place.array[1] - place.array[0]
+        if at < 0:
+            return Spot(name, before=-(at // itemsize))
+        return Spot(name, behind=(at - size) // itemsize + 1) if at >= size else Spot(name, inside=at // itemsize)
 
 
 def region_bytes(size: int) -> int:

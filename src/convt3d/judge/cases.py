@@ -97,11 +97,19 @@ class Suite:
 
 
 def build_suite(
-    problem: Problem, dtype: DType, rng: np.random.Generator, names: Sequence[str] = (), most_work: int = MOST_WORK
+    problem: Problem,
+    dtype: DType,
+    rng: np.random.Generator,
+    names: Sequence[str] = (),
+    most_work: int = MOST_WORK,
+    changes: Values | None = None,
 ) -> Suite:
-    """The sample, the file's cases, then drawn ones; or those in `names`. The first comes three times, with other data
-    in the same memory."""
+    """The sample, the file's cases, then drawn ones; or those in `names`, with some values changed. The first comes
+    three times, with other data in the same memory."""
     cases = known_cases(problem, rng)
+    if changes:
+        names = names or ("sample",)
+        cases = {name: _changed(problem, case, changes) if name in names else case for name, case in cases.items()}
     for name in names:
         if name not in cases:
             rule = "names no case of the problem"
@@ -124,6 +132,12 @@ def build_suite(
             continue
         trials += [trial] if trials else [trial, *(make_trial(problem, case, dtype, rng) for _ in range(2))]
     return Suite(tuple(trials), left_out)
+
+
+def _changed(problem: Problem, case: Case, changes: Values) -> Case:
+    values = problem.checked({**case.values, **changes})
+    problem.shapes(values)  # an error names what does not fit
+    return Case(case.name, f"{case.why}, changed", values)
 
 
 def known_cases(problem: Problem, rng: np.random.Generator) -> dict[str, Case]:

@@ -1,15 +1,15 @@
 """What runs inside the sandbox: loads somebody's kernel and calls it when told to. The judge believes nothing it says.
 
-A script of its own (child.py REQUESTS REPLIES, two file descriptors); it must not import convt3d. Requests and replies
-are lines of JSON:
+A script of its own (child.py REQUESTS REPLIES FAULTS SLOT NARROW: three file descriptors, two numbers of bytes); it
+must not import convt3d. Requests and replies are lines of JSON:
 
-    load      the file: its kind, its path, the module search path; replies after the module's code has run, and says
-              whether it is a ModelNew
+    equip     the module search path and the libraries the file needs; then the rules hold
+    load      the file: its kind, its path; replies after the module's code has run, and says whether it is a ModelNew
     prepare   where the tensors of a case lie in the memory files; builds the arguments, and a ModelNew with its weights
     call      runs the kernel once
     noop      nothing
 
-A reply is {"ok": true}, or {"error": word, "detail": text}.
+A reply is {"ok": true}, or {"error": word, "detail": text}. What the system says about a fault goes to FAULTS as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ import json
 import math
 import mmap
 import os
+import platform
 import re
+import signal
+import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -156,47 +159,83 @@ def replaceable(torch: Any, name: str) -> list[str]:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+SLOTS = 6  # one for each tensor of a problem, and some to spare
+MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+OUTSIDE = {"closed": NO_ACCESS, "readable": mmap.PROT_READ}
+
+
 class Memory:
-    """The memory files of the judge, mapped; pages named as fences have no access."""
+    """The memory files of the judge. Each tensor is mapped into a slot of its own, in the middle of addresses without
+    access: however far an index is off, it meets none of the others."""
 
-    def __init__(self) -> None:
-        self.maps: dict[int, tuple[mmap.mmap, int]] = {}
+    def __init__(self, slot: int, narrow: int) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.mmap.restype = ctypes.c_void_p
+        self.libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         self.libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self.slot = slot
+        try:
+            self.base = self.map(None, SLOTS * slot, NO_ACCESS, -1, 0)
+        except MemoryError:  # a limit of the caller's leaves no room for wide ones
+            self.slot = narrow
+            self.base = self.map(None, SLOTS * narrow, NO_ACCESS, -1, 0)
+        self.laid: Any = None
 
-    def address(self, fd: int, size: int, writable: bool) -> int:
-        if fd not in self.maps:
-            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            view = mmap.mmap(fd, size, mmap.MAP_SHARED, protection)
-            self.maps[fd] = view, start_of(view)
-        return self.maps[fd][1]
+    def map(self, address: int | None, size: int, access: int, fd: int, offset: int) -> int:
+        kind = mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        found = self.libc.mmap(address, size, access, kind | (MAP_FIXED if address else 0), fd, offset)
+        if found == ctypes.c_void_p(-1).value:
+            raise MemoryError(f"no room for {size} bytes of arrays")
+        return int(found)
 
-    def fence(self, files: list[dict[str, Any]], fences: list[tuple[int, int, int]]) -> None:
-        for file in files:
-            base = self.address(file["fd"], file["size"], file["writable"])
-            access = mmap.PROT_READ | (mmap.PROT_WRITE if file["writable"] else 0)
-            self.libc.mprotect(base, file["size"], access)
-        for fd, offset, length in fences:
-            self.libc.mprotect(self.maps[fd][1] + offset, length, NO_ACCESS)
+    def lay(self, regions: list[dict[str, Any]], outside: str) -> dict[str, int]:
+        """Where each array is from now on. Pages that stay where they were are left alone, so that they stay warm."""
+        starts = [self.base + number * self.slot + self.slot // 2 for number in range(len(regions))]
+        if self.laid != (regions, outside):
+            self.laid = regions, outside
+            around = OUTSIDE.get(outside, NO_ACCESS)
+            for number, (start, region) in enumerate(zip(starts, regions, strict=True)):
+                self.map(self.base + number * self.slot, self.slot, around, -1, 0)
+                access = mmap.PROT_READ | (mmap.PROT_WRITE if region["writable"] else 0)
+                self.map(start, region["size"], access, region["fd"], region["offset"])
+                for fence in (start, start + region["size"] - mmap.PAGESIZE):
+                    self.libc.mprotect(fence, mmap.PAGESIZE, OUTSIDE.get(outside, access))
+        return {region["name"]: start + region["array"] for start, region in zip(starts, regions, strict=True)}
 
 
-class _Buffer(ctypes.Structure):
+# machine -> code of write(fd, the second argument, 128), called by the system as a handler of signals
+WRITERS = {
+    "x86_64": lambda fd, write: struct.pack("<BIBIHQH", 0xBF, fd, 0xBA, 128, 0xB848, write, 0xE0FF),
+    "aarch64": lambda fd, write: struct.pack("<IIIIQ", 0x52800000 | fd << 5, 0xD2801002, 0x58000050, 0xD61F0200, write),
+}
+SA_SIGINFO, SA_ONSTACK, SA_RESETHAND = 0x4, 0x08000000, -0x80000000
+
+
+class _Action(ctypes.Structure):
     _fields_ = [
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("rest", ctypes.c_void_p * 6),
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
     ]
 
 
-def start_of(view: mmap.mmap) -> int:
-    """The address of a mapping, read-only ones included."""
-    buffer = _Buffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
-    return int(buffer.buf)  # the view is never released: the mapping lives as long as the process
+def report_faults(fd: int) -> None:
+    """From now on a fault is written to `fd` as the system describes it, and then ends the process as ever. By native
+    code, since nobody knows what state Python is in by then."""
+    if platform.machine() not in WRITERS:
+        return
+    libc = ctypes.CDLL(None)
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    page.write(WRITERS[platform.machine()](fd, ctypes.cast(libc.write, ctypes.c_void_p).value))
+    code = ctypes.c_char.from_buffer(page)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # it must outlive everything
+    if libc.mprotect(ctypes.addressof(code), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
+        return
+    action = _Action(ctypes.addressof(code), flags=SA_SIGINFO | SA_ONSTACK | SA_RESETHAND)
+    for number in (signal.SIGSEGV, signal.SIGBUS):
+        libc.sigaction(int(number), ctypes.byref(action), None)
 
 
 # --- arrays of the kernel's kind --------------------------------------------------------------------------------------
@@ -223,6 +262,48 @@ def torch_tensor(address: int, shape: list[int], dtype: str) -> Any:
     count = math.prod(shape)
     raw = (ctypes.c_ubyte * (count * kind.itemsize)).from_address(address)
     return torch.frombuffer(raw, dtype=kind).reshape(shape)
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+POOLS = re.compile(r"lib[gi]?omp|openblas|mkl_rt")
+SETTERS = (
+    "omp_set_num_threads",
+    "MKL_Set_Num_Threads",
+    *(f"{prefix}openblas_set_num_threads{bits}" for prefix in ("", "scipy_") for bits in ("", "64_")),
+)
+
+
+def use_threads(count: int) -> None:
+    """Tells every pool of threads that is there by now, and those to come by the environment."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(count)
+    if "torch" in sys.modules:
+        the_torch().set_num_threads(count)
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if POOLS.search(os.path.basename(line))}
+    for path in paths:
+        library = ctypes.CDLL(path)
+        for name in SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(ctypes.c_int(count))
+
+
+def order_of_programs(backwards: bool) -> None:
+    """In which order Triton's interpreter runs the programs of a grid; a GPU promises none."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    builder = getattr(interpreter, "interpreter_builder", None)
+    if builder is None:
+        return
+    plain = type(builder).set_grid_idx
+
+    def last_first(*at: int) -> None:
+        plain(builder, *(size - 1 - index for size, index in zip(builder.grid_dim, at, strict=True)))
+
+    if backwards:
+        builder.set_grid_idx = last_first
+    else:
+        vars(builder).pop("set_grid_idx", None)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -330,24 +411,28 @@ class Model(Kernel):
             target.copy_(tensor.reshape(target.shape))
 
 
-def load(request: dict[str, Any]) -> Kernel:
+def equip(request: dict[str, Any]) -> None:
+    """Before anything of the kernel's runs: a library that is missing now is no fault of its."""
+    allow_torch = request["allow_torch"]
     if request["kind"] == "native":
-        forbid(ANSWERS, request["allow_torch"])
-        return Native(request["path"])
+        return forbid(ANSWERS, allow_torch)
     sys.path[:] = request["search"]
-    uses_torch, allow_torch = request["torch"], request["allow_torch"]
+    uses_torch = request["torch"]
+    for name in request["libraries"]:  # triton among them: it looks for libraries of its own, which the rules forbid
+        importlib.import_module(name)
     if uses_torch:
-        torch = the_torch()
-
-        torch.set_num_threads(request["threads"])
+        the_torch().set_num_threads(request["threads"])
         if not allow_torch:
             forbid_operators()
-    if request["triton"]:
-        import triton  # noqa: F401 - before the rules: it looks for libraries of its own
-    forbid(ANSWERS if uses_torch or allow_torch else (*ANSWERS, "torch"), uses_torch or allow_torch)
+    return forbid(ANSWERS if uses_torch or allow_torch else (*ANSWERS, "torch"), uses_torch or allow_torch)
+
+
+def load(request: dict[str, Any]) -> Kernel:
+    if request["kind"] == "native":
+        return Native(request["path"])
     space = run_module(request["path"])
     if callable(space.get("solution")):
-        return Function(space["solution"], torch_tensor if uses_torch else numpy_array)
+        return Function(space["solution"], torch_tensor if request["torch"] else numpy_array)
     if callable(space.get("ModelNew")):
         return Model(space["ModelNew"])
     raise Refused("wrong signature", "the file defines neither solution(...) nor ModelNew")
@@ -369,20 +454,28 @@ def run_module(path: str) -> dict[str, Any]:
 
 
 class Session:
-    def __init__(self) -> None:
-        self.memory = Memory()
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.threads = 0
         self.kernel: Kernel | None = None
         self.run: Callable[[], Any] | None = None
 
     def obey(self, request: dict[str, Any]) -> dict[str, Any]:
         word = request["do"]
-        if word == "load":
+        if word == "equip":
+            self.threads = request["threads"]
+            equip(request)
+        elif word == "load":
             self.kernel = load(request)
             return {"ok": True, "model": isinstance(self.kernel, Model)}
         elif word == "prepare" and self.kernel is not None:
-            self.memory.fence(request["files"], request["fences"])
-            addresses = {name: self.memory.maps[fd][1] + offset for name, (fd, offset) in request["places"].items()}
+            addresses = self.memory.lay(request["regions"], request["outside"])
+            if request["threads"] != self.threads:
+                self.threads = request["threads"]
+                use_threads(self.threads)
+            order_of_programs(request["backwards"])
             self.run = self.kernel.prepare(request, addresses)
+            return {"ok": True, "base": self.memory.base, "slot": self.memory.slot}
         elif word == "call" and self.run is not None:
             returned = self.run()
             if returned is not None:
@@ -411,13 +504,15 @@ def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
             f" (line {line} of {os.path.basename(frame.f_code.co_filename)})"
             for frame, line in list(traceback.walk_tb(error.__traceback__))[-1:]
         )
-        return {"error": "crash", "detail": f"{type(error).__name__}: {str(error)[:1000]}{where}"}
+        missing = {"missing": error.name} if isinstance(error, ModuleNotFoundError) else {}
+        return {"error": "crash", "detail": f"{type(error).__name__}: {str(error)[:1000]}{where}", **missing}
 
 
 def main() -> None:
     requests = os.fdopen(int(sys.argv[1]), "rb", buffering=0)
     replies = int(sys.argv[2])
-    session = Session()
+    report_faults(int(sys.argv[3]))
+    session = Session(Memory(int(sys.argv[4]), int(sys.argv[5])))
     sys.modules["__main__"] = type(sys)("__main__")  # an import by the kernel finds nothing in it
     write, encode = os.write, json.dumps
     pending = b""

@@ -1,13 +1,15 @@
 """Where a result is wrong and when: the first bad voxel with its phase and border, the part of the output that is
-wrong, and the parameter that makes the difference, found by trying ever simpler cases."""
+wrong for other data too, and the rule about sizes with which every further case agrees."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import Error
 from ..spec.problem_file import Case
@@ -17,14 +19,19 @@ from ..spec.stages import AvgPool3d, MaxPool3d
 from .cases import Trial, make_trial, weakness, work
 from .check import Failure, Options
 from .languages import Program
-from .session import Died, Session, room_for
+from .pattern import find_pattern
+from .repeat import Run, difference, repeats, thread_counts
+from .session import Died, Session, Sessions, room_for
 from .verdict import Rejected
 
-MOST_SECONDS = 8.0
+MOST_SECONDS = 15.0
+OTHER_DATA = 3  # draws of the failing case
 MOST_ROOM = 2**24  # bytes of a memory file for probes
+MOST_PROBE = 300_000  # multiply-adds of one
 SHOWN = 8  # indices named before they are summed up
 
 Values = Mapping[str, Any]
+Mask = npt.NDArray[np.bool_]
 
 
 def diagnose(program: Program, failure: Failure, options: Options) -> dict[str, Any]:
@@ -32,7 +39,7 @@ def diagnose(program: Program, failure: Failure, options: Options) -> dict[str, 
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
     got = trial.dtype.widen(failure.output)
     error = np.where(wrong, np.abs(got - trial.expected.values), 0.0)
-    pattern, smallest = _probe(program, failure, options)
+    pattern, smallest, every = _pattern(program, failure, options)
     return {
         "first_bad": first,
         "expected": float(trial.expected.values[first]),
@@ -40,7 +47,7 @@ def diagnose(program: Program, failure: Failure, options: Options) -> dict[str, 
         "tolerance": float(trial.expected.tolerance[first]),
         "worst_error": float(np.nan_to_num(error, nan=np.inf).max()),
         "place": place(trial.problem, trial.values, first),
-        "where": where(failure),
+        "where": where(trial, every) if not failure.difference else ["not the same in every run"],
         "pattern": pattern,
         "smallest_failing": smallest,
     }
@@ -89,9 +96,8 @@ def _conv_box(pipeline: Any, trace: Any, index: tuple[int, ...]) -> tuple[tuple[
 # --- the part of the output -------------------------------------------------------------------------------------------
 
 
-def where(failure: Failure) -> list[str]:
+def where(trial: Trial, wrong: Mask) -> list[str]:
     """Each axis along which only some indices are wrong, in words; phases where the convolution comes last."""
-    wrong, trial = failure.wrong, failure.trial
     found = []
     names = ("samples", "channels", "depths", "heights", "widths")
     for axis, name in enumerate(names):
@@ -126,112 +132,37 @@ def _phase_words(trial: Trial, axis: int, bad: list[int], size: int) -> str | No
     return f"wrong only in phase {', '.join(map(str, sorted(phases)))} of stride {stride} along {AXES[axis - 2]}"
 
 
-# --- the parameter ----------------------------------------------------------------------------------------------------
+# --- the rule ---------------------------------------------------------------------------------------------------------
 
 
-def _moves() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
-    """Ways to make a case simpler, and what a case is that cannot do without."""
-
-    def setter(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-        def change(values: dict[str, Any]) -> None:
-            if name in values:
-                values[name] = values[value] if isinstance(value, str) else value
-
-        return change
-
-    yield "batch_size > 1", setter("batch_size", 1)
-    yield "groups > 1", _one_group
-    for name in ("dilation", "output_padding", "padding"):
-        for axis in "dhw":
-            plain = 1 if name == "dilation" else 0
-            yield f"{name}_{axis} > {plain}", setter(f"{name}_{axis}", plain)
-    for name in ("stride", "kernel"):
-        for one, other in ("hw", "dw", "dh"):  # the second way where the first leaves nothing of the volume
-            yield f"{name}_{one} != {name}_{other}", setter(f"{name}_{one}", f"{name}_{other}")
-            yield f"{name}_{one} != {name}_{other}", setter(f"{name}_{other}", f"{name}_{one}")
-    for axis in "dhw":
-        yield f"stride_{axis} > 1", setter(f"stride_{axis}", 1)
-    for axis in "dhw":
-        yield f"kernel_{axis} > 1", setter(f"kernel_{axis}", 1)
-    yield "pool_kernel > 1", setter("pool_kernel", 1)
-    for one, other in (("height", "width"), ("depth", "width"), ("depth", "height")):
-        yield f"{one} != {other}", setter(one, other)
-    for name in ("in_channels", "out_channels", "width", "height", "depth"):
-        for block in (2, 4, 8, 16):
-            yield f"{name} is no multiple of {block}", _multiple(name, block)
-        for most in (32, 16, 8, 4, 2, 1):
-            yield f"{name} > {most}", _at_most(name, most)
-    for name in ("sum_weight", "scaling_factor"):
-        yield f"{name} != 1", setter(name, 1.0)
-    yield "clamp_min > -inf", setter("clamp_min", -np.inf)
-    yield "clamp_max < inf", setter("clamp_max", np.inf)
+def _pattern(program: Program, failure: Failure, options: Options) -> tuple[str, Values, Mask]:
+    """When the kernel fails, the smallest case that does, and which voxels of the failing one are wrong for any of
+    several data."""
+    trial, wrong = failure.trial, failure.wrong
+    if failure.difference:
+        return f"none: {failure.difference}", trial.values, wrong
+    with closing(_Prober(program, trial, options)) as prober:
+        try:
+            if not prober.wrong(trial).any():
+                return (
+                    "none: in a fresh process the same case is right; it depends on earlier calls",
+                    trial.values,
+                    wrong,
+                )
+            others = [prober.wrong(prober.draw(trial.values)) for _ in range(OTHER_DATA)]
+            right = sum(not mask.any() for mask in others)
+            wrong = np.logical_or.reduce([wrong, *others])
+            if right:
+                told = f"none: it depends on the data, {right} of {OTHER_DATA} other draws of the same sizes are right"
+                return told, trial.values, wrong
+            found = find_pattern(trial.problem, trial.values, prober.fails, np.random.default_rng(0))
+        except _Unsteady as unsteady:
+            return f"none: {unsteady}", trial.values, wrong
+    return found.words, found.smallest, wrong
 
 
-def _one_group(values: dict[str, Any]) -> None:
-    if values.get("groups", 1) > 1:
-        values["groups"] = 1
-
-
-def _multiple(name: str, block: int) -> Callable[[dict[str, Any]], None]:
-    """The nearest multiple of `block` that is none of twice of it: it tells blocks of 4 from those of 2 and 8."""
-
-    def change(values: dict[str, Any]) -> None:
-        if values[name] > block and values[name] % block:
-            values[name] = min(range(block, 2 * values[name], 2 * block), key=lambda n: abs(n - values[name]))
-
-    return change
-
-
-def _at_most(name: str, most: int) -> Callable[[dict[str, Any]], None]:
-    def change(values: dict[str, Any]) -> None:
-        values[name] = min(values[name], most)
-
-    return change
-
-
-def _probe(program: Program, failure: Failure, options: Options) -> tuple[str, dict[str, Any]]:
-    """What a case must have for the kernel to fail, and the smallest case that was seen to."""
-    trial = failure.trial
-    prober = _Prober(program, trial, options)
-    current = dict(trial.values)
-    try:
-        if prober.fails(current) is not True:
-            return "not repeatable: the same case passes in a fresh process", current
-        suspects: list[tuple[str, Callable[[dict[str, Any]], None]]] = []
-        for words, move in _moves():
-            simpler = _moved(current, move)
-            verdict = prober.fails(simpler) if simpler else None
-            if verdict and simpler:
-                current = simpler
-            elif verdict is False:
-                suspects.append((words, move))
-        needed: list[str] = []
-        for words, move in suspects:  # a case that is simpler in all else must still need it, or leave no room to tell
-            simpler = _moved(current, move)
-            if simpler and not prober.fails(simpler) and not any(_same_subject(words, known) for known in needed):
-                needed.append(words)
-    finally:
-        prober.close()
-    if not needed:
-        return "none found: the simplest cases that can be built fail as well", current
-    return f"wrong only where {' and '.join(needed)}", current
-
-
-def _same_subject(words: str, known: str) -> bool:
-    """`width > 2` says nothing beside `width > 4`."""
-    return words == known or (words.split()[0] == known.split()[0] and "!=" not in words)
-
-
-def _moved(values: Values, move: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
-    """The simpler case, made legal again, or None if it is the same."""
-    simpler = dict(values)
-    move(simpler)
-    for axis in "dhw":
-        extra = f"output_padding_{axis}"
-        if extra in simpler:
-            most = max(simpler[f"stride_{axis}"], simpler.get(f"dilation_{axis}", 1)) - 1
-            simpler[extra] = min(simpler[extra], most)
-    return simpler if simpler != dict(values) else None
+class _Unsteady(Exception):
+    """Runs of one case on the same data differ."""
 
 
 class _Prober:
@@ -240,40 +171,59 @@ class _Prober:
     def __init__(self, program: Program, trial: Trial, options: Options) -> None:
         self.program, self.trial, self.options = program, trial, options
         self.rng = np.random.default_rng(0)
-        self.session: Session | None = None
+        self.sessions = Sessions(program, self._start)
         self.deadline = time.monotonic() + MOST_SECONDS
-        self.known: dict[tuple[Any, ...], bool | None] = {}
+
+    def draw(self, values: Values) -> Trial:
+        return make_trial(self.trial.problem, Case("probe", "", dict(values)), self.trial.dtype, self.rng)
 
     def fails(self, values: Values) -> bool | None:
         """None where the case is not legal, proves nothing, is too large, or there is no time left."""
-        key = tuple(values.values())
-        if key not in self.known:
-            self.known[key] = self._try(values) if time.monotonic() < self.deadline else None
-        return self.known[key]
-
-    def _try(self, values: Values) -> bool | None:
-        problem, dtype = self.trial.problem, self.trial.dtype
+        problem = self.trial.problem
+        if time.monotonic() > self.deadline:
+            return None
         try:
-            room = room_for(problem, dtype, [values])
-            if max(room) > MOST_ROOM or work(problem, values) > 2 * work(problem, self.trial.values):
+            room = room_for(problem, self.trial.dtype, [values])
+            if max(room) > MOST_ROOM or work(problem, values) > max(MOST_PROBE, 2 * work(problem, self.trial.values)):
                 return None
-            trial = make_trial(problem, Case("probe", "", dict(values)), dtype, self.rng)
+            trial = self.draw(values)
         except Error:
             return None
-        if weakness(trial):
-            return None
+        return None if weakness(trial) else bool(self.wrong(trial).any())
+
+    def wrong(self, trial: Trial) -> Mask:
+        """Which voxels; all of them where the process dies. A right result must be right with more threads too."""
+        usual, other = thread_counts()[:2]
+        first = self._run(trial, usual)
+        if not first.right:
+            return self._mask(trial, first)
+        second = self._run(trial, other)
+        if second.right:
+            return np.zeros(trial.output_shape, np.bool_)
+        runs = [first, second, *(self._run(trial, threads) for threads in repeats(other))]
+        unlike = difference(trial, runs)
+        raise _Unsteady(unlike or "it is right once and wrong from then on")
+
+    def _run(self, trial: Trial, threads: int) -> Run:
         try:
-            if self.session is None:
-                room = MOST_ROOM, MOST_ROOM
-                self.session = Session(self.program, problem, dtype, room, self.options.limits).__enter__()
-            self.session.prepare(values, trial.arrays)
-            output = self.session.call(trial.arrays).output
+            session = self.sessions.at(threads)
+            session.prepare(trial.values, trial.arrays, threads=threads)
+            output = session.call(trial.arrays).output
         except (Died, Rejected):
             self.close()
-            return True
-        return not trial.expected.accepts(dtype.widen(output))
+            return Run(threads, right=False)
+        return Run(threads, trial.expected.accepts(trial.dtype.widen(output)), output)
+
+    def _mask(self, trial: Trial, run: Run) -> Mask:
+        if run.output is None:
+            return np.ones(trial.output_shape, np.bool_)
+        return ~(trial.expected.errors(trial.dtype.widen(run.output)) <= 1.0)
+
+    def _start(self, threads: int) -> Session:
+        first = self.trial
+        inputs, output = room_for(first.problem, first.dtype, [first.values])
+        room = max(MOST_ROOM, inputs), max(MOST_ROOM, output)
+        return Session(self.program, first.problem, first.dtype, room, self.options.limits, threads=threads)
 
     def close(self) -> None:
-        session, self.session = self.session, None
-        if session is not None:
-            session.__exit__()
+        self.sessions.close()

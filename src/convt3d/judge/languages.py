@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,14 @@ class Program:
     torch: bool = False
     triton: bool = False
     allow_torch: bool = False
+
+    def libraries(self, dtype: DType) -> list[str]:
+        """What must be installed before the file can be called with arrays of this type."""
+        if self.kind == "native":
+            return []
+        if self.torch:
+            return ["torch", "triton"] if self.triton else ["torch"]
+        return ["numpy", "ml_dtypes"] if dtype.name == "bfloat16" else ["numpy"]
 
 
 def language_of(path: str) -> str:
@@ -105,6 +115,14 @@ def imports(path: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return found
+
+
+def missing_module(program: Program, name: str) -> bool:
+    """Whether a Python file imports a package of this name that is nowhere to be found."""
+    package = name.partition(".")[0]
+    if program.kind != "python" or package not in imports(program.path):
+        return False
+    return package not in sys.builtin_module_names and importlib.util.find_spec(package) is None
 
 
 def insides(path: str) -> str | None:
@@ -185,15 +203,30 @@ def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: s
             return library
     code, alone = _run([compiler, *plain, "-w", "-fsyntax-only", path], folder, limits)
     if code:
+        _check_compiler(compiler, language, plain, dtype, folder, limits)
         raise rejected(COMPILE_ERROR, alone)
     raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
+
+
+def _check_compiler(
+    compiler: str, language: str, flags: Sequence[str], dtype: DType, folder: str, limits: Limits
+) -> None:
+    """A compiler that refuses a file with nothing in it but the types is no judge of the kernel."""
+    empty = os.path.join(folder, f"empty.{language}")
+    Path(empty).write_text("#include <math.h>\n#include <stddef.h>\nCONVT3D_REAL of_arrays;\nCONVT3D_SUM of_sums;\n")
+    code, told = _run([compiler, *flags, "-w", "-fsyntax-only", empty], folder, limits)
+    if code:
+        rule = f"cannot compile a file with the types of {dtype.name} and nothing else ({' '.join(told.split())})"
+        remedy = "Choose another --dtype, or name another compiler by CC or CXX"
+        raise ArgumentError("judge", "compiler", described(compiler), rule, remedy)
 
 
 def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> None:
     """Always ends in a verdict: there is no GPU here to run it."""
     compiler = compiler_of("cuda")
     if compiler is None:
-        raise rejected(NOT_RUN, "not even compiled: there is no nvcc here, and no GPU is asked for")
+        rule = "needs nvcc to be compiled, and there is none here (it is not run in any case)"
+        raise ArgumentError("judge", "FILE", path, rule, "Install the CUDA toolkit, or judge it where that is")
     reals = {**REALS, "float16": "__half", "bfloat16": "__nv_bfloat16"}
     macros = [f"-DCONVT3D_REAL={reals[dtype.name]}", *_macros(dtype)[1:]]
     code, told = _run([compiler, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)

@@ -9,6 +9,7 @@ its descendants; whatever the program says about itself has no part in that.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -19,8 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +32,6 @@ from ..errors import ArgumentError, described
 from .remove import remove
 from .seccomp import filter_for
 
-KEEPER = Path(__file__).with_name("keeper.py")
 GIGABYTE = 2**30
 THREAD_SPACE = 2**27  # addresses, not memory, that a library reserves for each of its threads
 MOST_OUTPUT = 16384  # bytes of what the program printed that are kept, from its end
@@ -51,7 +53,7 @@ PATIENCE = 10.0  # seconds the keeper has to answer; it does so within milliseco
 @dataclass(frozen=True)
 class Limits:
     """What a program may use. Seconds are of the wall clock, for each thing it is asked; memory is what it and its
-    descendants hold together, and bounds the addresses of each."""
+    descendants hold together, and bounds the addresses of each, beside those reserved for nothing."""
 
     seconds: float = 20.0
     start_seconds: float = 60.0
@@ -60,10 +62,11 @@ class Limits:
     file_bytes: int = GIGABYTE // 4
     files: int = 10_000
     threads: int = 256 + 16 * (os.cpu_count() or 1)
+    reserved: int = 0
 
     def rlimits(self) -> dict[str, int]:
         return {
-            "RLIMIT_AS": self.memory + THREAD_SPACE * (os.cpu_count() or 1),
+            "RLIMIT_AS": self.memory + self.reserved + THREAD_SPACE * (2 * (os.cpu_count() or 1) + 1),
             "RLIMIT_FSIZE": self.file_bytes,
             "RLIMIT_CORE": 0,
             "RLIMIT_CPU": int(100 * self.seconds + self.start_seconds) * (os.cpu_count() or 1),
@@ -158,7 +161,7 @@ class Sandbox:
         self._news, speaking = os.pipe()
         try:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), json.dumps(orders)],
+                [sys.executable, "-I", "-S", script("keeper.py"), json.dumps(orders)],
                 stdin=listening,
                 stdout=speaking,
                 stderr=subprocess.DEVNULL,
@@ -328,6 +331,14 @@ class Sandbox:
             return True
         self.printed = (self.printed + data)[-MOST_OUTPUT:]
         return bool(data)
+
+
+@cache
+def script(name: str) -> str:
+    """A file of this folder as one that another interpreter can run: of a package in an archive, a copy."""
+    copies = ExitStack()
+    atexit.register(copies.close)
+    return str(copies.enter_context(resources.as_file(resources.files(__package__) / name)))
 
 
 def _environment(folder: str) -> dict[str, str]:

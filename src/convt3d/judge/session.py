@@ -10,28 +10,33 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
 from ..front.verify import Storage
 from ..plan.cores import get_num_threads
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
-from .arena import Arena, region_bytes, tensor_bytes
-from .child import LIBRARIES
-from .languages import Program
-from .sandbox import GIGABYTE, PROTECTIONS, Ended, Limits, Sandbox, TimedOut
-from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, rejected
+from .arena import Arena, Spot, region_bytes, tensor_bytes
+from .child import LIBRARIES, SLOTS
+from .languages import Program, missing_module
+from .sandbox import GIGABYTE, PROTECTIONS, Ended, Limits, Sandbox, TimedOut, script
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, Rejected, rejected
 
-CHILD = Path(__file__).with_name("child.py")
 FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
 STILL = 0.001  # seconds of the processor that a stop may take to reach the last thread
+SLOT = 2**36  # bytes of addresses around each array: a 32-bit index of any type that went wrong stays within half of it
+FAULT = struct.Struct("@iiiiQ")  # what the system says of a fault: signal, error, code, nothing, address
+FROM_OUTSIDE = (0x80, 0, -1, -6)  # codes of signals that belong to no address
+SHORTEST = 1e-6  # seconds: what is less drowns in the noise of an empty request, and is not said
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
 
@@ -45,11 +50,11 @@ class Call:
 
 
 class Died(Exception):
-    """The kernel's process ended by a signal; the reason may lie in the memory around its arrays."""
+    """The kernel's process ended by a signal; `spot` is what it touched, if that is near an array."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, spot: Spot | None = None) -> None:
         super().__init__(words)
-        self.words = words
+        self.words, self.spot = words, spot
 
 
 class Session:
@@ -64,22 +69,31 @@ class Session:
         limits: Limits,
         *,
         sealed: bool = True,
+        threads: int | None = None,
     ) -> None:
+        self.threads = threads or get_num_threads()
         self.program, self.problem, self.dtype, self.limits = program, problem, dtype, limits
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
-        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", str(CHILD), str(theirs), str(their_replies)]
-        own = replace(limits, memory=max(limits.memory, GIGABYTE + 8 * sum(room)))
+        self._faults, their_faults = os.pipe()
+        for fd in (self._faults, their_faults):
+            os.set_blocking(fd, False)
+        given = [theirs, their_replies, their_faults]
+        slots = [SLOT, 4 * max(room)]
+        argv = [sys.executable, "-I", "-S", "-u", "-W", "ignore", script("child.py"), *map(str, [*given, *slots])]
+        memory = max(limits.memory, GIGABYTE + 8 * sum(room))
+        own = replace(limits, memory=memory, reserved=SLOTS * SLOT)
         try:
             self.box = Sandbox(
-                argv, own, fds=[theirs, their_replies, *self.arena.fds], environment=_environment(program)
+                argv, own, fds=[*given, *self.arena.fds], environment=_environment(program, self.threads)
             )
         finally:
-            os.close(theirs)
-            os.close(their_replies)
+            for fd in given:
+                os.close(fd)
         self._shape: tuple[int, ...] = ()
         self._model = False
+        self._slots = 0, SLOT  # where the kernel's process has the first one, and how wide they are
         self.overhead = 0.0
 
     @property
@@ -105,8 +119,8 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.box.close()
         self.arena.close()
-        os.close(self._requests)
-        os.close(self._replies)
+        for fd in (self._requests, self._replies, self._faults):
+            os.close(fd)
 
     def _load(self) -> None:
         """The overhead of an empty call is measured before anything of the kernel's runs."""
@@ -117,25 +131,37 @@ class Session:
             times.append(self._timed({"do": "noop"})[1])
         self.overhead = min(times)
         self.box.resume()
+        program, libraries = self.program, self.program.libraries(self.dtype)
         request = {
-            "do": "load",
-            "kind": self.program.kind,
-            "path": self.program.path,
-            "torch": self.program.torch,
-            "triton": self.program.triton,
-            "allow_torch": self.program.allow_torch,
+            "kind": program.kind,
+            "path": program.path,
+            "torch": program.torch,
+            "libraries": libraries,
+            "allow_torch": program.allow_torch,
             "search": search_path(),
-            "threads": get_num_threads(),
+            "threads": self.threads,
         }
-        self._model = self._ask(request, self.limits.start_seconds).get("model") is True
+        try:
+            self._ask({"do": "equip", **request}, self.limits.start_seconds)
+        except (Rejected, Died) as ending:
+            rule = f"needs {' and '.join(libraries)}: {ending.args[-1]}"
+            raise ArgumentError("judge", "FILE", program.path, rule, "Install what is missing here") from None
+        reply = self._ask({"do": "load", **request}, self.limits.start_seconds)
+        self._model = reply.get("model") is True
 
     def prepare(
-        self, values: Mapping[str, Any], arrays: Mapping[str, Storage], side: str = "end", fenced: bool = True
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, Storage],
+        side: str = "end",
+        outside: str = "closed",
+        threads: int | None = None,
     ) -> None:
         """Lays out a case and tells the kernel's process where it is. Of its data the weights are there already for a
-        ModelNew, which may rearrange them, and nothing else: the clock is not running."""
+        ModelNew, which may rearrange them, and nothing else: the clock is not running. `outside`: whether memory around
+        the arrays is closed, readable, or (close to them) open."""
         shapes = self.problem.shapes(values)
-        self.arena.lay(tensor_bytes(shapes, self.dtype), side, fenced)
+        self.arena.lay(tensor_bytes(shapes, self.dtype), side)
         for name in self.problem.operand_names if self._model else ():
             self.arena.write(name, arrays[name])
         request = {
@@ -146,10 +172,14 @@ class Session:
             "parameters": [(p.name, p.type) for p in self.problem.parameters],
             "weights": self.problem.operand_names,
             "constructor": constructor(self.problem, values),
-            **self.arena.description(),
+            "regions": self.arena.regions(),
+            "outside": outside,
+            "threads": threads or self.threads,
+            "backwards": threads not in (None, get_num_threads()),
         }
         self.box.resume()
-        self._ask(request, self.limits.start_seconds)
+        reply = self._ask(request, self.limits.start_seconds)
+        self._slots = int(reply.get("base", 0)), max(1, int(reply.get("slot", 1)))
         self._frozen()
         self._shape = shapes["output"]
 
@@ -161,7 +191,7 @@ class Session:
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
         self._stood_still()
-        call = Call(output, max(0.0, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
+        call = Call(output, max(SHORTEST, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
 
@@ -249,22 +279,61 @@ class Session:
     def _understood(self, line: bytes) -> Mapping[str, Any]:
         try:
             reply: Mapping[str, Any] = json.loads(line)
-            word, returned = reply.get("error"), reply.get("returned")
-        except (ValueError, AttributeError, RecursionError):
+            word, returned, missing = reply.get("error"), reply.get("returned"), reply.get("missing")
+            int(reply.get("base", 0)), int(reply.get("slot", 0))
+        except (ValueError, TypeError, OverflowError, AttributeError, RecursionError):
             raise rejected(CRASH, FORGED) from None
-        if word not in (None, *SAYABLE) or not isinstance(returned, (str, type(None))):
+        if word not in (None, *SAYABLE) or not all(isinstance(said, (str, type(None))) for said in (returned, missing)):
             raise rejected(CRASH, FORGED)
+        if missing and missing_module(self.program, missing):
+            rule = f"imports {missing}, which is not installed here"
+            remedy = "Install it; a module beside FILE is not found, since a kernel is one file"
+            raise ArgumentError("judge", "FILE", self.program.path, rule, remedy)
         if word is not None:
             raise rejected(word, self._told(str(reply.get("detail", ""))[:2000]))
         return reply
 
     def _ending(self, ended: Ended) -> Exception:
-        words = self._told(ended.words())
-        return Died(words) if ended.status is not None and ended.status < 0 else rejected(CRASH, words)
+        if ended.status is None or ended.status >= 0:
+            return rejected(CRASH, self._told(ended.words()))
+        fault, spot = self._fault(-ended.status), None
+        if fault is not None:
+            spot = self.arena.spot(fault, *self._slots, self.dtype.itemsize)
+        near = f" at the address {fault:#x}, where no array is near" if fault is not None and spot is None else ""
+        return Died(self._told(ended.words() + near), spot)
+
+    def _fault(self, number: int) -> int | None:
+        """The address of which the system said that it ended the process."""
+        with suppress(BlockingIOError):
+            said = os.read(self._faults, 128)
+            if len(said) == 128:
+                told, _, code, _, address = FAULT.unpack_from(said)
+                return int(address) if told == number and code not in FROM_OUTSIDE else None
+        return None
 
     def _told(self, words: str) -> str:
         text = self.box.text
         return f"{words}; it printed: {text[-600:]}" if text else words
+
+
+class Sessions:
+    """A kernel's processes, started when they are asked for. Native code gets one for each number of threads, since it
+    may take the first number it sees for good; the libraries of Python can be told another."""
+
+    def __init__(self, program: Program, start: Callable[[int], Session]) -> None:
+        self._program, self._start = program, start
+        self._open: dict[int, Session] = {}
+
+    def at(self, threads: int) -> Session:
+        if self._program.kind != "native" and self._open:
+            return next(iter(self._open.values()))
+        if threads not in self._open:
+            self._open[threads] = self._start(threads).__enter__()
+        return self._open[threads]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].__exit__()
 
 
 def room_for(problem: Problem, dtype: DType, every: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -292,13 +361,17 @@ def constructor(problem: Problem, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_path() -> list[str]:
-    """Where the kernel's process finds modules: as here, without this project's own source."""
-    source = Path(__file__).resolve().parents[2]
-    return [path for path in sys.path if path and Path(path).resolve() != source]
+    """Where the kernel's process finds modules: as here, but for the working directory of `python -m` (a kernel is one
+    file) and an archive with this package. In folders the rules of the process refuse what they must, file by file;
+    an archive is one file, refused or not."""
+    paths = [path for path in sys.path if path]
+    if paths and os.path.realpath(paths[0]) == os.getcwd():
+        del paths[0]
+    package = str(Path(__file__).parents[1])
+    return [path for path in paths if os.path.isdir(path) or not package.startswith(path + os.sep)]
 
 
-def _environment(program: Program) -> dict[str, str]:
-    threads = str(get_num_threads())
+def _environment(program: Program, threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
-    return {**dict.fromkeys(names, threads), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
+    return {**dict.fromkeys(names, str(threads)), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}

@@ -29,7 +29,7 @@ from .remove import remove
 from .sandbox import judging
 from .session import Died, Session, room_for
 from .tolerance import expectation_of_blocks
-from .verdict import CRASH, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
+from .verdict import CRASH, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
 KERNEL = "your kernel"
 PAUSE = 0.05  # seconds between contenders: threads of the one before that still spin go to sleep
@@ -50,13 +50,8 @@ class Timing:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Time of each other contender over the kernel's, median over the rounds; above 1 the kernel is faster."""
-        own = self.seconds.get(KERNEL, ())
-        return {
-            name: statistics.median(a / b for a, b in zip(times, own, strict=True))
-            for name, times in self.seconds.items()
-            if name != KERNEL and own
-        }
+        """Median of each other contender over the kernel's; above 1 the kernel is faster."""
+        return {name: self.median(name) / self.median(KERNEL) for name in self.seconds if name != KERNEL}
 
     @property
     def best_peer(self) -> str | None:
@@ -86,7 +81,9 @@ def time_file(
                 race.round(session, number)
         verdict = Verdict(PASSED, None, f"{rounds + 1} results of each contender compared")
     except Died as death:
-        verdict = Verdict(CRASH, "timed", death.words)
+        far = death.spot is not None and death.spot.inside is None
+        words = f"it touches memory {death.spot.words()}" if death.spot and far else death.words
+        verdict = Verdict(OUT_OF_BOUNDS if far else CRASH, "timed", words)
     except Rejected as ending:
         verdict = replace(ending.verdict, case="timed")
     finally:
