@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -333,12 +333,23 @@ class Sandbox:
         return bool(data)
 
 
-@cache
 def script(name: str) -> str:
-    """A file of this folder as one that another interpreter can run: of a package in an archive, a copy."""
-    copies = ExitStack()
-    atexit.register(copies.close)
-    return str(copies.enter_context(resources.as_file(resources.files(__package__) / name)))
+    """A file of this folder as one that another interpreter can run, its neighbours beside it."""
+    return os.path.join(_scripts(), name)
+
+
+@cache
+def _scripts() -> str:
+    """This folder; copies of it where the package is in an archive."""
+    here = resources.files(__package__)
+    if isinstance(here, Path):
+        return str(here)
+    folder = tempfile.mkdtemp(prefix="convt3d-")
+    atexit.register(remove, folder)
+    for file in here.iterdir():
+        if file.name.endswith(".py"):
+            Path(folder, file.name).write_bytes(file.read_bytes())
+    return folder
 
 
 def _environment(folder: str) -> dict[str, str]:
