@@ -282,18 +282,23 @@ def test_a_module_that_is_not_installed_is_no_verdict(
 
 
 @pytest.mark.parametrize(
-    ("environment", "piece"),
+    ("environment", "name", "piece"),
     [
-        ({"PATH": "", "CC": "cc-that-nobody-has"}, "needs a compiler of this machine (cc or gcc or clang)"),
-        ({"CC": "false"}, "cannot compile a file with the types of float32 and nothing else"),
+        ({"PATH": ""}, "conv_transpose.cu", "needs nvcc to be compiled, and there is none here"),
+        (
+            {"PATH": "", "CC": "cc-that-nobody-has"},
+            "max_max_sum.c",
+            "needs a compiler of this machine (cc or gcc or clang)",
+        ),
+        ({"CC": "false"}, "max_max_sum.c", "cannot compile a file with the types of float32 and nothing else"),
     ],
 )
 def test_a_missing_compiler_is_no_verdict(
-    run, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], piece: str
+    run, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], name: str, piece: str
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    code, out, err = run("check", EXAMPLES / "max_max_sum.c")
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    code, out, err = run("check", EXAMPLES / name)
     assert (code, out) == (2, "")
     assert piece in err
 
