@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -181,25 +182,56 @@ def test_a_value_may_ask_for_itself_while_it_is_made() -> None:
     assert kept.once("key", lambda: (kept.once("key", lambda: (2, 1)) + 1, 1)) == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of forks beside threads
-def test_a_child_forked_while_another_thread_is_inside() -> None:
+def forked(function: Callable[[], bool]) -> int:
+    """A child, forked here, that ends with 0 if the function says True."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if function() else 1)
+    return child
+
+
+can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+# Python 3.12 warns of forks beside threads.
+beside_threads = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@can_fork
+@beside_threads
+def test_a_child_forked_while_another_thread_holds_the_lock() -> None:
     """The child has no such thread: it must not wait for it."""
     kept: Recent[int] = Recent(10)
     inside, go_on = threading.Event(), threading.Event()
 
-    def slow() -> tuple[int, int]:
+    def hold() -> None:
         with kept._lock:
+            kept._counted, kept._total = False, 99
             inside.set()
             go_on.wait(60)
-        return 1, 1
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(60)
+    child = forked(lambda: kept.once("key", lambda: (2, 1)) == 2 and kept.total == 1)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@can_fork
+@beside_threads
+def test_a_fork_waits_for_what_another_thread_is_making() -> None:
+    """Of a build or an import that is half done, the child could never do the other half."""
+    kept: Recent[str] = Recent(10)
+    inside = threading.Event()
+
+    def slow() -> tuple[str, int]:
+        inside.set()
+        time.sleep(0.3)
+        return "made", 1
 
     thread = threading.Thread(target=lambda: kept.once("key", slow))
     thread.start()
     inside.wait(60)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if kept.once("key", lambda: (2, 1)) == 2 and kept.total == 1 else 1)
-    go_on.set()
+    child = forked(lambda: kept.get("key") == "made" and kept.once("other", lambda: ("other", 1)) == "other")
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

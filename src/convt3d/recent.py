@@ -16,6 +16,11 @@ from typing import Any, Generic, TypeVar
 Value = TypeVar("Value")
 
 
+# Held while something is made: by one thread at a time, as LLVM and the import system want it. A fork waits for it: a
+# child that begins in the middle of another thread's import or build could never end it.
+undisturbed = threading.RLock()
+
+
 class Recent(Generic[Value]):
     def __init__(self, most: int) -> None:
         self.most = most  # sizes of all values together; one value may be larger, and then is alone
@@ -28,7 +33,6 @@ class Recent(Generic[Value]):
         """For a forked child: a thread that held a lock in the parent does not exist here to release it."""
         # Reentrant: a signal handler or a finalizer on this thread may ask while this thread is inside.
         self._lock = threading.RLock()
-        self._being_made: dict[Hashable, threading.RLock] = {}
         self._counted = False  # whether the total is right
 
     @property
@@ -73,22 +77,15 @@ class Recent(Generic[Value]):
             self._counted = True
 
     def once(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """The value of `key`, else of make() -> (value, its size). Threads that ask meanwhile wait for that one."""
+        """The value of `key`, else of make() -> (value, its size), which no two threads do at a time."""
         found = self.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            making = self._being_made.setdefault(key, threading.RLock())
-        try:
-            with making:
+        if found is None:
+            with undisturbed:
                 found = self.get(key)
                 if found is None:
                     found, size = make()
                     self.put(key, found, size)
-                return found
-        finally:
-            with self._lock:
-                self._being_made.pop(key, None)
+        return found
 
     def clear(self) -> None:
         with self._lock:
@@ -112,3 +109,6 @@ def _renew_all_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all_locks)
+    os.register_at_fork(
+        before=undisturbed.acquire, after_in_parent=undisturbed.release, after_in_child=undisturbed.release
+    )

@@ -7,8 +7,6 @@ vectorised and unrolled, so optimising only tidies addresses; no step vectorises
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +14,13 @@ from typing import Any, NamedTuple
 
 from ..errors import BuildError
 from ..plan.machine import Machine, machine
+from ..recent import undisturbed
 from .elf import undefined_symbols
 from .link import in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
 RECIPES = ("quick", "full")
-
-_llvm = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # A fork in the middle of another thread's build would leave LLVM half-way for ever in the child.
-    os.register_at_fork(before=_llvm.acquire, after_in_parent=_llvm.release, after_in_child=_llvm.release)
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ def load(object_code: bytes, names: Sequence[str], parameters: Sequence[str] = (
 
 
 def _run(build: Build, steps: Sequence[tuple[str, Callable[[Build], None]]]) -> None:
-    with _llvm:
+    with undisturbed:
         for name, step in steps:
             start = time.perf_counter()
             try:
