@@ -202,7 +202,7 @@ class BoundPass:
             "in group": cin // groups,
             "out group": per_out,
             "groups": groups,
-            "phases": prod(walk.period for walk in method.walks),
+            "phases": prod(walk.kept for walk in method.walks),
             "paces": prod(walk.pace for walk in method.walks),
             "phase": slab.phase,
             "plane": slab.plane,
@@ -217,6 +217,9 @@ class BoundPass:
             sizes["bias"] = self._keep(np.zeros(per_out * groups, self.number))
         for name, walk in zip("dhw", method.walks, strict=True):
             sizes |= {f"stride {name}": walk.axis.stride, f"period {name}": walk.period, f"pace {name}": walk.pace}
+            for word, places in (("period", walk.places()), ("pace", np.arange(walk.pace))):
+                sizes[f"{word} places {name}"] = self._keep(places)
+            sizes |= {f"period kept {name}": walk.kept, f"pace kept {name}": walk.pace}
         if method.direct:
             found = direct_tables(method, self.one.tiling, cin // groups, per_out)
         else:

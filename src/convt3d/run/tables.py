@@ -48,7 +48,7 @@ def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -
     table: list[list[int]] = []
     offset = weight = 0
     channel = np.arange(in_group) * slab.channel
-    periods = [walk.period for walk in method.walks]
+    kept = [walk.kept for walk in method.walks]
     for phase in product(*(phases(walk) for walk in method.walks)):
         d, h, w = (axis.shifts for axis in phase)
         taps = np.array(
@@ -56,7 +56,7 @@ def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -
         )
         steps = (taps[:, None] + channel).reshape(-1)
         apart = d[0] - d[1] if len(d) > 1 else 1
-        number = _number([axis.phase for axis in phase], periods)
+        number = _number([walk.place(axis.phase) for walk, axis in zip(method.walks, phase, strict=True)], kept)
         table.append([number, len(steps), offset, weight, len(d), d[0], apart])
         offsets.append(steps)
         offset += len(steps)
@@ -78,8 +78,8 @@ def minimal_tables(
     assert slab is not None
     assert blocking is not None
     places = _Places(method, slab)
-    periods = [walk.period for walk in method.walks]
-    factors_of = periods[1] * periods[2], periods[2], 1
+    depth, height, width = method.walks
+    axes = (height, width.kept), (width, 1), (depth, height.kept * width.kept)
     table: list[dict[str, int]] = []
     gather: list[int] = []
     scatter: list[int] = []
@@ -106,8 +106,8 @@ def minimal_tables(
             gather += [places.width(w.shift(piece[2], point)) for point in range(points[2])]
             inputs = [places.depth(d.shift(piece[0], point)) for point in range(points[0])]
             gather += [inputs[at] for terms in _terms(d.scheme.inputs_matrix, kind[0]) for at, _ in terms]
-        for one, factor in ((h, factors_of[1]), (w, factors_of[2]), (d, factors_of[0])):
-            scatter += [j * factor * slab.phase for j in one.outputs]
+        for one, (walk, factor) in zip((h, w, d), axes, strict=True):
+            scatter += [walk.place(j) * factor * slab.phase for j in one.outputs]
         products = blocking.product_point * points[1] * points[2]
         scatter += [at * products for terms in _terms(d.scheme.outputs_matrix, kind[1]) for at, _ in terms]
         for name, matrix, most in (
@@ -144,6 +144,6 @@ def _terms(matrix: Matrix, count: int) -> Iterator[list[tuple[int, Fraction]]]:
         yield found + [(found[0][0], Fraction(0))] * (count - len(found))
 
 
-def _number(along: Sequence[int], periods: Sequence[int]) -> int:
+def _number(along: Sequence[int], kept: Sequence[int]) -> int:
     """Of a phase of the volume."""
-    return (along[0] * periods[1] + along[1]) * periods[2] + along[2]
+    return (along[0] * kept[1] + along[1]) * kept[2] + along[2]

@@ -18,6 +18,7 @@ Range: TypeAlias = tuple[int, int]  # [low, high)
 Box: TypeAlias = tuple[Range, Range, Range, Range]  # of C, D, H, W
 
 AXES = ("depth", "height", "width")
+LONG_STRIDE = 8  # from here on, outputs that no tap meets are not computed one by one
 
 
 @dataclass(frozen=True)
