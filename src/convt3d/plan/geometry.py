@@ -78,9 +78,13 @@ class Walk:
 
     @lazy
     def shift_range(self) -> tuple[int, int]:
-        """Smallest and largest shift of any phase."""
+        """Smallest and largest shift of any phase, clipped."""
         shifts = [shift for own in _taps(self).values() for _, shift in own]
-        return min(shifts), max(shifts) + self.more
+        return self.clipped(min(shifts)), self.clipped(max(shifts)) + self.more
+
+    def clipped(self, shift: int) -> int:
+        """A shift that meets no input at any position is as good as the nearest such one: it meets zeros."""
+        return min(max(shift, -self.pace * (self.positions - 1) - 1), self.axis.size)
 
 
 @lru_cache(maxsize=4096)

@@ -20,6 +20,7 @@ from .tiles import Tiling, Tilings, round_up
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
 _MOST_TILES = 1024  # of a sample, where larger tiles are possible
+_MOST_SCRATCH = 64  # bytes of scratch that all tiles go through for each byte of the arrays
 _MOST_SHARES = 8  # that a sample's tiles are balanced over: many small tiles cost more than they balance
 
 
@@ -32,6 +33,11 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
     def fits(tiling: Tiling, room: int) -> bool:
         """Also where channels are taken in parts, scratch has room for all of them."""
         return tiling.passing <= room and (tiling.part is None or tiling.scratch <= limit)
+
+    def wasteful(tiling: Tiling) -> bool:
+        """Tiles that go through far more memory than the arrays have."""
+        elements = prod(one.shape[1:]) + prod(one.result[1:])
+        return prod(tiling.counts) * tiling.scratch > _MOST_SCRATCH * item * elements
 
     w = sizes[2]
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
@@ -59,11 +65,15 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         return found
 
     options = small(_MOST_TILES) or small(inf)
-    if not options:  # as small as can be, and of those that are equally so, the largest tiles
-        every = [tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths)]
-        smallest = min(every, key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
-        return smallest if prod(smallest.counts) <= _MOST_TILES else _largest(every)
-    return min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
+
+    def every() -> list[Tiling]:
+        return [tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths)]
+
+    if options:
+        best = min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
+    else:  # as small as can be, and of those that are equally so, the largest tiles
+        best = min(every(), key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
+    return _largest(every()) if wasteful(best) else best
 
 
 def _largest(tilings: list[Tiling]) -> Tiling:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -97,8 +96,8 @@ class BoundPass:
         axes = []
         for axis in self.one.tiling.axes:
             ranges = [axis.spans(number)[-1].write for number in range(axis.count)]
-            axes.append([high - low for low, high in ranges])
-        return np.array([prod(sizes) for sizes in product(*axes)], dtype=np.float64)
+            axes.append(np.array([high - low for low, high in ranges], dtype=np.float64))
+        return (axes[0][:, None, None] * axes[1][:, None] * axes[2]).reshape(-1)
 
     @lazy
     def partial_words(self) -> int:
@@ -232,10 +231,7 @@ class BoundPass:
         pool = pipeline.stages[op.stage]
         assert isinstance(pool, (MaxPool3d, AvgPool3d))
         include = isinstance(pool, AvgPool3d) and pool.count_include_pad
-        return [
-            np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
-            for axis in pool.axes(trace.values[op.stage])
-        ]
+        return [axis.windows(include) for axis in pool.axes(trace.values[op.stage])]
 
 
 def _axis_table(axis: AxisSpans) -> Words:
