@@ -14,9 +14,10 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 
 THREADS_VARIABLE = "CONVT3D_NUM_THREADS"
+MOST_THREADS = 1024  # each has memory of its own
 
 _Reader = Callable[[Path], "float | None"]
 _scoped_threads: ContextVar[int | None] = ContextVar("convt3d_num_threads", default=None)
@@ -27,8 +28,8 @@ def get_num_threads() -> int:
     """Threads a call made here and now would use."""
     for wish in (_scoped_threads.get(), _process_threads, _from_environment(), _from_torch()):
         if wish is not None:
-            return wish
-    return available_cores()
+            return min(wish, MOST_THREADS)
+    return min(available_cores(), MOST_THREADS)
 
 
 def set_num_threads(count: int | None) -> None:
@@ -115,6 +116,8 @@ def _from_environment() -> int | None:
         return None
     try:
         return _checked(int(text), THREADS_VARIABLE)
+    except Error:
+        raise
     except ValueError:
         raise ArgumentError(
             "environment", THREADS_VARIABLE, text, "must be a positive integer", "Set it to a count, or unset it"
@@ -130,4 +133,6 @@ def _from_torch() -> int | None:
 def _checked(count: int, name: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(name, "count", count, "must be a positive integer", "Give the number of threads to use")
+    if count > MOST_THREADS:
+        raise ArgumentError(name, "count", count, f"must be at most {MOST_THREADS:,}", "Give the number of cores")
     return count

@@ -7,12 +7,13 @@ vectorised and unrolled, so optimising only tidies addresses; no step vectorises
 from __future__ import annotations
 
 import ctypes
+import mmap
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import BuildError
+from ..errors import AllocationError, BuildError, described
 from ..plan.machine import Machine, machine
 from ..recent import undisturbed
 from .elf import undefined_symbols
@@ -21,6 +22,7 @@ from .link import in_process, link
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
 RECIPES = ("quick", "full")
+_ROOM = 64 << 20  # bytes that a build may take
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ def compile_ir(
     """
     if recipe not in RECIPES:
         raise BuildError("build", "recipe", recipe, "is not known", f"Use one of {', '.join(RECIPES)}")
+    try:
+        mmap.mmap(-1, _ROOM).close()
+    except OSError:
+        rule = "LLVM needs memory to compile, and would end the process without it"
+        received = described(f"less than {_ROOM:,} bytes")
+        raise AllocationError("build", "memory", received, rule, "Raise the limit (ulimit -v)") from None
     build = Build(ir, target or Target.of(machine()), recipe=recipe, dumps=dumps)
     _run(build, COMPILE_STEPS)
     return build

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from ..cache import object_cache
+from ..plan.host import load_llvm
 from ..plan.machine import Machine, machine
 from ..recent import Recent
 from .build import Code, Target, compile_ir, load
@@ -31,6 +32,7 @@ def compiled_kernel(
 
     def build() -> bytes:
         """The parameters and the object file in one piece, as they are cached."""
+        load_llvm()
         text, parameters = emit()
         header = json.dumps(parameters).encode()
         return len(header).to_bytes(8, "little") + header + compile_ir(text, Target.of(host)).object_code

@@ -18,7 +18,7 @@ from ..spec.reference import evaluate
 from .bind import BoundPass
 from .folded import folded
 from .kept import Made
-from .memory import empty, scratch
+from .memory import empty, shared_scratch
 from .squares import channels_adjacent, squares
 from .statistics import finish
 from .team import launch
@@ -132,7 +132,7 @@ class _Run:
         if not self.plan.method.direct:
             words["wild samples"] = self.wild.ctypes.data
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
-        with scratch(bound.one.tiling.scratch * threads) as memory:
+        with shared_scratch(bound.one.tiling.scratch, threads) as (memory, threads):
             words["scratch"] = memory.ctypes.data
             table, address = bound.table(words)
             alive.append(table)

@@ -24,7 +24,7 @@ from ..plan.structure import RegisterTile
 from ..spec.lazy import lazy
 from .build import Code
 from .compiled import compiled
-from .memory import empty, scratch
+from .memory import empty, shared_scratch
 from .team import launch
 
 Array = npt.NDArray[Any]
@@ -121,8 +121,8 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
     of_group = -(-channels // _CHANNELS)
     threads = min(get_num_threads(), layout.groups * of_group) if packed.size >= _SHARED_FROM else 1
-    state = np.zeros(2 * _LINE + threads, np.int64)  # the counter in a cache line of its own, then magnitudes
-    with scratch(8 * recipe.slots * pitch * threads) as slots:
+    with shared_scratch(8 * recipe.slots * pitch, threads) as (slots, threads):
+        state = np.zeros(2 * _LINE + threads, np.int64)  # the counter in a cache line of its own, then magnitudes
         words = {
             "counter": state.ctypes.data,
             "items": layout.groups * of_group,

@@ -196,7 +196,8 @@ class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
 
     def __getitem__(self, slug: str) -> AnyProblem:
         if not isinstance(slug, str) or slug not in _MEANINGS:
-            near = difflib.get_close_matches(str(slug), _MEANINGS, n=1, cutoff=0.3)
+            text = slug[:100] if isinstance(slug, str) else ""
+            near = difflib.get_close_matches(text, _MEANINGS, n=1, cutoff=0.3)
             remedy = f"The nearest is {near[0]!r}" if near else "Use one of them"
             raise UnknownProblemError("problems", "slug", slug, f"must be one of {', '.join(_MEANINGS)}", remedy)
         if slug not in self._read:

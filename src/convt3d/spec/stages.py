@@ -15,6 +15,8 @@ from .checks import Triple, flag, integer, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
 from .stage import Operand, Stage, whole
 
+MOST_CHANNELS, MOST_TAPS = 2**24, 2**16  # what is planned one by one: phases, and blocks of channels
+
 SPATIAL = frozenset(AXES)
 CHANNELS = frozenset({"channels"})
 
@@ -84,6 +86,14 @@ class ConvTranspose3d(Stage):
                 self.groups,
                 f"must divide the {shape[1]} input channels",
                 "Choose a divisor of Cin; the weight then is (Cin, Cout/groups, Kd, Kh, Kw)",
+            )
+        if max(kernel[:2]) > MOST_CHANNELS or max(kernel[2:]) > MOST_TAPS:
+            raise ShapeError(
+                self.name,
+                "w",
+                described(f"array of shape {kernel}"),
+                f"must have at most {MOST_CHANNELS:,} channels and {MOST_TAPS:,} taps along an axis",
+                "Use a smaller kernel",
             )
         axes = self.axes(shape, kernel)
         for name, axis in zip(AXES, axes, strict=True):
@@ -247,6 +257,11 @@ class LogSumExp(_Reduction):
     """log(sum(exp(x))) over channels or space, axis kept."""
 
 
+def _is_word(value: Any, word: str) -> bool:
+    """An array would compare itself with a word element by element."""
+    return type(value) is str and value == word
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Softmax(_Over):
     """exp(x - m) / sum(exp(x - m)), m the maximum.
@@ -263,7 +278,7 @@ class Softmax(_Over):
         scale = self.scale
         self._set(
             shift=None if self.shift is None else real(self.name, "shift", self.shift),
-            scale=scale if scale is None or scale == "channel" else real(self.name, "scale", scale, nan=True),
+            scale=scale if scale is None or _is_word(scale, "channel") else real(self.name, "scale", scale, nan=True),
         )
 
     def operands(self) -> tuple[Operand, ...]:
