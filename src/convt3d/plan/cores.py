@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import ArgumentError, Error
+from ..spec.checks import is_a
 
 THREADS_VARIABLE = "CONVT3D_NUM_THREADS"
 MOST_THREADS = 1024  # each has memory of its own
@@ -131,7 +132,7 @@ def _from_torch() -> int | None:
 
 
 def _checked(count: int, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if is_a(count, bool) or not is_a(count, int) or count < 1:
         raise ArgumentError(name, "count", count, "must be a positive integer", "Give the number of threads to use")
     if count > MOST_THREADS:
         raise ArgumentError(name, "count", count, f"must be at most {MOST_THREADS:,}", "Give the number of cores")

@@ -37,6 +37,11 @@ def reads(check: Check) -> Check:
     return guarded  # type: ignore[return-value]
 
 
+def is_a(value: Any, kind: type) -> bool:
+    """isinstance without asking the value itself, which might raise anything."""
+    return issubclass(type(value), kind)
+
+
 @reads
 def integer(stage: str, argument: str, value: Any, minimum: int) -> int:
     """An integer >= minimum that fits 64 bits. Booleans and floats (also 2.0) are refused, as in PyTorch."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError, ShapeError, described
-from .checks import Triple, flag, integer, one_of, real, triple
+from .checks import Triple, flag, integer, is_a, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
 from .stage import Operand, Stage, whole
 
@@ -257,11 +257,6 @@ class LogSumExp(_Reduction):
     """log(sum(exp(x))) over channels or space, axis kept."""
 
 
-def _is_word(value: Any, word: str) -> bool:
-    """An array would compare itself with a word element by element."""
-    return type(value) is str and value == word
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Softmax(_Over):
     """exp(x - m) / sum(exp(x - m)), m the maximum.
@@ -278,7 +273,9 @@ class Softmax(_Over):
         scale = self.scale
         self._set(
             shift=None if self.shift is None else real(self.name, "shift", self.shift),
-            scale=scale if scale is None or _is_word(scale, "channel") else real(self.name, "scale", scale, nan=True),
+            scale=scale
+            if scale is None or (is_a(scale, str) and scale == "channel")
+            else real(self.name, "scale", scale, nan=True),
         )
 
     def operands(self) -> tuple[Operand, ...]:
@@ -381,7 +378,7 @@ class Keep(Stage):
     label: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label.isidentifier():
+        if not is_a(self.label, str) or not self.label.isidentifier():
             raise ArgumentError(self.name, "label", self.label, "must be a name such as 'skip'", "Write an identifier")
         if self.label in Binary.RESERVED:
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
@@ -397,7 +394,7 @@ class Binary(Stage):
     RESERVED: ClassVar[tuple[str, ...]] = ("channel", "tensor", "x")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.other, str):
+        if not is_a(self.other, str):
             self._set(other=real(self.name, "other", self.other, nan=True))
 
     @property
