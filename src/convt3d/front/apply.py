@@ -77,7 +77,7 @@ def compute(
     except AllocationError:
         raise
     except MemoryError as problem:
-        received = described(str(problem) or f"{plan.scratch:,} bytes a thread, {plan.intermediate:,} in all")
+        received = described(f"out of memory: {problem}")
         rule = "scratch, packed weights and intermediate values must fit in memory"
         raise AllocationError(operator, "scratch", received, rule, "Use a smaller batch, or fewer threads") from None
     return target

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError
 from ..spec.checks import is_a
 
 THREADS_VARIABLE = "CONVT3D_NUM_THREADS"
@@ -117,12 +117,9 @@ def _from_environment() -> int | None:
         return None
     try:
         return _checked(int(text), THREADS_VARIABLE)
-    except Error:
-        raise
     except ValueError:
-        raise ArgumentError(
-            "environment", THREADS_VARIABLE, text, "must be a positive integer", "Set it to a count, or unset it"
-        ) from None
+        rule = f"must be a positive integer up to {MOST_THREADS:,}"
+        raise ArgumentError("environment", THREADS_VARIABLE, text, rule, "Set it to a count, or unset it") from None
 
 
 def _from_torch() -> int | None:
