@@ -101,3 +101,30 @@ def test_version() -> None:
         project = SOURCE.parents[1] / "pyproject.toml"
         assert f'version = "{installed}"' in project.read_text()
     assert convt3d.__version__ == installed
+
+
+SUBINTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+    run = interpreters.exec
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    run = interpreters.run_string
+run(interpreters.create(), '''
+try:
+    import convt3d
+except ImportError as problem:
+    print(problem)
+''')
+"""
+
+
+def test_a_subinterpreter_is_refused() -> None:
+    """Threads of ours would outlive it, and numpy is not made for it; the process's own interpreter is as before."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", SUBINTERPRETER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    if "No module named" in done.stderr:
+        pytest.skip("this Python has no module for subinterpreters")
+    assert "must be the main interpreter" in done.stdout, done.stderr

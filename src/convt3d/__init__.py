@@ -7,6 +7,7 @@
 `convt3d.problems` holds the five named operators with the positional signature of their problem texts.
 """
 
+from . import interpreter  # noqa: F401 - first: it says where the package cannot run
 from .errors import (
     AllocationError,
     ArgumentError,

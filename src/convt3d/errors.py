@@ -64,8 +64,8 @@ class UnknownProblemError(Error, KeyError):
 def _short(value: Any) -> str:
     try:
         text = value if isinstance(value, _Described) else repr(value)
-    except ValueError:  # Python refuses to write out integers of thousands of digits
-        text = f"a {type(value).__name__} too long to show"
+    except Exception:  # integers of thousands of digits, and whatever a foreign object's own method raises
+        text = f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 120 else text[:117] + "..."
 
 

@@ -89,7 +89,7 @@ SIZES = [
     row(lambda: MAX_SUM(x, w, stride=2**30), ShapeError, "output shape", "(1, 4, ", "64-bit", "smaller", "huge value before the pools"),
     row(lambda: CONV(x, w, padding=2**63), ArgumentError, "padding", str(2**63), "must fit a signed 64-bit integer", "smaller number", "padding beyond 64 bits"),
     row(lambda: CONV(x, w, stride=10**200), ArgumentError, "stride", "1000", "must fit a signed 64-bit integer", "smaller number", "stride of 200 digits"),
-    row(lambda: CONV(HUGE, ONE), AllocationError, "output", f"shape (1, 1, {2**17}, {2**17}, {2**17}), 18014398.5 GB", "does not fit in memory", "smaller batch or volume", "output of 18 PB"),
+    row(lambda: CONV(HUGE, ONE), AllocationError, "output", f"shape (1, 1, {2**17}, {2**17}, {2**17}), 18,014,398,509,481,984 bytes", "does not fit in memory", "smaller batch or volume", "output of 18 PB"),
     row(lambda: CONV(HUGE[0], ONE), AllocationError, "output", f"shape (1, {2**17}, {2**17}, {2**17})", "memory", "smaller", "unbatched output of 18 PB"),
 ]  # fmt: skip
 

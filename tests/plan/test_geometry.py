@@ -100,7 +100,10 @@ def test_phases_hold_each_tap_once_and_lead_to_its_input() -> None:
         for part in parts:
             assert part.phase < walk.period
             for k, shift in zip(part.taps, part.shifts, strict=True):
-                assert least <= shift <= most
+                assert least <= walk.clipped(shift) <= most
+                if walk.clipped(shift) != shift:  # both meet no input
+                    for met in (walk.pace * q + s for q in range(walk.positions) for s in (shift, walk.clipped(shift))):
+                        assert not 0 <= met < axis.size
                 assert axis.out_index(shift, k) == part.phase  # input i = pace * q + shift at q = 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from helpers.draws import Case, make
 
 import convt3d as ct
 from convt3d.run import folded, weights
+from convt3d.run.kept import ENTRY_BYTES
 from convt3d.spec.dtypes import DTYPES
 
 PLAIN = ct.Pipeline(ct.ConvTranspose3d(2, bias=True))
@@ -80,8 +82,45 @@ def test_equal_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_for_packed_weights_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that goes through many models must not keep all of them."""
-    monkeypatch.setattr(weights._kept, "most_bytes", 20_000)
+    monkeypatch.setattr(weights._kept.entries, "most", 20_000)
     for size in range(1, 12):
         make(PLAIN, (1, 2, 2, 2, 2), (2, size, 3, 3, 3)).run()
-    kept = weights._kept.entries.values()
-    assert len(kept) == 1 or sum(one.bytes for one in kept) <= 20_000
+    kept = weights._kept.entries
+    assert len(kept) == 1 or kept.total <= 20_000
+
+
+def test_what_is_kept_is_counted_once() -> None:
+    """Copies of the caller's arrays and what was made of them; a folded kernel belongs to the cache that made it, and
+    the cache of packed weights neither counts it nor keeps it from going."""
+    folded._kept.entries.clear()
+    weights._kept.entries.clear()
+    case = make(FOLDED, (1, 3, 3, 4, 5), (3, 400, 3, 3, 3))
+    case.run()
+    (sources, made), _ = next(iter(folded._kept.entries._entries.values()))
+    (witnesses, packed), size = next(iter(weights._kept.entries._entries.values()))
+    given = sum(operand.nbytes for operand in case.operands)
+    assert made is not None
+    numbers = given + sum(array.nbytes for array in made)
+    assert 0 <= folded._kept.entries.total - ENTRY_BYTES - numbers <= 64 * (len(sources) + len(made))  # alignment
+    assert [array.nbytes for array in sources] == [operand.nbytes for operand in case.operands]
+    assert weights._kept.entries.total == size
+    assert size - ENTRY_BYTES - 256 <= packed.weights.nbytes <= size
+    assert witnesses[0]() is made[0]
+    before = case.run().tobytes()
+    folded._kept.entries.clear()
+    del sources, made
+    gc.collect()
+    assert witnesses[0]() is None
+    assert case.run().tobytes() == before
+
+
+def test_weights_that_change_at_every_call_do_not_slow_down_others() -> None:
+    """Thousands of entries: each further one looks at no other (tests/test_recent.py counts)."""
+    weights._kept.entries.clear()
+    w = np.ones((1, 1, 1, 1, 1), np.float32)
+    x = np.ones((1, 1, 1, 1, 1), np.float32)
+    for number in range(300):
+        w[...] = number
+        assert ct.conv_transpose3d(x, w).item() == number
+    assert len(weights._kept.entries) == 300
+    assert weights._kept.entries.total >= 300 * ENTRY_BYTES, "also what is not numbers takes memory"

@@ -43,6 +43,16 @@ from convt3d.spec.stages import (
 nan = math.nan
 
 
+class Foreign:
+    """An object of a library we do not know."""
+
+    def __repr__(self) -> str:
+        return "Foreign()"
+
+    def __index__(self) -> int:
+        raise OSError
+
+
 class Case(NamedTuple):
     why: str
     call: Callable[[], Any]
@@ -66,6 +76,18 @@ THREE = r"must be an int or three ints \(depth, height, width\)"
 TYPE, VALUE = ArgumentTypeError, ArgumentError
 
 CASES = [
+    Case(
+        "method that fails",
+        _conv(stride=Foreign()),
+        TYPE,
+        (CONV, "stride", "Foreign", "cannot be read", "plain numbers"),
+    ),
+    Case(
+        "too many taps",
+        _trace(w=(6, 2, 1, 1, 2**17)),
+        ShapeError,
+        (CONV, "w", "131072", "at most .* 65,536 taps", "smaller kernel"),
+    ),
     # integers
     Case("float", _conv(stride=2.0), TYPE, (CONV, "stride", r"2\.0", INT, "int >= 1")),
     Case("boolean", _conv(groups=True), TYPE, (CONV, "groups", "True", INT, "int >= 1")),

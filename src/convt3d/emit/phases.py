@@ -13,7 +13,7 @@ from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.tiles import STAGED
 from .kernel import Kernel
 from .move import ArrayRows, Sink, in_vectors, to_scratch
-from .values import Number
+from .values import I64, Number
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Planar:
 
     def along(self, k: Kernel) -> list[ir.Value]:
         return [k.param(f"{self.each} {axis}") for axis in "dhw"]
+
+    def place(self, k: Kernel, axis: str, phase: Number) -> ir.Value:
+        """Of a phase among those that are kept."""
+        return k.b.load(k.pointer(f"{self.each} places {axis}"), phase, I64)
 
     def extent(self, k: Kernel) -> tuple[Number, Number]:
         """Runs of positions, one a plane or one for all planes, and what counts in each."""
@@ -49,9 +53,10 @@ def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Numbe
         """Row h of the box."""
         t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
         t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
-        phase = b.mul(b.add(b.mul(j_d, strides[1]), j_h), strides[2])
+        kept = [k.param(f"{planar.each} kept {axis}") for axis in "hw"]
+        phase = b.mul(b.add(b.mul(planar.place(k, "d", j_d), kept[0]), planar.place(k, "h", j_h)), kept[1])
         start = k.dot((c, pitch), (phase, k.param("phase")), (t_d, k.param("plane")), (t_h, k.param("slab pitch")))
-        _row(k, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
+        _row(k, planar, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
 
     def into(buffer: str, place: Number) -> Sink:
         return lambda at, value, lanes: to_scratch(k, value, k.buffer(buffer), b.add(place, at), lanes)
@@ -83,6 +88,7 @@ def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number,
 
 def _row(
     k: Kernel,
+    planar: Planar,
     phases_w: int,
     stride: Number,
     phased: ir.Value,
@@ -100,7 +106,7 @@ def _row(
     if not phases_w:
         with b.loop(0, count) as at:
             t, j = _split(k, b.add(low, at), stride, first)
-            value = b.load(phased, k.dot((1, start), (j, phase), (t, 1)), k.number)
+            value = b.load(phased, k.dot((1, start), (planar.place(k, "w", j), phase), (t, 1)), k.number)
             put(at, b.splat(value, k.lanes), 1)
         return
     # The row begins in some phase; after the last phase follows the first, one position on.

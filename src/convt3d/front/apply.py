@@ -10,7 +10,7 @@ from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..plan.choice import AUTO, Options
 from ..plan.plan import make_plan
 from ..run.execute import execute_plan
-from ..run.memory import empty
+from ..run.memory import check_size, empty
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take
@@ -62,18 +62,40 @@ def compute(
         array[None] if slot.operand.kind == "tensor" and unbatched and array.ndim == 4 else array
         for slot, array in zip(pipeline.slots, operands, strict=True)
     ]
+    kernel = next(at for at, slot in enumerate(pipeline.slots) if slot.operand.kind == "kernel")
+    _check_memory(operator, pipeline.slots[kernel].name, arrays[kernel])  # it is copied
     plan = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
     trace = plan.trace
     normal = [shape for shapes in trace.operands for shape in shapes]
     vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
     target = allocate(trace.output[1:] if unbatched else trace.output, (batch, *vectors))
+    for name, array in zip(("x", *pipeline.operand_names), (batch, *vectors), strict=True):
+        if 0 in array.strides:
+            _check_memory(operator, name, array)
     try:
         execute_plan(plan, batch, vectors, target[None] if unbatched else target)
-    except MemoryError:
-        raise AllocationError(
-            operator, "scratch", described("out of memory"), "scratch must fit in memory", "Use a smaller batch"
-        ) from None
+    except AllocationError:
+        raise
+    except MemoryError as problem:
+        received = described(f"out of memory: {problem}")
+        rule = "scratch, packed weights and intermediate values must fit in memory"
+        raise AllocationError(operator, "scratch", received, rule, "Use a smaller batch, or fewer threads") from None
     return target
+
+
+def _check_memory(operator: str, name: str, array: Storage) -> None:
+    """Repeated by zero strides, an array of a few bytes can be larger than any memory: to go through it would take for
+    ever."""
+    if array.nbytes < _LARGE:
+        return
+    try:
+        check_size(array.nbytes)
+    except MemoryError as problem:
+        received = described(f"array of shape {array.shape}, {array.nbytes:,} bytes")
+        raise AllocationError(operator, name, received, f"must fit in memory: {problem}", "Use a smaller one") from None
+
+
+_LARGE = 1 << 30
 
 
 def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[Taken]) -> None:
@@ -96,7 +118,7 @@ def allocated(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
         raise AllocationError(
             operator,
             "output",
-            described(f"shape {shape}, {prod(shape) * dtype.itemsize / 1e9:.1f} GB"),
+            described(f"shape {shape}, {prod(shape) * dtype.itemsize:,} bytes"),
             "does not fit in memory",
             "Use a smaller batch or volume",
         ) from None

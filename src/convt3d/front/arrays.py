@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentTypeError, DTypeError, OutputError, described
+from ..errors import AllocationError, ArgumentTypeError, DTypeError, Error, OutputError, described
 from ..spec.dtypes import DTYPES, DType
 
 Storage: TypeAlias = npt.NDArray[Any]
@@ -31,6 +31,20 @@ class Taken:
 
 def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Taken:
     """The array as storage; with `writable` its own memory, never a copy."""
+    try:
+        return _take(operator, name, array, writable)
+    except Error:
+        raise
+    except MemoryError:
+        rule = "must be copied, and the copy does not fit in memory"
+        raise AllocationError(operator, name, described(type(array).__name__), rule, "Pass an aligned array") from None
+    except Exception as problem:  # a foreign object's methods may raise anything
+        rule = f"cannot be read as an array ({type(problem).__name__})"
+        remedy = "Convert it, for example with numpy.asarray(..., dtype=numpy.float32)"
+        raise ArgumentTypeError(operator, name, described(type(array).__name__), rule, remedy) from problem
+
+
+def _take(operator: str, name: str, array: Any, writable: bool) -> Taken:
     if isinstance(array, np.ndarray):
         return _take_numpy(operator, name, array, writable)
     torch = sys.modules.get("torch")

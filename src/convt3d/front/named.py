@@ -59,10 +59,10 @@ _shared: dict[Pipeline, Pipeline] = {}
 
 def remembered(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
     """build(*arguments), remembered: checking parameters and hashing stages would take longer than a small kernel."""
-    key = (build, *map(_exactly, arguments))
     try:
+        key = (build, *map(_exactly, arguments))
         found = _known.get(key)
-    except TypeError:  # a list, say: fine as an argument, but not as a key
+    except Exception:  # a list, say: fine as an argument, but not as a key; foreign objects may raise anything
         return shared(build(*arguments))
     if found is None:
         found = shared(build(*arguments))

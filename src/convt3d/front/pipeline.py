@@ -9,7 +9,7 @@ from ..errors import ArgumentTypeError, named
 from ..plan.explain import explain
 from ..plan.plan import make_plan
 from ..spec import pipeline as spec
-from ..spec.checks import integer, one_of
+from ..spec.checks import integer, is_a, one_of
 from ..spec.dtypes import DTYPES
 from .apply import apply, how
 
@@ -54,6 +54,6 @@ class Pipeline(spec.Pipeline):
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(shape, str) or not isinstance(shape, Sequence):
+    if is_a(shape, str) or not is_a(shape, Sequence):
         raise ArgumentTypeError("Pipeline.explain", name, shape, "must be a shape", "Pass array.shape")
     return tuple(integer("Pipeline.explain", name, size, 0) for size in shape)

@@ -94,12 +94,14 @@ class SolvedProblem(Problem):
             raise OutputError(self.slug, "output", received, rule, "Allocate that shape, or correct the sizes")
 
     def _shape(self, name: str, array: Any) -> tuple[int, ...]:
-        shape = getattr(array, "shape", None)
-        if shape is None:
+        try:
+            shape = tuple(int(size) for size in array.shape)
+        except Exception:  # a foreign object's methods may raise anything
             received = described(type(array).__name__)
             rule = "must be a numpy array, a torch CPU tensor, or an object with __dlpack__ and a shape"
-            raise ArgumentTypeError(self.slug, name, received, rule, "Convert it, for example with numpy.asarray")
-        return tuple(int(size) for size in shape)
+            remedy = "Convert it, for example with numpy.asarray"
+            raise ArgumentTypeError(self.slug, name, received, rule, remedy) from None
+        return shape
 
 
 problems = ProblemTable(SolvedProblem)

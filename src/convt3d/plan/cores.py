@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import ArgumentError
+from ..spec.checks import is_a
 
 THREADS_VARIABLE = "CONVT3D_NUM_THREADS"
+MOST_THREADS = 1024  # each has memory of its own
 
 _Reader = Callable[[Path], "float | None"]
 _scoped_threads: ContextVar[int | None] = ContextVar("convt3d_num_threads", default=None)
@@ -27,8 +29,8 @@ def get_num_threads() -> int:
     """Threads a call made here and now would use."""
     for wish in (_scoped_threads.get(), _process_threads, _from_environment(), _from_torch()):
         if wish is not None:
-            return wish
-    return available_cores()
+            return min(wish, MOST_THREADS)
+    return min(available_cores(), MOST_THREADS)
 
 
 def set_num_threads(count: int | None) -> None:
@@ -116,9 +118,8 @@ def _from_environment() -> int | None:
     try:
         return _checked(int(text), THREADS_VARIABLE)
     except ValueError:
-        raise ArgumentError(
-            "environment", THREADS_VARIABLE, text, "must be a positive integer", "Set it to a count, or unset it"
-        ) from None
+        rule = f"must be a positive integer up to {MOST_THREADS:,}"
+        raise ArgumentError("environment", THREADS_VARIABLE, text, rule, "Set it to a count, or unset it") from None
 
 
 def _from_torch() -> int | None:
@@ -128,6 +129,8 @@ def _from_torch() -> int | None:
 
 
 def _checked(count: int, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if is_a(count, bool) or not is_a(count, int) or count < 1:
         raise ArgumentError(name, "count", count, "must be a positive integer", "Give the number of threads to use")
+    if count > MOST_THREADS:
+        raise ArgumentError(name, "count", count, f"must be at most {MOST_THREADS:,}", "Give the number of cores")
     return count

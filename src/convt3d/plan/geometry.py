@@ -11,9 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.shapes import ConvAxis, PoolAxis, Range
+from ..spec.shapes import LONG_STRIDE, ConvAxis, PoolAxis, Range
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .passes import Conv, Pass, PhasePool, Pool
 
@@ -43,6 +46,31 @@ class Walk:
         """Outputs from one position to the next: the number of phases."""
         return self.axis.stride * self.pace
 
+    @lazy
+    def kept(self) -> int:
+        """Phases that have a place of their own: all of a short stride. Of a long one those with taps, and one place
+        for all the others, which give the bias alone: there may be millions."""
+        found = len(_taps(self))
+        return found + 1 if self.axis.stride > LONG_STRIDE and found + 1 < self.period else self.period
+
+    def place(self, phase: int) -> int:
+        """Of a phase with taps among those that are kept."""
+        return phase if self.kept == self.period else self._places[phase]
+
+    @lazy
+    def _places(self) -> dict[int, int]:
+        return {phase: at for at, phase in enumerate(sorted(_taps(self)))}
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Of all phases that the output has."""
+        count = min(self.period, self.axis.out)
+        if self.kept == self.period:
+            return np.arange(count)
+        found = np.full(count, self.kept - 1)
+        for phase, at in self._places.items():
+            found[phase : phase + 1] = at
+        return found
+
     @property
     def positions(self) -> int:
         """Of the whole output."""
@@ -50,9 +78,13 @@ class Walk:
 
     @lazy
     def shift_range(self) -> tuple[int, int]:
-        """Smallest and largest shift of any phase."""
+        """Smallest and largest shift of any phase, clipped."""
         shifts = [shift for own in _taps(self).values() for _, shift in own]
-        return min(shifts), max(shifts) + self.more
+        return self.clipped(min(shifts)), self.clipped(max(shifts)) + self.more
+
+    def clipped(self, shift: int) -> int:
+        """A shift that meets no input at any position is as good as the nearest such one: it meets zeros."""
+        return min(max(shift, -self.pace * (self.positions - 1) - 1), self.axis.size)
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ..cache import object_cache
+from ..errors import BuildError, described
 
 # Lines of /proc/cpuinfo that do not change from core to core or with the time of day; x86, then AArch64.
 _IDENTITY = frozenset(
@@ -46,9 +48,21 @@ def llvm_host() -> tuple[str, dict[str, bool]]:
     return name, features
 
 
-def _ask_llvm() -> tuple[str, dict[str, bool]]:
-    import llvmlite.binding as llvm
+def load_llvm() -> Any:
+    """llvmlite's binding, or an error that says why there is none."""
+    try:
+        import llvmlite.binding
+    except (OSError, ImportError, MemoryError) as problem:  # also where a limit of memory is too low for it
+        rule, remedy = (
+            f"LLVM cannot be loaded: {problem}",
+            "Raise the limit of memory (ulimit -v), or reinstall llvmlite",
+        )
+        raise BuildError("build", "llvmlite", described(type(problem).__name__), rule, remedy) from None
+    return llvmlite.binding
 
+
+def _ask_llvm() -> tuple[str, dict[str, bool]]:
+    llvm = load_llvm()
     return llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import ArgumentError
+from ..recent import undisturbed
 from .cores import available_cores, cgroup_quota, get_num_threads
 from .host import llvm_host
 
@@ -112,7 +113,8 @@ def machine() -> Machine:
 
 @cache
 def _detect(asked: str) -> Machine:
-    host_cpu, host_features = llvm_host()
+    with undisturbed:  # LLVM may have to be imported
+        host_cpu, host_features = llvm_host()
     best = host_level(architecture(), host_features)
     level = choose_level(architecture(), best, asked)
     cpu, features = target_text(level, best, host_cpu, host_features)

@@ -205,7 +205,7 @@ def _groups(method: AxisMethod) -> tuple[Together, ...]:
 def _walk(method: AxisMethod) -> Walk:
     last = max(group.shift(group.pieces - 1, group.scheme.points - 1) for group in method.groups())
     walk = Walk(method.axis, method.pace)
-    return Walk(method.axis, method.pace, max(0, last - walk.shift_range[1]))
+    return Walk(method.axis, method.pace, max(0, walk.clipped(last) - walk.shift_range[1]))
 
 
 def _best(m: int, r: int, points: int) -> Scheme:

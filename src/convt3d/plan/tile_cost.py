@@ -19,8 +19,8 @@ from .structure import RegisterTile, register_tile
 from .tiles import Tiling, Tilings, round_up
 
 _CACHES = 4  # scratch of a thread may be this many times the second-level cache
-_LONG_PERIOD = 24
 _MOST_TILES = 1024  # of a sample, where larger tiles are possible
+_MOST_SCRATCH = 64  # bytes of scratch that all tiles go through for each byte of the arrays
 _MOST_SHARES = 8  # that a sample's tiles are balanced over: many small tiles cost more than they balance
 
 
@@ -34,6 +34,11 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         """Also where channels are taken in parts, scratch has room for all of them."""
         return tiling.passing <= room and (tiling.part is None or tiling.scratch <= limit)
 
+    def wasteful(tiling: Tiling) -> bool:
+        """Tiles that go through far more memory than the arrays have."""
+        elements = prod(one.shape[1:]) + prod(one.result[1:])
+        return prod(tiling.counts) * tiling.scratch > _MOST_SCRATCH * item * elements
+
     w = sizes[2]
     if not any(isinstance(op, RowNorm) for op in one.ops):  # rows are cut only where a few are too much already
         least, room = (1, 1), machine.l2 // 2
@@ -41,6 +46,8 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
             least, room = (min(sizes[0], whole[0]), min(sizes[1], whole[1])), 2 * machine.l2
         parts = _parts(w, whole[2])
         w = next((n for n in parts if fits(tilings.of((*least, n)), room)), parts[-1])
+        if -(-sizes[2] // w) > _MOST_TILES:
+            w = _largest([tilings.of((*least, n)) for n in parts]).tile[2]
     both = (False, True) if any(isinstance(op, Conv) for op in one.ops) else (False,)
     depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
 
@@ -58,19 +65,29 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
         return found
 
     options = small(_MOST_TILES) or small(inf)
-    if not options:  # as small as can be, and of those that are equally so, the largest tiles
-        every = (tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths))
-        return min(every, key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
-    return min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
+
+    def every() -> list[Tiling]:
+        return [tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths)]
+
+    if options:
+        best = min(options, key=lambda tiling: cost(trace, one, tiling, machine, item))
+    else:  # as small as can be, and of those that are equally so, the largest tiles
+        best = min(every(), key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
+    return _largest(every()) if wasteful(best) else best
+
+
+def _largest(tilings: list[Tiling]) -> Tiling:
+    """The largest tiles that take at most twice the scratch of the smallest. A long dilation needs a long piece of the
+    input for one output already: tiles as small as that would go through it again and again."""
+    room = 2 * min(tiling.scratch for tiling in tilings)
+    return min((one for one in tilings if one.scratch <= room), key=lambda one: (prod(one.counts), one.scratch))
 
 
 def _parts(size: int, period: int) -> list[int]:
-    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts; whole periods, if short."""
+    """size, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts of whole periods."""
     parts = {1}
     for power in range(size.bit_length()):
         parts |= {2**power, 3 * 2**power}
-    if period > _LONG_PERIOD:
-        period = 1
     return sorted({min(size, round_up(-(-size // part), period)) for part in parts if part <= size}, reverse=True)
 
 

@@ -102,12 +102,16 @@ class Tilings:
 
     @property
     def periods(self) -> tuple[int, int, int]:
-        """Tiles of the destination that are multiples of these begin where a position of the convolution begins."""
+        """Tiles of the destination that are multiples of these begin where a position of the convolution begins, and no
+        tile computes phases of which it needs a part. Where few phases are kept, tiles may begin anywhere."""
         found = []
         for steps in self.steps:
             period = 1
             for step in steps:
-                period = step.period if isinstance(step, Walk) else period // gcd(period, step.stride)
+                if isinstance(step, Walk):
+                    period = step.period if step.kept == step.period else 1
+                else:
+                    period //= gcd(period, step.stride)
             found.append(period)
         d, h, w = found
         return d, h, w
@@ -240,7 +244,7 @@ def _slab(
     # Without neighbours along depth and height the slab has as many rows as the result.
     merged = [depth, height] == position[:2]
     plane = position[1] * pitch if merged else round_up(position[1] * pitch, lanes)
-    phase_count = prod(walk.period for walk in walks)
+    phase_count = prod(walk.kept for walk in walks)
     phase = round_up(position[0] * plane, lanes)
     channel = _pitch((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(

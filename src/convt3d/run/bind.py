@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -17,7 +16,8 @@ from ..plan.structure import ConvCode, scalars
 from ..plan.tiles import rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
-from .kernels import NativeKernel, kernel
+from .build import Code
+from .kernels import kernel
 from .packing import WeightLayout
 from .tables import direct_tables, minimal_tables
 
@@ -39,7 +39,7 @@ class BoundPass:
     kept: list[Any] = field(default_factory=list)  # arrays the table points to
 
     @lazy
-    def native(self) -> NativeKernel:
+    def native(self) -> Code:
         return kernel(self.one.structure, self.plan.machine)
 
     @lazy
@@ -71,20 +71,20 @@ class BoundPass:
     @lazy
     def _template(self) -> Words:
         """The table with all that is known without arrays, and the counter of tiles before it."""
-        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
+        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.parameters], dtype=np.int64)
 
     @lazy
     def _open(self) -> tuple[str, ...]:
         """The parameters that a call has to fill in."""
-        return tuple(name for name in self.native.names if name not in self._known and name != "counter")
+        return tuple(name for name in self.native.parameters if name not in self._known and name != "counter")
 
     @lazy
     def _open_places(self) -> Words:
-        return np.array([_BEFORE + self.native.names.index(name) for name in self._open], dtype=np.int64)
+        return np.array([_BEFORE + self.native.parameters.index(name) for name in self._open], dtype=np.int64)
 
     @lazy
     def _counter_place(self) -> int:
-        return _BEFORE + self.native.names.index("counter")
+        return _BEFORE + self.native.parameters.index("counter")
 
     @lazy
     def _known(self) -> dict[str, int]:
@@ -96,8 +96,8 @@ class BoundPass:
         axes = []
         for axis in self.one.tiling.axes:
             ranges = [axis.spans(number)[-1].write for number in range(axis.count)]
-            axes.append([high - low for low, high in ranges])
-        return np.array([prod(sizes) for sizes in product(*axes)], dtype=np.float64)
+            axes.append(np.array([high - low for low, high in ranges], dtype=np.float64))
+        return (axes[0][:, None, None] * axes[1][:, None] * axes[2]).reshape(-1)
 
     @lazy
     def partial_words(self) -> int:
@@ -201,7 +201,7 @@ class BoundPass:
             "in group": cin // groups,
             "out group": per_out,
             "groups": groups,
-            "phases": prod(walk.period for walk in method.walks),
+            "phases": prod(walk.kept for walk in method.walks),
             "paces": prod(walk.pace for walk in method.walks),
             "phase": slab.phase,
             "plane": slab.plane,
@@ -217,6 +217,9 @@ class BoundPass:
             sizes["bias"] = self._keep(np.zeros(per_out * groups, self.number))
         for name, walk in zip("dhw", method.walks, strict=True):
             sizes |= {f"stride {name}": walk.axis.stride, f"period {name}": walk.period, f"pace {name}": walk.pace}
+            for word, places in (("period", walk.places()), ("pace", np.arange(walk.pace))):
+                sizes[f"{word} places {name}"] = self._keep(places)
+            sizes |= {f"period kept {name}": walk.kept, f"pace kept {name}": walk.pace}
         if method.direct:
             found = direct_tables(method, self.one.tiling, cin // groups, per_out)
         else:
@@ -229,10 +232,7 @@ class BoundPass:
         pool = pipeline.stages[op.stage]
         assert isinstance(pool, (MaxPool3d, AvgPool3d))
         include = isinstance(pool, AvgPool3d) and pool.count_include_pad
-        return [
-            np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
-            for axis in pool.axes(trace.values[op.stage])
-        ]
+        return [axis.windows(include) for axis in pool.axes(trace.values[op.stage])]
 
 
 def _axis_table(axis: AxisSpans) -> Words:

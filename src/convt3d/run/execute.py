@@ -18,7 +18,7 @@ from ..spec.reference import evaluate
 from .bind import BoundPass
 from .folded import folded
 from .kept import Made
-from .memory import empty, scratch
+from .memory import empty, shared_scratch
 from .squares import channels_adjacent, squares
 from .statistics import finish
 from .team import launch
@@ -132,11 +132,11 @@ class _Run:
         if not self.plan.method.direct:
             words["wild samples"] = self.wild.ctypes.data
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
-        with scratch(bound.one.tiling.scratch * threads) as memory:
+        with shared_scratch(bound.one.tiling.scratch, threads) as (memory, threads):
             words["scratch"] = memory.ctypes.data
             table, address = bound.table(words)
             alive.append(table)
-            launch(bound.native.address, address, threads)
+            launch(bound.native["run"], address, threads)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]
             if self.wild.any():  # tiles that were left out
@@ -154,8 +154,8 @@ class _Run:
         adjacent = item == self.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
         words[f"{name} adjacent"] = int(adjacent)
         if adjacent:
-            found = squares(self.plan.dtype.name, self.plan.machine).addresses
-            words["read square"], words["write square"] = found["read"], found["write"]
+            self.squares = squares(self.plan.dtype.name, self.plan.machine)  # held until the run is over
+            words["read square"], words["write square"] = (self.squares.addresses[way] for way in ("read", "write"))
 
     def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import sys
 import threading
 import weakref
@@ -38,6 +39,39 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
         raise MemoryError(f"cannot allocate {size:,} bytes for shape {lengths} of {kind}: {problem}") from None
     array: NDArray[np.generic] = block.view(kind).reshape(lengths)
     return array
+
+
+def physical_memory() -> int | None:
+    """Bytes of the machine, where the system says so."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_size(size: int) -> None:
+    """MemoryError where so many bytes cannot be had, even on systems that promise any number: with swap memory, twice
+    what the machine has."""
+    limit = physical_memory()
+    if limit is not None and size > 2 * limit:
+        raise MemoryError(f"the machine has {limit:,} bytes")
+
+
+@contextmanager
+def shared_scratch(size: int, threads: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    """`size` bytes for each of `threads` threads, or for fewer where there is no memory for all; and how many."""
+    while True:
+        try:
+            block = _take(size * threads)
+            break
+        except MemoryError:
+            if threads == 1:
+                raise
+            threads //= 2
+    try:
+        yield block, threads
+    finally:
+        _give_back(block)
 
 
 @contextmanager
@@ -77,6 +111,7 @@ def _mapped(size: int) -> NDArray[np.uint8]:
 
 
 def _fresh(size: int) -> mmap.mmap:
+    check_size(size)
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

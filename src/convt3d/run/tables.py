@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -23,19 +23,20 @@ class _Places:
 
     def __init__(self, method: Method, slab: Slab) -> None:
         self.slab = slab
+        self.walks = method.walks
         self.least = [walk.shift_range[0] for walk in method.walks]
         self.pace_h = method.walks[1].pace
 
     def depth(self, shift: int) -> int:
-        return (shift - self.least[0]) * self.slab.height * self.slab.pitch
+        return (self.walks[0].clipped(shift) - self.least[0]) * self.slab.height * self.slab.pitch
 
     def height(self, shift: int) -> int:
-        turn, remainder = divmod(shift - self.least[1], self.pace_h)
+        turn, remainder = divmod(self.walks[1].clipped(shift) - self.least[1], self.pace_h)
         return (remainder * (self.slab.height // self.pace_h) + turn) * self.slab.pitch
 
     def width(self, shift: int) -> int:
         """A copy for each shift, or one for each remainder."""
-        turn, copy = divmod(shift - self.least[2], self.slab.copies)
+        turn, copy = divmod(self.walks[2].clipped(shift) - self.least[2], self.slab.copies)
         return copy * self.slab.copy + turn
 
 
@@ -44,28 +45,36 @@ def direct_tables(method: Method, tiling: Tiling, in_group: int, per_out: int) -
     slab = tiling.slab
     assert slab is not None
     places = _Places(method, slab)
-    offsets: list[Words] = []
-    table: list[list[int]] = []
-    offset = weight = 0
-    channel = np.arange(in_group) * slab.channel
-    periods = [walk.period for walk in method.walks]
-    for phase in product(*(phases(walk) for walk in method.walks)):
-        d, h, w = (axis.shifts for axis in phase)
-        taps = np.array(
-            [places.depth(a) + places.height(b) + places.width(c) for a, b, c in product(d, h, w)], dtype=np.int64
+    axes = [phases(walk) for walk in method.walks]
+    # All phases at once, since there may be thousands: sizes (phases of D, H, W), places (taps of D, H, W).
+    counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
+    taps = counts[0][:, None, None] * counts[1][:, None] * counts[2]
+    starts = (np.cumsum(taps) - taps.reshape(-1)).reshape(taps.shape)
+    phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
+    number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
+    where = np.ix_(
+        *(
+            np.array([place(shift) for phase in axis for shift in phase.shifts])
+            for axis, place in zip(axes, (places.depth, places.height, places.width), strict=True)
         )
-        steps = (taps[:, None] + channel).reshape(-1)
-        apart = d[0] - d[1] if len(d) > 1 else 1
-        number = _number([axis.phase for axis in phase], periods)
-        table.append([number, len(steps), offset, weight, len(d), d[0], apart])
-        offsets.append(steps)
-        offset += len(steps)
-        weight += len(steps) * per_out
+    )
+    at = starts[phase] + (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
+    offsets = np.empty(at.size, np.int64)
+    offsets[at] = where[0] + where[1] + where[2]
+
+    kept = [np.array([walk.place(one.phase) for one in axis]) for walk, axis in zip(method.walks, axes, strict=True)]
+    numbers = (kept[0][:, None, None] * method.walks[1].kept + kept[1][:, None]) * method.walks[2].kept + kept[2]
+    first = np.array([phase.shifts[0] for phase in axes[0]])
+    apart = np.array([phase.shifts[0] - phase.shifts[1] if len(phase.shifts) > 1 else 1 for phase in axes[0]])
+    steps, begin = taps * in_group, starts * in_group
+    depth = [np.broadcast_to(column[:, None, None], taps.shape) for column in (counts[0], first, apart)]
+    table = np.stack([numbers, steps, begin, begin * per_out, *depth], axis=-1).reshape(-1, 7).astype(np.int64)
+    channel = np.arange(in_group) * slab.channel
     return {
-        "offsets": np.concatenate([*offsets, [0]]).astype(np.int64),
-        "phase table": np.array(table, dtype=np.int64),
+        "offsets": np.append((offsets[:, None] + channel).reshape(-1), 0),
+        "phase table": table,
         "phases with taps": len(table),
-        "weights group": weight,
+        "weights group": offsets.size * in_group * per_out,
         "in depth": method.walks[0].axis.size,
     }
 
@@ -78,8 +87,8 @@ def minimal_tables(
     assert slab is not None
     assert blocking is not None
     places = _Places(method, slab)
-    periods = [walk.period for walk in method.walks]
-    factors_of = periods[1] * periods[2], periods[2], 1
+    depth, height, width = method.walks
+    axes = (height, width.kept), (width, 1), (depth, height.kept * width.kept)
     table: list[dict[str, int]] = []
     gather: list[int] = []
     scatter: list[int] = []
@@ -106,8 +115,8 @@ def minimal_tables(
             gather += [places.width(w.shift(piece[2], point)) for point in range(points[2])]
             inputs = [places.depth(d.shift(piece[0], point)) for point in range(points[0])]
             gather += [inputs[at] for terms in _terms(d.scheme.inputs_matrix, kind[0]) for at, _ in terms]
-        for one, factor in ((h, factors_of[1]), (w, factors_of[2]), (d, factors_of[0])):
-            scatter += [j * factor * slab.phase for j in one.outputs]
+        for one, (walk, factor) in zip((h, w, d), axes, strict=True):
+            scatter += [walk.place(j) * factor * slab.phase for j in one.outputs]
         products = blocking.product_point * points[1] * points[2]
         scatter += [at * products for terms in _terms(d.scheme.outputs_matrix, kind[1]) for at, _ in terms]
         for name, matrix, most in (
@@ -141,8 +150,3 @@ def _terms(matrix: Matrix, count: int) -> Iterator[list[tuple[int, Fraction]]]:
     for row in matrix:
         found = [(at, factor) for at, factor in enumerate(row) if factor]
         yield found + [(found[0][0], Fraction(0))] * (count - len(found))
-
-
-def _number(along: Sequence[int], periods: Sequence[int]) -> int:
-    """Of a phase of the volume."""
-    return (along[0] * periods[1] + along[1]) * periods[2] + along[2]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
+from .checks import is_a
 from .shapes import Shape, check_extent
 from .stage import Operand, Stage
 from .stages import Binary, ConvTranspose3d, Keep
@@ -52,7 +53,7 @@ class Pipeline:
 
     def __init__(self, *stages: Stage) -> None:
         for position, stage in enumerate(stages):
-            if not isinstance(stage, Stage) or type(stage) in (Stage, Binary):
+            if not is_a(stage, Stage) or type(stage) in (Stage, Binary):
                 raise ArgumentTypeError(
                     "Pipeline", f"stage {position}", stage, "must be a stage", "Write stages such as GELU() or Add(1.0)"
                 )

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentTypeError, ShapeError, UnknownProblemError, described, named
-from .checks import Triple, integer, real
+from .checks import Triple, integer, is_a, real
 from .pipeline import Pipeline
 from .problem_file import SIZE, ProblemFile, Values, load
 from .stages import GELU, Add, AvgPool3d, Clamp, ConvTranspose3d, LayerNorm, MaxPool3d, Multiply, Softmax, Sum
@@ -203,9 +203,10 @@ class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
 
     def __getitem__(self, slug: str) -> AnyProblem:
         """By its slug, or the short name of it."""
-        slug = _SLUGS.get(slug, slug) if isinstance(slug, str) else slug
-        if not isinstance(slug, str) or slug not in _MEANINGS:
-            near = difflib.get_close_matches(str(slug), [*_SLUGS, *_MEANINGS], n=1, cutoff=0.3)
+        slug = _SLUGS.get(slug, slug) if is_a(slug, str) else slug
+        if not is_a(slug, str) or slug not in _MEANINGS:
+            text = slug[:100] if is_a(slug, str) else ""
+            near = difflib.get_close_matches(text, [*_SLUGS, *_MEANINGS], n=1, cutoff=0.3)
             remedy = f"The nearest is {near[0]!r}" if near else "Use one of them"
             raise UnknownProblemError("problems", "slug", slug, f"must be one of {', '.join(_SLUGS)}", remedy)
         if slug not in self._read:

@@ -17,6 +17,7 @@ import numpy as np
 from .dtypes import DType
 from .pipeline import Pipeline
 from .reference import Array
+from .shapes import LONG_STRIDE
 from .stage import Stage
 from .stages import (
     SPATIAL,
@@ -219,12 +220,14 @@ def tame(arrays: Sequence[Array]) -> bool:
 
 def pool_over_phases(pipeline: Pipeline) -> int | None:
     """The pool whose windows hold each phase of the convolution exactly once, if there is one: kernel = stride = the
-    convolution's stride, and no stage between them couples voxels. It is a mean (or maximum) over phases."""
+    convolution's stride, which is not long, and no stage between them couples voxels. It is a mean (or maximum) over
+    phases."""
     for index in range(pipeline.conv_index + 1, len(pipeline.stages)):
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
             stride = pipeline.conv.triples[0]
-            return index if stage.triples == (stride, stride, (0, 0, 0)) and not stage.ceil_mode else None
+            fits = stage.triples == (stride, stride, (0, 0, 0)) and not stage.ceil_mode
+            return index if fits and max(stride) <= LONG_STRIDE else None
         if stage.couples & SPATIAL:
             return None
     return None

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import ShapeError
 from .checks import INT64_MAX
 
@@ -18,6 +21,7 @@ Range: TypeAlias = tuple[int, int]  # [low, high)
 Box: TypeAlias = tuple[Range, Range, Range, Range]  # of C, D, H, W
 
 AXES = ("depth", "height", "width")
+LONG_STRIDE = 8  # from here on, outputs that no tap meets are not computed one by one
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,14 @@ class PoolAxis:
         counts only up to `padding`."""
         start, border = o * self.stride - self.padding, self.padding if include_pad else 0
         return min(start + self.kernel, self.size + border) - max(start, -border)
+
+    def windows(self, include_pad: bool) -> npt.NDArray[np.int64]:
+        """For each output: first input, end, divisor."""
+        start, border = np.arange(self.out) * self.stride - self.padding, self.padding if include_pad else 0
+        # Lengths, not ends, are compared with the kernel: an end might not fit 64 bits.
+        end = start + np.minimum(self.kernel, self.size - start)
+        last = start + np.minimum(self.kernel, self.size + border - start)
+        return np.stack([np.maximum(start, 0), end, last - np.maximum(start, -border)], axis=1)
 
     def inputs_of(self, low: int, high: int) -> Range:
         return self.window(low)[0], self.window(high - 1)[1]

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError, ShapeError, described
-from .checks import Triple, flag, integer, one_of, real, triple
+from .checks import Triple, flag, integer, is_a, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
 from .stage import Operand, Stage, whole
+
+MOST_CHANNELS, MOST_TAPS = 2**24, 2**16  # what is planned one by one: phases, and blocks of channels
 
 SPATIAL = frozenset(AXES)
 CHANNELS = frozenset({"channels"})
@@ -84,6 +86,14 @@ class ConvTranspose3d(Stage):
                 self.groups,
                 f"must divide the {shape[1]} input channels",
                 "Choose a divisor of Cin; the weight then is (Cin, Cout/groups, Kd, Kh, Kw)",
+            )
+        if max(kernel[:2]) > MOST_CHANNELS or max(kernel[2:]) > MOST_TAPS:
+            raise ShapeError(
+                self.name,
+                "w",
+                described(f"array of shape {kernel}"),
+                f"must have at most {MOST_CHANNELS:,} channels and {MOST_TAPS:,} taps along an axis",
+                "Use a smaller kernel",
             )
         axes = self.axes(shape, kernel)
         for name, axis in zip(AXES, axes, strict=True):
@@ -263,7 +273,9 @@ class Softmax(_Over):
         scale = self.scale
         self._set(
             shift=None if self.shift is None else real(self.name, "shift", self.shift),
-            scale=scale if scale is None or scale == "channel" else real(self.name, "scale", scale, nan=True),
+            scale=scale
+            if scale is None or (is_a(scale, str) and scale == "channel")
+            else real(self.name, "scale", scale, nan=True),
         )
 
     def operands(self) -> tuple[Operand, ...]:
@@ -366,7 +378,7 @@ class Keep(Stage):
     label: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label.isidentifier():
+        if not is_a(self.label, str) or not self.label.isidentifier():
             raise ArgumentError(self.name, "label", self.label, "must be a name such as 'skip'", "Write an identifier")
         if self.label in Binary.RESERVED:
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
@@ -382,7 +394,7 @@ class Binary(Stage):
     RESERVED: ClassVar[tuple[str, ...]] = ("channel", "tensor", "x")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.other, str):
+        if not is_a(self.other, str):
             self._set(other=real(self.name, "other", self.other, nan=True))
 
     @property
