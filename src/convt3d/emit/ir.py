@@ -232,6 +232,10 @@ class Builder(Values):
     ) -> ir.Value:
         """Lane k is the element at offset + k * stride; of the lanes >= count nothing is read and they are zero."""
         type_, size = vector(element, width), size_of(element)
+        if isinstance(count, int):  # no mask, see `store`
+            places = [self.add(offset, self.mul(stride, lane)) for lane in range(min(count, width))]
+            lanes = [self.load(pointer, place, element) for place in places]
+            return self.join(lanes + [constant(element, 0)] * (width - len(lanes)))
         if width == 1 and count is not None:
             with self.if_else(self.compare(">", count, 0)) as (present, absent):
                 with present:
@@ -257,7 +261,11 @@ class Builder(Values):
         """Lane k goes to the element at offset + k * stride; the lanes >= count are not written."""
         element, width = element_of(value.type), width_of(value.type)
         size = size_of(element)
-        if width == 1 and count is not None:
+        if isinstance(count, int):
+            # LLVM stores the one lane of a constant mask as wide as it was before it was narrowed: beyond the element.
+            for lane in range(min(count, width)):
+                self.store(self.lane(value, lane), pointer, self.add(offset, self.mul(stride, lane)))
+        elif width == 1 and count is not None:
             with self.if_(self.compare(">", count, 0)):
                 self.store(value, pointer, offset)
         elif width > 1 and not _is_one(stride):
