@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mp
 from soak import check as checking  # noqa: E402
 from soak import faults  # noqa: E402
 from soak.check import Failed, check  # noqa: E402
-from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read, smaller  # noqa: E402
+from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read  # noqa: E402
 from soak.reduce import environment, program, reduced  # noqa: E402
 
 from convt3d.errors import Error  # noqa: E402
@@ -154,7 +154,6 @@ def test_the_text_of_a_case_is_the_case() -> None:
     assert len({draw.pipeline for draw in cases}) > 100
     assert {word for draw in cases for word in draw.values} == set(VALUES)
     assert {word for draw in cases for word in draw.layouts} == set(LAYOUTS)
-    assert all(smaller_one != draw for draw in cases[:20] for smaller_one in smaller(draw) if smaller_one is not draw)
 
 
 def test_the_printed_program_runs() -> None:
