@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import socket
 import stat
 import threading
 import time
@@ -252,8 +253,55 @@ def test_forked_child_is_not_stuck_on_a_lock_of_its_parent(monkeypatch, folder):
     monkeypatch.setenv("CONVT3D_CACHE_DIR", str(folder))
     store = object_cache()
     store.put(KEY, b"code")
-    with store._lock:
+    with store._memory._lock:
         child = os.fork()
         if child == 0:
             os._exit(0 if object_cache().fetch(KEY, never) == b"code" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@posix
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "device", "loop", "huge"])
+def test_an_entry_that_is_no_file_is_none(folder, kind, monkeypatch):
+    """Opening a pipe would wait for its writer for ever; reading a device might, too."""
+    store = ObjectCache(folder)
+    path = folder / f"{KEY}.obj"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        monkeypatch.chdir(folder)  # names of sockets must be short
+        with socket.socket(socket.AF_UNIX) as unused:
+            unused.bind(path.name)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        path.touch(mode=0o600)
+        os.truncate(path, 1 << 40)
+    opened = len(os.listdir("/dev/fd"))
+    assert store.get(KEY) is None
+    assert store.fetch(KEY, lambda: b"code") == b"code"
+    assert store.fetch(KEY, never) == b"code"
+    assert len(os.listdir("/dev/fd")) == opened
+    assert not [path.name for path in folder.iterdir() if path.name.startswith("tmp-")]
+    if kind != "directory":  # which might hold something of somebody's
+        assert ObjectCache(folder).fetch(KEY, never) == b"code"
+
+
+def test_the_home_of_nobody_is_said_and_memory_is_enough(monkeypatch):
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", "~nosuchuser/cache")
+    with pytest.warns(RuntimeWarning, match=r"in memory only: CONVT3D_CACHE_DIR=~nosuchuser/cache: .*home"):
+        assert object_cache().directory is None
+
+
+@posix
+@pytest.mark.parametrize("home", ["", "/", "relative"])
+def test_a_home_that_is_none(home, monkeypatch):
+    """Of an empty HOME Python makes the root directory, and of a relative one wherever the program runs."""
+    monkeypatch.delenv("CONVT3D_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    assert default_directory() is None

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import ArgumentError
+from ..recent import undisturbed
 from .cores import available_cores, cgroup_quota, get_num_threads
 from .host import llvm_host
 
@@ -119,7 +120,8 @@ def _detect(asked: str, check: str) -> Machine:
         raise ArgumentError(
             "environment", CHECK_VARIABLE, check, "must be 0 or 1", "Set it to one of them, or unset it"
         )
-    host_cpu, host_features = llvm_host()
+    with undisturbed:  # LLVM may have to be imported
+        host_cpu, host_features = llvm_host()
     best = host_level(architecture(), host_features)
     level = choose_level(architecture(), best, asked)
     cpu, features = target_text(level, best, host_cpu, host_features)

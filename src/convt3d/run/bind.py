@@ -17,7 +17,8 @@ from ..plan.structure import ConvCode, scalars
 from ..plan.tiles import CHECKED_GAP, rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
-from .kernels import NativeKernel, kernel
+from .build import Code
+from .kernels import kernel
 from .packing import WeightLayout
 from .regions import region, regions_of
 from .tables import direct_tables, minimal_tables
@@ -40,7 +41,7 @@ class BoundPass:
     kept: list[Any] = field(default_factory=list)  # arrays the table points to
 
     @lazy
-    def native(self) -> NativeKernel:
+    def native(self) -> Code:
         return kernel(self.one.structure, self.plan.machine)
 
     @lazy
@@ -69,27 +70,27 @@ class BoundPass:
         table[self._counter_place] = address + 8 * _COUNTER
         if self.plan.machine.check_bounds:
             for name, value in region("counter", table[_COUNTER : _COUNTER + 1]).items():
-                table[_BEFORE + self.native.names.index(name)] = value
+                table[_BEFORE + self.native.parameters.index(name)] = value
         return table, address + 8 * _BEFORE
 
     @lazy
     def _template(self) -> Words:
         """The table with all that is known without arrays, and the counter of tiles before it."""
-        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
+        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.parameters], dtype=np.int64)
 
     @lazy
     def _open(self) -> tuple[str, ...]:
         """The parameters that a call has to fill in."""
         ours = {"counter", "begin counter", "end counter"}
-        return tuple(name for name in self.native.names if name not in self._known and name not in ours)
+        return tuple(name for name in self.native.parameters if name not in self._known and name not in ours)
 
     @lazy
     def _open_places(self) -> Words:
-        return np.array([_BEFORE + self.native.names.index(name) for name in self._open], dtype=np.int64)
+        return np.array([_BEFORE + self.native.parameters.index(name) for name in self._open], dtype=np.int64)
 
     @lazy
     def _counter_place(self) -> int:
-        return _BEFORE + self.native.names.index("counter")
+        return _BEFORE + self.native.parameters.index("counter")
 
     @lazy
     def _known(self) -> dict[str, int]:

@@ -7,26 +7,20 @@ vectorised and unrolled, so optimising only tidies addresses; no step vectorises
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BuildError
 from ..plan.machine import Machine, machine
+from ..recent import undisturbed
 from .elf import undefined_symbols
 from .link import in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
 RECIPES = ("quick", "full")
-
-_llvm = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # A fork in the middle of another thread's build would leave LLVM half-way for ever in the child.
-    os.register_at_fork(before=_llvm.acquire, after_in_parent=_llvm.release, after_in_child=_llvm.release)
 
 
 @dataclass(frozen=True)
@@ -47,12 +41,23 @@ class Target:
         return Target(cpu, features, triple)
 
 
+class Function(NamedTuple):
+    """A native function that cannot be gone while somebody holds this."""
+
+    address: int
+    code: Code
+
+
 class Code:
     """Native functions in memory. The memory lives as long as this object or any function taken from it."""
 
     def __init__(self, owner: Any, addresses: dict[str, int]) -> None:
         self._owner = owner
         self.addresses = addresses
+        self.parameters: tuple[str, ...] = ()  # of a kernel: the words of its table, in order
+
+    def __getitem__(self, name: str) -> Function:
+        return Function(self.addresses[name], self)
 
     def function(self, name: str, *argument_types: Any) -> Callable[..., None]:
         """The native function `name` returning nothing; calling it releases the GIL."""
@@ -91,16 +96,17 @@ def compile_ir(
     return build
 
 
-def load(object_code: bytes, names: Sequence[str]) -> Code:
+def load(object_code: bytes, names: Sequence[str], parameters: Sequence[str] = ()) -> Code:
     """Load an object file emitted for this machine and find the functions `names` in it."""
     build = Build("", Target.of(machine()), names=tuple(names), object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
+    build.code.parameters = tuple(parameters)
     return build.code
 
 
 def _run(build: Build, steps: Sequence[tuple[str, Callable[[Build], None]]]) -> None:
-    with _llvm:
+    with undisturbed:
         for name, step in steps:
             start = time.perf_counter()
             try:

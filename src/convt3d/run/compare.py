@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,11 @@ def same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     host = machine()
     with faults("compare") if host.check_bounds else nullcontext(0) as noted:
         table[:_FIELDS] = a.ctypes.data, b.ctypes.data, words, share, threads, noted
-        launch(_code(host).addresses["differ"], table.ctypes.data, threads)
+        launch(_code(host)["differ"], table.ctypes.data, threads)
     rest = [array.reshape(-1).view(np.uint8)[8 * words :].tobytes() for array in (a, b)]
     return rest[0] == rest[1] and not table[_FIELDS:].any()
 
 
-@cache
 def _code(host: Machine) -> Code:
     return compiled("compare", lambda: compare_ir(host.check_bounds), ("differ",), host)
 

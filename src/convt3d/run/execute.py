@@ -146,12 +146,12 @@ class _Run:
     def _launch(self, bound: BoundPass, words: dict[str, int], threads: int, memory: Array) -> None:
         if not self.plan.machine.check_bounds:
             table, address = bound.table(words)
-            launch(bound.native.address, address, threads)
+            launch(bound.native["run"], address, threads)
             return
         memory[...] = 0xFF  # NaN: what nobody wrote shows
         with faults(bound.one.structure.name) as noted:
             table, address = bound.table(words | {"faults": noted})
-            launch(bound.native.address, address, threads)
+            launch(bound.native["run"], address, threads)
             del table
 
     def _point(self, name: str, array: Array, words: dict[str, int]) -> None:
@@ -169,8 +169,8 @@ class _Run:
         adjacent = item == self.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
         words[f"{name} adjacent"] = int(adjacent)
         if adjacent:
-            found = squares(self.plan.dtype.name, self.plan.machine).addresses
-            words["read square"], words["write square"] = found["read"], found["write"]
+            self.squares = squares(self.plan.dtype.name, self.plan.machine)  # held until the run is over
+            words["read square"], words["write square"] = (self.squares.addresses[way] for way in ("read", "write"))
 
     def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.schemes import Method, Scheme
 from ..plan.structure import RegisterTile
+from ..spec.lazy import lazy
 from .build import Code
 from .compiled import compiled
 from .memory import empty, scratch
@@ -60,6 +61,14 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @lazy
+    def _hash(self) -> int:
+        """Once: every call looks up its weights."""
+        return hash((self.groups, self.axes, self.tile, self.number))
 
     @staticmethod
     def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
@@ -144,7 +153,7 @@ def _launch(code: Code, words: dict[str, int], arrays: tuple[Array, ...], thread
     with noted as words["faults"]:
         words |= regions_of(words, arrays) if host.check_bounds else {}
         table = np.array([words[name] for name in _fields(host)], np.int64)
-        launch(code.addresses["pack"], table.ctypes.data, threads)
+        launch(code["pack"], table.ctypes.data, threads)
 
 
 def _fields(host: Machine) -> tuple[str, ...]:
@@ -152,7 +161,6 @@ def _fields(host: Machine) -> tuple[str, ...]:
     return (*_FIELDS, "faults", *ends) if host.check_bounds else _FIELDS
 
 
-@cache
 def _code(stored: str, number: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..emit.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk
