@@ -7,7 +7,7 @@ result in place of all channels. Consecutive maps and the fold after them share 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -44,9 +44,9 @@ from ..spec.stages import (
     Sum,
     Tanh,
 )
-from . import vecmath
+from . import sums, vecmath
 from .kernel import Kernel
-from .values import Number, constant, vector
+from .values import F64, Number, constant, vector
 
 
 @dataclass
@@ -58,11 +58,11 @@ class Map:
 
 @dataclass
 class Fold:
-    """Combines all channels of a position; `finish` turns the total into what later maps use."""
+    """Combines all channels of a position; `finish` turns what the walk carried into what later maps use."""
 
-    start: float
-    combine: Callable[[ir.Value, ir.Value, int], ir.Value]
-    finish: Callable[[ir.Value, int], ir.Value]
+    start: list[ir.Value]
+    combine: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]]
+    finish: Callable[[Sequence[ir.Value], int], ir.Value]
     result: list[ir.Value]  # one for each of the UNROLL vectors, filled when the fold is done
 
 
@@ -91,8 +91,8 @@ class Links:
         self.kept: dict[str, str] = {}
 
     def channel_count(self) -> ir.Value:
-        """The number of channels as a vector of numbers."""
-        return self.k.b.splat(self.k.b.cast(self.k.b.i64(self.channels), self.k.number), self.k.lanes)
+        """The number of channels in float64."""
+        return self.k.b.cast(self.k.b.i64(self.channels), F64)
 
     def constants(self, stage: Stage) -> dict[str, ir.Value]:
         return {name: self.k.constant() for name, _ in scalars(stage)}
@@ -165,8 +165,9 @@ def _walk(k: Kernel, steps: list[Step], buffer: str, at: Number, channels: Numbe
 def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, at: Number, channels: Number) -> None:
     """One walk: load, map, store if mapped, fold."""
     b, pointer, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    start = [constant(vector(k.number, k.lanes), fold.start)] * UNROLL if fold else []
-    with b.loop_carrying(0, channels, 1, start) as (c, totals):
+    start = fold.start if fold else []
+    carried = len(start)
+    with b.loop_carrying(0, channels, 1, start * UNROLL) as (c, totals):
         totals.next = []
         for turn in range(UNROLL):
             place = b.add(at, turn * k.lanes)
@@ -178,9 +179,11 @@ def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, a
             if maps:
                 b.store(value, pointer, where)
             if fold:
-                totals.next.append(fold.combine(totals.values[turn], value, turn))
+                own = totals.values[turn * carried : (turn + 1) * carried]
+                totals.next += fold.combine(own, value, turn)
     if fold:
-        fold.result[:] = [fold.finish(total, turn) for turn, total in enumerate(totals.result)]
+        own = [totals.result[turn * carried : (turn + 1) * carried] for turn in range(UNROLL)]
+        fold.result[:] = [fold.finish(parts, turn) for turn, parts in enumerate(own)]
 
 
 # --- the stages -------------------------------------------------------------------------------------------------------
@@ -287,29 +290,50 @@ def affine(context: Links, link: int, stage: Affine) -> list[Step]:
     return [Map(lambda value, column: b.fma(b.sub(value, shift(column)), scale(column), offset(column)))]
 
 
-def _total(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda total: total) -> Fold:
-    return Fold(0.0, lambda total, value, turn: context.k.b.add(total, value), lambda total, turn: finish(total), [])
+def _summed(
+    context: Links,
+    finish: Callable[[ir.Value, int], ir.Value],
+    plus: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]] | None = None,
+) -> Fold:
+    """A sum over channels, which is finished from float64."""
+    k = context.k
+    add = plus or (lambda parts, value, turn: sums.plus(k.b, parts, value))
+    return Fold(sums.nothing(k.number, k.lanes), add, lambda parts, turn: finish(sums.total(k.b, parts), turn), [])
 
 
 def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda most: most) -> Fold:
-    return Fold(-math.inf, lambda most, value, turn: context.k.b.max(most, value), lambda most, turn: finish(most), [])
+    k = context.k
+    lowest = constant(vector(k.number, k.lanes), -math.inf)
+    return Fold([lowest], lambda most, value, turn: [k.b.max(most[0], value)], lambda most, turn: finish(most[0]), [])
 
 
 @emits(LayerNorm)
 def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
-    b, eps = context.k.b, context.constants(stage)["eps"]
+    """The mean has two parts: subtracting both from values near it is exact, however large it is."""
+    k, b, eps = context.k, context.k.b, context.constants(stage)["eps"]
     count = context.channel_count()
-    mean = _total(context, lambda total: b.div(total, count))
+    rest: dict[int, ir.Value] = {}  # of the mean, then of the mean after division by the deviation
 
-    def add_square(total: ir.Value, value: ir.Value, turn: int) -> ir.Value:
-        distance = b.sub(value, mean.result[turn])
-        return b.fma(distance, distance, total)
+    def finish_mean(total: ir.Value, turn: int) -> ir.Value:
+        near, rest[turn] = sums.mean(b, total, count, k.number)
+        return near
 
-    deviation = Fold(0.0, add_square, lambda total, turn: vecmath.rsqrt(b, b.add(b.div(total, count), eps)), [])
+    def add_square(parts: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
+        return sums.plus_square(b, parts, b.sub(value, mean.result[turn]))
+
+    def finish_deviation(total: ir.Value, turn: int) -> ir.Value:
+        left = rest[turn]
+        variance = b.fma(b.neg(left), left, sums.divided(b, total, count, k.number))
+        scale = vecmath.rsqrt(b, b.add(b.cast(variance, k.number), eps))
+        rest[turn] = b.mul(b.cast(b.neg(left), k.number), scale)
+        return scale
+
+    mean, deviation = _summed(context, finish_mean), _summed(context, finish_deviation, add_square)
     weights = [context.vector(link, number) for number in range(2)] if stage.affine else []
 
     def change(value: ir.Value, column: Column) -> ir.Value:
-        value = b.mul(b.sub(value, mean.result[column.turn]), deviation.result[column.turn])
+        turn = column.turn
+        value = b.fma(b.sub(value, mean.result[turn]), deviation.result[turn], rest[turn])
         return b.fma(value, weights[0](column), weights[1](column)) if weights else value
 
     return [mean, deviation, Map(change)]
@@ -317,9 +341,9 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
 
 @emits(Softmax)
 def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
-    b, constants = context.k.b, context.constants(stage)
+    k, b, constants = context.k, context.k.b, context.constants(stage)
     most = _largest(context)
-    total = _total(context, lambda total: b.div(constants.get("scale", 1.0), total))
+    total = _summed(context, lambda total, turn: b.div(constants.get("scale", 1.0), b.cast(total, k.number)))
 
     def exponential(value: ir.Value, column: Column) -> ir.Value:
         shift = constants["shift"] if "shift" in constants else most.result[column.turn]
@@ -331,28 +355,28 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
 
 @emits(Sum, Mean, Max)
 def reduction(context: Links, link: int, stage: Any) -> list[Step]:
-    count = context.channel_count()
+    k, b, count = context.k, context.k.b, context.channel_count()
     if isinstance(stage, Max):
         fold = _largest(context)
     elif isinstance(stage, Sum):
-        fold = _total(context)
+        fold = _summed(context, lambda total, turn: b.cast(total, k.number))
     else:
-        fold = _total(context, lambda total: context.k.b.div(total, count))
+        fold = _summed(context, lambda total, turn: b.cast(sums.divided(b, total, count, k.number), k.number))
     return [fold, Collapse(fold)]
 
 
 @emits(LogSumExp)
 def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
-    b = context.k.b
+    k, b = context.k, context.k.b
     most = _largest(context, lambda largest: finite_or_zero(b, largest))
 
-    def add_exponential(total: ir.Value, value: ir.Value, turn: int) -> ir.Value:
-        return b.add(total, vecmath.exp(b, b.sub(value, most.result[turn])))
+    def add_exponential(parts: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
+        return sums.plus(b, parts, vecmath.exp(b, b.sub(value, most.result[turn])))
 
     def finish(total: ir.Value, turn: int) -> ir.Value:
-        return b.add(most.result[turn], vecmath.log(b, total))
+        return b.add(most.result[turn], vecmath.log(b, b.cast(total, k.number)))
 
-    total = Fold(0.0, add_exponential, finish, [])
+    total = _summed(context, finish, add_exponential)
     return [most, total, Collapse(total)]
 
 

@@ -19,9 +19,10 @@ from ..plan.structure import RegisterTile
 from .ir import Builder
 from .kernel import Kernel
 from .phases import Planar
-from .values import I64, PTR, Number, constant
+from .values import I64, PTR, Number, constant, vector
 
 PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: taps, shift of the first, their distance
+NULL = ir.Constant(PTR, None)
 SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
@@ -87,6 +88,7 @@ def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int, part: Channe
                     k.param("phase"),
                     at_depth,
                     k.param("in depth"),
+                    k.param("biased"),
                 )
                 b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks)
 
@@ -105,8 +107,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
     """
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
-    counts = [(name, I64) for name in ("phase_count", "channel", "phase", "at_depth", "in_depth", "first", "last")]
-    b = k.define(f"columns_{n}", [*pointers, *counts])
+    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
+    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in sizes)])
     a = b.args
     full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
     with b.loop(0, a["phase_count"]) as p:
@@ -134,7 +136,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             before = b.mul(block, tile.rows)
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            sum_in_pieces(k, b, micro, rows, a["x"], offsets, part[1], weights, out, a["channel"], bias, SUMMED)
+            data = a["x"], offsets, part[1], weights, out, a["channel"]
+            sum_in_pieces(k, b, micro, rows, *data, SUMMED, (bias, a["biased"]))
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -168,30 +171,32 @@ def sum_in_pieces(
     weights: ir.Value,
     y: ir.Value,
     channel: Number,
-    bias: ir.Value,
     most: int,
+    bias: tuple[ir.Value, Number] = (NULL, 0),
 ) -> None:
-    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions."""
+    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
+
+    The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
+    round to its spacing.
+    """
     with b.loop(0, b.max(steps, 1), most) as start:
-        some = b.min(b.sub(steps, start), most)
-        at = b.at(offsets, start, I64), some, b.at(weights, b.mul(start, rows), k.number)
-        b.call(micro, x, *at, y, channel, bias, start)
+        left = b.sub(steps, start)
+        at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
+        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
 
 
 def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
-    """y[m][n] = (bias[m], or y[m][n] if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]:
-    the loop in which all the time is spent."""
+    """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
+    (+ bias[m], if `biased`): the loop in which all the time is spent."""
     name = f"micro_{rows}x{columns}"
     if name in k.module.globals:
         return k.module.globals[name]
     pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
     order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
-    b = k.define(name, [*order, ("before", I64)], noalias=("x", "offsets", "w", "y", "bias"))
+    b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
     a, lanes = b.args, k.lanes
-    fresh = b.compare("==", a["before"], 0)
-    zero = constant(k.number, 0.0)
-    begin = [b.splat(b.select(fresh, b.load(a["bias"], m, k.number), zero), lanes) for m in range(rows)]
-    with b.loop_carrying(0, a["steps"], 1, [value for value in begin for _ in range(columns)]) as (s, sums):
+    zero = constant(vector(k.number, lanes), 0.0)
+    with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
         at = b.load(a["offsets"], s, I64)
         x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
         first = b.mul(s, rows)
@@ -200,12 +205,20 @@ def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
             w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
             sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
-    with b.if_else(fresh) as (alone, joined):
+    with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
         with alone:
-            for value, place in zip(sums.result, places, strict=True):
-                b.store(value, a["y"], place)
+            alone.values = sums.result
         with joined:
-            for value, place in zip(sums.result, places, strict=True):
-                b.store(b.add(b.load(a["y"], place, k.number, lanes), value), a["y"], place)
+            before = [b.load(a["y"], place, k.number, lanes) for place in places]
+            joined.values = [b.add(*pair) for pair in zip(before, sums.result, strict=True)]
+    totals = alone.merged
+    with b.if_else(b.compare("==", a["biased"], 0)) as (plain, lifted):
+        with plain:
+            plain.values = totals
+        with lifted:
+            bias = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows)]
+            lifted.values = [b.add(total, bias[at // columns]) for at, total in enumerate(totals)]
+    for value, place in zip(plain.merged, places, strict=True):
+        b.store(value, a["y"], place)
     b.ret()
     return b.function

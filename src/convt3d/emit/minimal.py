@@ -88,7 +88,7 @@ def _multiply_and_transform(
         end = b.min(b.add(block, at_once), blocks)
         row = b.mul(block, code.tile.rows)
         rows = b.sub(b.min(b.mul(end, code.tile.rows), k.param("out group")), row)
-        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"), k.pointer("zeros"))
+        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"))
         sizes = (group["steps"], k.param("out group"), position, k.param("input point"), k.param("product point"))
         b.call(multiply, *data, group["points"], block, end, where[1], *sizes)
         there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
@@ -120,7 +120,7 @@ def unless_wild(k: Kernel) -> Iterator[None]:
 
 def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows."""
-    pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products", "zeros")]
+    pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products")]
     counts = ("points", "block", "end", "count", "steps", "out", "position", "input_point", "product_point")
     b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
     a = b.args
@@ -153,7 +153,6 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                     weights,
                     b.at(out, at, k.number),
                     a["position"],
-                    a["zeros"],
                     SUMMED,
                 )
 

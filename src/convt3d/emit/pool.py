@@ -6,12 +6,13 @@ Where each window starts and stops, cut at the array's ends, comes in tables; so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from llvmlite import ir
 
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
+from . import sums
 from .kernel import AXES, Kernel
 from .phases import Planar
 from .values import I64, Number, constant, vector
@@ -19,31 +20,47 @@ from .values import I64, Number, constant, vector
 Combine: TypeAlias = Callable[..., ir.Value]
 
 
+class Window:
+    """The fold over a window: what loops carry, how a value joins, and the sum or maximum as a number."""
+
+    def __init__(self, k: Kernel, average: bool) -> None:
+        self.k, self.average = k, average
+
+    def start(self, lanes: int) -> list[ir.Value]:
+        number = self.k.number
+        return sums.nothing(number, lanes) if self.average else [constant(vector(number, lanes), -math.inf)]
+
+    def join(self, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
+        return sums.plus(self.k.b, parts, value) if self.average else [self.k.b.max(parts[0], value)]
+
+    def folded(self, parts: Sequence[ir.Value]) -> ir.Value:
+        return self.k.b.cast(sums.total(self.k.b, parts), self.k.number) if self.average else parts[0]
+
+
 def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool) -> None:
     """source (C, D, H, W) -> buffer `name`; `pairs`: windows of 2 along the width side by side, without padding."""
     b = k.b
     low, size, first, count = (k.spans(step, word) for word in (READ, READ_COUNT, WRITE, WRITE_COUNT))
     origin, target, row = k.buffer(source), k.buffer(name), k.buffer(f"{name}.row")
-    start = constant(vector(k.number, k.lanes), 0.0 if average else -math.inf)
-    combine = b.add if average else b.max
+    window = Window(k, average)
     with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
         d_range, d_count = _window(k, name, 0, b.add(first[0], d), low[0], average)
         with b.loop(0, count[1]) as h:
             h_range, h_count = _window(k, name, 1, b.add(first[1], h), low[1], average)
             base = b.mul(c, k.param(f"pitch {source}"))
             with b.loop(0, size[2], k.lanes) as at:
-                with b.loop_carrying(*d_range, 1, [start]) as (in_d, outer):
+                with b.loop_carrying(*d_range, 1, window.start(k.lanes)) as (in_d, outer):
                     with b.loop_carrying(*h_range, 1, outer.values) as (in_h, inner):
                         place = k.dot((1, base), (b.add(b.mul(in_d, size[1]), in_h), size[2]), (at, 1))
-                        inner.next = [combine(inner.values[0], b.load(origin, place, k.number, k.lanes))]
+                        inner.next = window.join(inner.values, b.load(origin, place, k.number, k.lanes))
                     outer.next = inner.result
-                b.store(outer.result[0], row, at)
+                b.store(window.folded(outer.result), row, at)
             out = k.dot((c, k.param(f"pitch {name}")), (b.add(b.mul(d, count[1]), h), count[2]))
             divisor = b.mul(d_count, h_count) if average else None
             if pairs:
-                _pairs(k, name, row, target, out, count[2], combine, divisor)
+                _pairs(k, name, row, target, out, count[2], b.add if average else b.max, divisor)
             else:
-                _windows(k, name, row, target, out, (first[2], low[2], count[2]), average, divisor)
+                _windows(k, name, row, target, out, (first[2], low[2], count[2]), window, divisor)
 
 
 def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, average: bool) -> Planar:
@@ -53,8 +70,7 @@ def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, aver
     phase, plane = k.param("phase"), k.param("plane")
     strides, paces = ([k.param(f"{word} {axis}") for axis in AXES] for word in ("stride", "pace"))
     periods = planar.along(k)
-    start = constant(vector(k.number, k.lanes), 0.0 if average else -math.inf)
-    combine = b.add if average else b.max
+    window = Window(k, average)
     divisor = b.splat(b.cast(b.mul(b.mul(strides[0], strides[1]), strides[2]), k.number), k.lanes)
     depth, length = planar.extent(k)
     with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
@@ -64,17 +80,17 @@ def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, aver
         out = k.dot((c, k.param(f"pitch {name}")), (number, phase))
         with b.loop(0, depth) as d, b.loop(0, length, k.lanes) as at:
             place = b.add(b.mul(d, plane), at)
-            with b.loop_carrying(0, strides[0], 1, [start]) as (i, outer):
+            with b.loop_carrying(0, strides[0], 1, window.start(k.lanes)) as (i, outer):
                 along_d = b.mul(b.add(first[0], i), periods[1])
                 with b.loop_carrying(0, strides[1], 1, outer.values) as (j, middle):
                     along_h = b.mul(b.add(along_d, b.add(first[1], j)), periods[2])
                     with b.loop_carrying(0, strides[2], 1, middle.values) as (n, inner):
                         at_phase = b.mul(b.add(along_h, b.add(first[2], n)), phase)
                         value = b.load(origin, b.add(b.add(row, at_phase), place), k.number, k.lanes)
-                        inner.next = [combine(inner.values[0], value)]
+                        inner.next = window.join(inner.values, value)
                     middle.next = inner.result
                 outer.next = middle.result
-            total = outer.result[0]
+            total = window.folded(outer.result)
             b.store(b.div(total, divisor) if average else total, target, b.add(out, place))
     return Planar(name, planar.step, "pace", "paces")
 
@@ -114,17 +130,16 @@ def _windows(
     target: ir.Value,
     out: Number,
     place: tuple[Number, ...],
-    average: bool,
+    window: Window,
     divisor: Number | None,
 ) -> None:
     b = k.b
     first, low, count = place
-    combine = b.add if average else b.max
     with b.loop(0, count) as at:
-        window, w_count = _window(k, name, 2, b.add(first, at), low, average)
-        with b.loop_carrying(*window, 1, [constant(k.number, 0.0 if average else -math.inf)]) as (i, folded):
-            folded.next = [combine(folded.values[0], b.load(row, i, k.number))]
-        value = folded.result[0]
+        w_range, w_count = _window(k, name, 2, b.add(first, at), low, window.average)
+        with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
+            along.next = window.join(along.values, b.load(row, i, k.number))
+        value = window.folded(along.result)
         if divisor is not None:
             value = b.div(value, b.mul(divisor, w_count))
         b.store(value, target, b.add(out, at))

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
 from ..plan.passes import STATISTICS
 from ..spec.stages import LayerNorm
-from . import vecmath
+from . import sums, vecmath
 from .chain import finite_or_zero
 from .kernel import Kernel
 from .move import in_vectors
-from .values import Number, constant, vector
+from .values import F64, Number, constant, vector
 
 
 def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Number, all_channels: Number) -> None:
-    """buffer (C, length) -> partials[item][channel][word], where an item has `all_channels`."""
+    """buffer (C, length) -> partials[item][channel][word] in float64, where an item has `all_channels`."""
     b, origin, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
     partials, words = k.pointer("partials"), STATISTICS[kind]
     assert k.item is not None
     with b.loop(0, channels) as c:
         start = b.mul(c, pitch)
         place = b.mul(b.add(b.mul(k.item, all_channels), b.add(k.first_channel, c)), words)
-
-        def total(of: Callable[[ir.Value], ir.Value], start: Number = start) -> ir.Value:
-            return fold(k, origin, start, length, 0.0, lambda s, x: b.add(s, of(x)))
-
         if kind == "sum":
-            results = [total(lambda x: x)]
+            results = [total(k, origin, start, length, lambda x: x)]
         elif kind == "moments":
-            mean = b.div(total(lambda x: x), b.cast(b.i64(length), k.number))
-            results = [mean, total(lambda x: _square(k, b.sub(x, b.splat(mean, k.lanes))))]
+            results = [*moments(k, origin, start, length)]
         else:
-            most = fold(k, origin, start, length, -math.inf, b.max)
+            lowest = constant(vector(k.number, k.lanes), -math.inf)
+            most = b.reduce(fold(k, origin, start, length, [lowest], lambda m, x: [b.max(m[0], x)])[0], b.max)
             results = [most]
             if kind == "maxexp":
                 shift = b.splat(finite_or_zero(b, most), k.lanes)
-                results.append(total(lambda x: vecmath.exp(b, b.sub(x, shift))))
+                results.append(total(k, origin, start, length, lambda x, shift=shift: vecmath.exp(b, b.sub(x, shift))))
         for word, value in enumerate(results):
-            b.store(value, partials, b.add(place, word))
+            b.store(b.cast(value, F64), partials, b.add(place, word))
 
 
-def _square(k: Kernel, x: ir.Value) -> ir.Value:
-    return k.b.mul(x, x)
+def total(k: Kernel, origin: ir.Value, start: Number, length: Number, of: Callable[..., ir.Value]) -> ir.Value:
+    """The sum of a function of `length` numbers, in float64."""
+    nothing = sums.nothing(k.number, k.lanes)
+    parts = fold(k, origin, start, length, nothing, lambda parts, x: sums.plus(k.b, parts, of(x)))
+    return sums.total_of_lanes(k.b, parts)
+
+
+def moments(k: Kernel, origin: ir.Value, start: Number, length: Number) -> tuple[ir.Value, ir.Value]:
+    """Mean of `length` numbers, and the sum of squared distances from it, in float64."""
+    b = k.b
+    mean = b.div(total(k, origin, start, length, lambda x: x), b.cast(b.i64(length), F64))
+    center = b.splat(mean, k.lanes)
+
+    def add_square(parts: Sequence[ir.Value], x: ir.Value) -> list[ir.Value]:
+        return sums.plus_square(b, parts, b.sub(b.cast(x, F64), center))
+
+    parts = fold(k, origin, start, length, sums.nothing(k.number, k.lanes), add_square)
+    return mean, sums.total_of_lanes(b, parts)
 
 
 def fold(
@@ -52,20 +64,18 @@ def fold(
     origin: ir.Value,
     start: Number,
     length: Number,
-    neutral: float,
-    combine: Callable[[ir.Value, ir.Value], ir.Value],
-) -> ir.Value:
-    """Combines `length` numbers in a fixed order; lanes beyond the end count as neutral."""
+    initial: Sequence[ir.Value],
+    combine: Callable[[Sequence[ir.Value], ir.Value], list[ir.Value]],
+) -> list[ir.Value]:
+    """Combines `length` numbers with vectors of results, in a fixed order; lanes beyond the end change nothing."""
     b = k.b
     whole = b.bits("and_", length, -k.lanes)
-    neutrals = constant(vector(k.number, k.lanes), neutral)
-    with b.loop_carrying(0, whole, k.lanes, [neutrals]) as (at, folded):
-        folded.next = [combine(folded.values[0], b.load(origin, b.add(start, at), k.number, k.lanes))]
-    lanes = b.sub(length, whole)
+    with b.loop_carrying(0, whole, k.lanes, initial) as (at, folded):
+        folded.next = combine(folded.values, b.load(origin, b.add(start, at), k.number, k.lanes))
     last = b.load(origin, b.add(start, whole), k.number, k.lanes)
-    tail = combine(folded.result[0], last)
-    kept = b.select(b.first_lanes(k.lanes, lanes), tail, folded.result[0])
-    return b.reduce(kept, b.max if neutral else b.add)
+    there = b.first_lanes(k.lanes, b.sub(length, whole))
+    pairs = zip(combine(folded.result, last), folded.result, strict=True)
+    return [b.select(there, after, before) for after, before in pairs]
 
 
 def emit_row_norm(
@@ -73,25 +83,25 @@ def emit_row_norm(
 ) -> None:
     """LayerNorm along the width of buffer (C, D, H, W), in place."""
     b, origin, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    eps = k.constant()
+    eps = b.cast(b.lane(k.constant(), 0), F64)
     depth, height, width = sizes
     affine = [k.pointer(f"vector {name}.0.{number}") for number in range(2)] if stage.affine else []
     with b.loop(0, channels) as c, b.loop(0, b.mul(depth, height)) as r:
         start = b.add(b.mul(c, pitch), b.mul(r, width))
-        count = b.cast(b.i64(width), k.number)
-        mean = b.splat(b.div(fold(k, origin, start, width, 0.0, b.add), count), k.lanes)
-
-        def add_square(total: ir.Value, x: ir.Value, mean: ir.Value = mean) -> ir.Value:
-            return b.add(total, _square(k, b.sub(x, mean)))
-
-        variance = b.splat(b.div(fold(k, origin, start, width, 0.0, add_square), count), k.lanes)
-        scale = vecmath.rsqrt(b, b.add(variance, eps))
+        exact, squares = moments(k, origin, start, width)
+        scale = vecmath.rsqrt(b, b.add(b.div(squares, b.cast(b.i64(width), F64)), eps))
+        mean = b.cast(exact, k.number)
+        rest = b.mul(b.sub(b.cast(mean, F64), exact), scale)  # the mean lies between two numbers
 
         def put(
-            at: Number, lanes: Number | None, start: Number = start, mean: ir.Value = mean, scale: ir.Value = scale
+            at: Number,
+            lanes: Number | None,
+            start: Number = start,
+            norm: Sequence[ir.Value] = [b.splat(b.cast(word, k.number), k.lanes) for word in (mean, scale, rest)],
         ) -> None:
             place = b.add(start, at)
-            value = b.mul(b.sub(b.load(origin, place, k.number, k.lanes), mean), scale)
+            mean, scale, rest = norm
+            value = b.fma(b.sub(b.load(origin, place, k.number, k.lanes), mean), scale, rest)
             if affine:
                 weight, bias = (b.load(pointer, at, k.number, k.lanes, count=lanes) for pointer in affine)
                 value = b.fma(value, weight, bias)

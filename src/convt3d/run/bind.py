@@ -230,6 +230,7 @@ class BoundPass:
             "merged": int(slab.merged),
             "slab copies": slab.copies,
             "slab copy": slab.copy,
+            "biased": int(pipeline.conv.bias),
         }
         if not pipeline.conv.bias:
             sizes["bias"] = self._keep(np.zeros(per_out * groups, self.number))

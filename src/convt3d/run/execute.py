@@ -128,7 +128,7 @@ class _Run:
                 self._put_vectors(f"vector op{index}.0", op.arrays, words, alive)
         if bound.partial_words:
             shape = steps.shape[0], len(bound.voxels), steps.result[1], bound.partial_words
-            partials = np.empty(shape, self.number)
+            partials = np.empty(shape)
             self._point("partials", partials, words)
         if not self.plan.method.direct:
             self._point("wild samples", self.wild, words)
@@ -140,7 +140,7 @@ class _Run:
             given = [self._wide(name) for name in steps.finish.arrays]
             if self.wild.any():  # tiles that were left out
                 partials[self.wild > 0] = 0
-            results = finish(steps.finish.stage, partials.astype(np.float64), bound.voxels, given)
+            results = finish(steps.finish.stage, partials, bound.voxels, given, self.number)
             self._take_statistics(steps.finish.result, results)
 
     def _launch(self, bound: BoundPass, words: dict[str, int], threads: int, memory: Array) -> None:

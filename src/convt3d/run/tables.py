@@ -125,7 +125,6 @@ def minimal_tables(
         "gather": np.array(gather, dtype=np.int64),
         "scatter": np.array(scatter, dtype=np.int64),
         "offsets": np.arange(method.most_pieces * in_group + 1, dtype=np.int64) * blocking.positions,
-        "zeros": np.zeros(per_out, dtype=number),
         "weights group": weight,
         "chunk": blocking.vectors,
         "chunk positions": blocking.positions,
