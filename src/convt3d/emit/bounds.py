@@ -55,13 +55,20 @@ class CheckedBuilder(Builder):
 
     def at(self, pointer: ir.Value, offset: Number, element: ir.Type) -> ir.Value:
         place = super().at(pointer, offset, element)
-        self._regions[place] = self._regions[pointer]
+        self._regions[place] = self._region(pointer)
         return place
+
+    def _region(self, pointer: ir.Value) -> Region | None:
+        if isinstance(pointer, ir.Constant):  # null: nothing may be reached
+            return Region(I64(0), I64(0), "null")
+        if pointer not in self._regions:
+            raise ValueError(f"nobody said which memory {pointer.name} may reach; use `confine`")
+        return self._regions[pointer]
 
     def accessed(
         self, pointer: ir.Value, offset: Number, element: ir.Type, width: int, count: Number | None, what: str
     ) -> ir.Value:
-        place, region = self.at(pointer, offset, element), self._regions[pointer]
+        place, region = self.at(pointer, offset, element), self._region(pointer)
         if region is None:
             return place
         lanes = width if count is None else self.min(count, width)
@@ -107,7 +114,7 @@ class CheckedBuilder(Builder):
         ends: list[ir.Value] = []
         for value in arguments:
             if isinstance(value, ir.Value) and value.type == PTR:
-                region = self._regions[value]
+                region = self._region(value)
                 assert region is not None
                 ends += [region.begin, region.end]
         assert self.faults is not None
