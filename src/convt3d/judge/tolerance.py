@@ -25,7 +25,7 @@ from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
 from ..spec.stage import Stage
-from ..spec.stages import Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Softmax
+from ..spec.stages import GELU, Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -79,7 +79,8 @@ def expectation(
         tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, 0.0, stored=dtype.eps / 2)
     tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
     tolerance[chain.may_overflow(exact, float(numbers.max) / OVERFLOW_MARGIN)] = np.inf
-    low, high = (np.isfinite(dtype.widen(dtype.narrow(exact + off))) for off in (-tolerance, tolerance))
+    with np.errstate(invalid="ignore"):  # inf - inf
+        low, high = (np.isfinite(dtype.widen(dtype.narrow(exact + off))) for off in (-tolerance, tolerance))
     tolerance[np.isfinite(exact) & (low != high)] = np.inf  # a result on the brink of what the type can hold
     return Expectation(exact, tolerance, dtype)
 
@@ -124,10 +125,16 @@ def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, 
         disturbed: Array = np.where(np.isfinite(value), value + noise, value)
         return disturbed
 
+    def enter(stage: Stage, value: Array) -> Array:
+        """A norm takes the difference of its numbers and their mean, which was rounded too."""
+        if not isinstance(stage, NORMS):
+            return value
+        return np.where(np.isfinite(value), value * (1.0 + unit * rng.standard_normal(value.shape)), value)
+
     total = np.zeros_like(exact)
     with np.errstate(all="ignore"):
         for _ in range(PLAYS):
-            total = np.hypot(total, chain.play(disturb) - exact)  # squares of 1e300 would overflow
+            total = np.hypot(total, chain.play(disturb, enter) - exact)  # squares of 1e300 would overflow
     total[~np.isfinite(total)] = 0.0
     total /= np.sqrt(PLAYS)
     # Few plays may by chance leave a voxel almost alone: none is better off than the middle one of its channel.
@@ -211,6 +218,8 @@ _REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
 def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array, int]:
     """A stage, the root of the sum of squares of what it sums as its result sees it, and how many that are."""
     after = MEANINGS[type(stage)](stage, value, *(own or ([stage.other] if hasattr(stage, "other") else [])))
+    if isinstance(stage, GELU):  # an honest 1 + erf(...) errs by a share of 1, and is multiplied by what was read
+        return after, np.abs(value), 1
     over = getattr(stage, "over", None)
     if over is None:
         return after, np.zeros_like(after), 1
