@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-gpu-compile test-gpu gpu-report lint bench clean
+.PHONY: demo test soak test-gpu-compile test-gpu gpu-report lint bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/convt3d demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
+
+# Drawn cases, races and faults for SECONDS; the same SEED draws the same cases. Exit code 1: something was found.
+SECONDS ?= 600
+soak: $(VENV)/.test
+	$(BIN)/python tools/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Every GPU kernel compiled for sm_80, sm_90 and sm_100, and every exported file judged; needs no GPU. Nearly two hours.
 test-gpu-compile: $(VENV)/.gpu

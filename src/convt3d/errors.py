@@ -53,6 +53,10 @@ class BuildError(Error, RuntimeError):
     """LLVM refused generated code: a defect of convt3d, never of the caller's data."""
 
 
+class BoundsError(Error, RuntimeError):
+    """Generated code reached outside of an array, as `CONVT3D_CHECK_BOUNDS=1` found out: a defect of convt3d."""
+
+
 class ProblemFileError(Error, ValueError):
     """A problem file that does not follow its format."""
 

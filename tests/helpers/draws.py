@@ -119,6 +119,20 @@ def drawn(rng: np.random.Generator, dtype: str) -> Case:
 
 
 def _try(rng: np.random.Generator, dtype: str) -> Case:
+    pipeline, x, kernel = geometry(rng)
+    case = make(pipeline, x, kernel, dtype, int(rng.integers(2**31)))
+    operands = tuple(
+        relaid(rng, thinned(rng, array)) if slot.operand.kind == "tensor" else array
+        for slot, array in zip(pipeline.slots, case.operands, strict=True)
+    )
+    found = Case(pipeline, case.dtype, relaid(rng, case.x), operands)
+    if np.prod(found.output) > 400_000:
+        raise ct.ArgumentError("drawn", "output", found.output, "is too large for a quick test", "Draw again")
+    return found
+
+
+def geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], tuple[int, ...]]:
+    """A pipeline, the shape of x and that of the kernel; they may not fit together."""
     stride, dilation = _triple(rng, 1, 4), _triple(rng, 1, 3)
     extra = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True))
     groups = int(rng.choice([1, 1, 2, 3]))
@@ -140,18 +154,10 @@ def _try(rng: np.random.Generator, dtype: str) -> Case:
     channels = groups * int(rng.integers(1, 4))
     collapsed = any(isinstance(s, _REDUCTIONS) and s.over == "channels" for s in before)
     kernel = (1 if collapsed else channels, int(rng.integers(1, 8)), *_triple(rng, 1, 5))
-    case = make(pipeline, (int(rng.integers(1, 3)), channels, *sizes), kernel, dtype, int(rng.integers(2**31)))
-    operands = tuple(
-        relaid(rng, _thinned(rng, array)) if slot.operand.kind == "tensor" else array
-        for slot, array in zip(pipeline.slots, case.operands, strict=True)
-    )
-    found = Case(pipeline, case.dtype, relaid(rng, case.x), operands)
-    if np.prod(found.output) > 400_000:
-        raise ct.ArgumentError("drawn", "output", found.output, "is too large for a quick test", "Draw again")
-    return found
+    return pipeline, (int(rng.integers(1, 3)), channels, *sizes), kernel
 
 
-def _thinned(rng: np.random.Generator, array: Any) -> Any:
+def thinned(rng: np.random.Generator, array: Any) -> Any:
     """A tensor may have size 1 where the value is larger: it is repeated there."""
     return array[tuple(slice(0, 1) if rng.integers(4) == 0 else slice(None) for _ in array.shape)]
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.draws import make
 
 import convt3d
 from convt3d.run import weights as packing
+from convt3d.run.execute import execute
+from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
 
 
@@ -24,6 +27,19 @@ def test_a_long_stride_does_not_enumerate_its_phases() -> None:
     assert y.shape == (1, 1, 101, 101, 101)
     assert np.count_nonzero(y == 3.5) == 8
     assert np.count_nonzero(y == 0.5) == y.size - 8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_put_together_one_by_one_write_nothing_behind_them(dtype: str, threads: int) -> None:
+    """Two bytes behind each bfloat16 of a row with more than eight phases were overwritten: LLVM turns a masked store
+    of one constant lane, narrowed from 32 bits, into a store of 32 bits."""
+    pipeline, kind = convt3d.Pipeline(convt3d.ConvTranspose3d((1, 1, 9), bias=True)), DTYPES[dtype]
+    case = make(pipeline, (1, 2, 1, 3, 2), (2, 3, 1, 1, 4), dtype)
+    room = np.full((*case.output[:4], case.output[4] + 1), 7, kind.storage)
+    with convt3d.num_threads(threads):
+        execute(pipeline, kind, case.x, case.operands, room[..., :-1])
+    assert (room[..., -1] == 7).all()
 
 
 def test_long_sums_stay_exact() -> None:

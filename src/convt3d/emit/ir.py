@@ -44,8 +44,9 @@ def define(
     prefer_vector_width: int | None = None,
     internal: bool = False,
     instructions: Instructions = ALL_INSTRUCTIONS,
+    builder: type[Builder] | None = None,
 ) -> Builder:
-    """Start a function and return a Builder at its entry.
+    """Start a function and return a Builder at its entry, or another kind of builder.
 
     The arguments named in `noalias` point to disjoint memory.
     """
@@ -60,7 +61,7 @@ def define(
         argument.name = argument_name
         if argument_name in noalias:
             argument.add_attribute("noalias")
-    return Builder(ir.IRBuilder(function.append_basic_block("entry")), instructions)
+    return (builder or Builder)(ir.IRBuilder(function.append_basic_block("entry")), instructions)
 
 
 class Carried:
@@ -215,6 +216,12 @@ class Builder(Values):
             return pointer
         return self.raw.gep(pointer, [self.i64(offset)], source_etype=element)
 
+    def accessed(
+        self, pointer: ir.Value, offset: Number, element: ir.Type, width: int, count: Number | None, what: str
+    ) -> ir.Value:
+        """The address, for a load or store (`what`) of `width` elements of which `count` are there."""
+        return self.at(pointer, offset, element)
+
     def first_lanes(self, width: int, count: Number) -> ir.Value:
         """Mask of the lanes with index < count; any i64 count from -2^31 up will do."""
         clamped = self.lift(self.cast(self.i64(self.min(count, width)), I32), vector(I32, width))
@@ -232,6 +239,10 @@ class Builder(Values):
     ) -> ir.Value:
         """Lane k is the element at offset + k * stride; of the lanes >= count nothing is read and they are zero."""
         type_, size = vector(element, width), size_of(element)
+        if isinstance(count, int):  # no mask, see `store`
+            places = [self.add(offset, self.mul(stride, lane)) for lane in range(min(count, width))]
+            lanes = [self.load(pointer, place, element) for place in places]
+            return self.join(lanes + [constant(element, 0)] * (width - len(lanes)))
         if width == 1 and count is not None:
             with self.if_else(self.compare(">", count, 0)) as (present, absent):
                 with present:
@@ -246,7 +257,7 @@ class Builder(Values):
             addresses = self._addresses(pointer, offset, element, stride, width)
             mask = self.first_lanes(width, count)
             return self._masked("gather", type_, [addresses], size, mask, [constant(type_, 0)])
-        address = self.at(pointer, offset, element)
+        address = self.accessed(pointer, offset, element, width, count, "load")
         if count is not None:
             return self._masked("load", type_, [address], size, self.first_lanes(width, count), [constant(type_, 0)])
         return self.raw.load(address, align=size, typ=type_)
@@ -257,7 +268,11 @@ class Builder(Values):
         """Lane k goes to the element at offset + k * stride; the lanes >= count are not written."""
         element, width = element_of(value.type), width_of(value.type)
         size = size_of(element)
-        if width == 1 and count is not None:
+        if isinstance(count, int):
+            # LLVM stores the one lane of a constant mask as wide as it was before it was narrowed: beyond the element.
+            for lane in range(min(count, width)):
+                self.store(self.lane(value, lane), pointer, self.add(offset, self.mul(stride, lane)))
+        elif width == 1 and count is not None:
             with self.if_(self.compare(">", count, 0)):
                 self.store(value, pointer, offset)
         elif width > 1 and not _is_one(stride):
@@ -265,13 +280,19 @@ class Builder(Values):
                 for lane in range(width):
                     self.store(self.lane(value, lane), pointer, self.add(offset, self.mul(stride, lane)))
             else:
-                addresses = self._addresses(pointer, offset, element, stride, width)
-                self._masked("scatter", VOID, [value, addresses], size, self.first_lanes(width, count))
+                self.store_scattered(value, pointer, offset, stride, count, width)
         elif count is not None:
-            address = self.at(pointer, offset, element)
+            address = self.accessed(pointer, offset, element, width, count, "store")
             self._masked("store", VOID, [value, address], size, self.first_lanes(width, count))
         else:
-            self.raw.store(value, self.at(pointer, offset, element), align=size)
+            self.raw.store(value, self.accessed(pointer, offset, element, width, None, "store"), align=size)
+
+    def store_scattered(
+        self, value: ir.Value, pointer: ir.Value, offset: Number, stride: Number, count: Number, width: int
+    ) -> None:
+        element = element_of(value.type)
+        addresses = self._addresses(pointer, offset, element, stride, width)
+        self._masked("scatter", VOID, [value, addresses], size_of(element), self.first_lanes(width, count))
 
     def to_boundary(self, pointer: ir.Value, offset: Number, element: ir.Type, width: int) -> ir.Value:
         """Elements from an offset to the next address at which a vector of `width` of them is aligned."""
@@ -282,9 +303,9 @@ class Builder(Values):
     def store_past_caches(self, value: ir.Value, pointer: ir.Value, offset: Number) -> None:
         """A whole vector to an aligned address, of memory that is not read again soon: no line is fetched for it. Other
         threads may rely on it only after `fence`."""
-        element = element_of(value.type)
-        size = size_of(element) * width_of(value.type)
-        store = self.raw.store(value, self.at(pointer, offset, element), align=size)
+        element, width = element_of(value.type), width_of(value.type)
+        address = self.accessed(pointer, offset, element, width, None, "store")
+        store = self.raw.store(value, address, align=size_of(element) * width)
         store.set_metadata("nontemporal", self.function.module.add_metadata([constant(I32, 1)]))
 
     def fence(self, x86: bool) -> None:
@@ -317,7 +338,8 @@ class Builder(Values):
 
     def fetch_add(self, pointer: ir.Value, amount: Number = 1) -> ir.Value:
         """Atomically add to the i64 at the pointer and return what it held: draws the next piece of shared work."""
-        return self.raw.atomic_rmw("add", pointer, self.i64(amount), "monotonic")
+        address = self.accessed(pointer, 0, I64, 1, None, "store")
+        return self.raw.atomic_rmw("add", address, self.i64(amount), "monotonic")
 
     def prefetch(
         self, pointer: ir.Value, offset: Number, element: ir.Type, *, for_write: bool = False, locality: int = 3

@@ -6,12 +6,15 @@ written and by position when it runs; stage constants are in a second table of n
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from ..plan.geometry import STEP_WORDS
 from ..plan.machine import Machine
+from .bounds import CheckedBuilder, with_regions
 from .ir import Builder, define
-from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, vector
+from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, size_of, vector
 
 AXES = ("d", "h", "w")
 
@@ -19,6 +22,15 @@ AXES = ("d", "h", "w")
 def instructions_of(machine: Machine) -> Instructions:
     neon = machine.isa == "neon"
     return Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+
+
+def define_for(
+    machine: Machine, module: ir.Module, name: str, arguments: list[tuple[str, ir.Type]], **options: Any
+) -> Builder:
+    """A function that generated code calls."""
+    if machine.check_bounds:
+        arguments, options = with_regions(arguments), {**options, "builder": CheckedBuilder}
+    return define(module, name, arguments, instructions=instructions_of(machine), **options)
 
 
 class Kernel:
@@ -34,18 +46,21 @@ class Kernel:
         self.names: list[str] = []
         self.constants = 0
         self.instructions = instructions_of(machine)
-        self.b: Builder = self.define("run", [("parameters", PTR), ("worker", I64)], internal=False)
         self._loaded: dict[str, ir.Value] = {}
+        entry = [("parameters", PTR), ("worker", I64)]
+        checked = CheckedBuilder if machine.check_bounds else None
+        self.b: Builder = define(self.module, "run", entry, instructions=self.instructions, builder=checked)
+        if isinstance(self.b, CheckedBuilder):
+            self.b.trust(self.b.args["parameters"])
+            self.b.faults = self.code("faults")
         self._rows: dict[str, ir.Value] = {}
         self.sample: ir.Value | None = None
         self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
         self.item: ir.Value | None = None
 
-    def define(
-        self, name: str, arguments: list[tuple[str, ir.Type]], internal: bool = True, noalias: tuple[str, ...] = ()
-    ) -> Builder:
+    def define(self, name: str, arguments: list[tuple[str, ir.Type]], noalias: tuple[str, ...] = ()) -> Builder:
         """A function of this kernel."""
-        return define(self.module, name, arguments, internal=internal, noalias=noalias, instructions=self.instructions)
+        return define_for(self.machine, self.module, name, arguments, internal=True, noalias=noalias)
 
     def param(self, name: str) -> ir.Value:
         """An i64 from the table, loaded once at the start of `run`."""
@@ -56,6 +71,15 @@ class Kernel:
         return self._loaded[name]
 
     def pointer(self, name: str) -> ir.Value:
+        """To an array."""
+        found = f"*{name}" in self._loaded
+        pointer = self.code(name)
+        if isinstance(self.b, CheckedBuilder) and not found:
+            self.b.confine(pointer, self.param(f"begin {name}"), self.param(f"end {name}"), name)
+        return pointer
+
+    def code(self, name: str) -> ir.Value:
+        """Pointer to a function."""
         if f"*{name}" not in self._loaded:
             value = self.param(name)
             with self.b.raw.goto_entry_block():
@@ -76,7 +100,11 @@ class Kernel:
         if "square" not in self._loaded:
             with self.b.raw.goto_entry_block():
                 room = self.b.raw.alloca(vector(self.number, self.lanes), self.lanes)
-                self._loaded["square"] = self.b.raw.inttoptr(self.b.raw.ptrtoint(room, I64), PTR)
+                begin = self.b.raw.ptrtoint(room, I64)
+                self._loaded["square"] = self.b.raw.inttoptr(begin, PTR)
+                if isinstance(self.b, CheckedBuilder):
+                    end = self.b.i64(self.b.add(begin, self.lanes * self.lanes * size_of(self.number)))
+                    self.b.confine(self._loaded["square"], begin, end, "square")
         return self._loaded["square"]
 
     def buffer(self, name: str) -> ir.Value:
@@ -87,7 +115,15 @@ class Kernel:
             with self.b.raw.goto_entry_block():
                 start = self.b.add(self.b.mul(self.b.args["worker"], size), offset)
                 self._loaded[key] = self.b.at(scratch, start, self.number)
+            if isinstance(self.b, CheckedBuilder):
+                self._confine_buffer(self.b, name)
         return self._loaded[key]
+
+    def _confine_buffer(self, b: CheckedBuilder, name: str) -> None:
+        length, buffer = self.param(f"size {name}"), self._loaded[f"@{name}"]
+        with b.raw.goto_entry_block():
+            begin = b.raw.ptrtoint(buffer, I64)
+            b.confine(buffer, begin, b.i64(b.add(begin, b.mul(length, size_of(self.number)))), f"buffer {name}")
 
     def span(self, axis: str, step: int, word: int) -> ir.Value:
         """A number from the current tile's row of an axis table."""

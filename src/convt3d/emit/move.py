@@ -78,7 +78,7 @@ class ArrayRows:
         with b.loop(0, count, k.lanes) as at:
             corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
             left = b.sub(count, at)
-            b.call_address(k.pointer("read square"), squares.READ, corner, step, channels, left, square)
+            b.call_address(k.code("read square"), squares.READ, corner, step, channels, left, square)
             with b.loop(0, channels) as c:
                 value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
                 sink(c)(at, value, left)
@@ -174,7 +174,7 @@ class ArrayRows:
             corner = b.at(source, k.dot((c, pitch), (1, at)), k.number)
             to = b.at(k.pointer(self.name), k.dot((1, place), (at, step), (1, c)), self.storage.memory)
             some = pitch, b.sub(channels, c), b.sub(count, at)
-            b.call_address(k.pointer("write square"), squares.WRITE, corner, *some, to, step, streamed)
+            b.call_address(k.code("write square"), squares.WRITE, corner, *some, to, step, streamed)
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:

@@ -13,17 +13,18 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from .bounds import CheckedBuilder
 from .ir import Builder, define
 from .values import F32, F64, I64, PTR, constant, size_of, vector
 
 _TYPES = {"float32": F32, "float64": F64}
 
 
-def pack_ir(fields: Sequence[str], lanes: int, stored: str, number: str) -> str:
+def pack_ir(fields: Sequence[str], lanes: int, stored: str, number: str, check_bounds: bool = False) -> str:
     """void pack(ptr table, i64 thread), from weights of the type `stored` to `number`; `lanes` rows are added up
     together. `fields` are the words of the table, in order."""
     module = ir.Module("pack")
-    b = define(module, "pack", [("table", PTR), ("thread", I64)])
+    b = define(module, "pack", [("table", PTR), ("thread", I64)], builder=CheckedBuilder if check_bounds else None)
     _Pack(b, fields, lanes, _TYPES[stored], _TYPES[number]).write()
     b.ret()
     return str(module)
@@ -32,11 +33,18 @@ def pack_ir(fields: Sequence[str], lanes: int, stored: str, number: str) -> str:
 class _Pack:
     def __init__(self, b: Builder, fields: Sequence[str], lanes: int, stored: ir.Type, number: ir.Type) -> None:
         self.b, self.lanes, self.stored, self.number = b, lanes, stored, number
+        if isinstance(b, CheckedBuilder):
+            b.trust(b.args["table"])
         self.word = {name: b.load(b.args["table"], at, I64) for at, name in enumerate(fields)}
+        if isinstance(b, CheckedBuilder):
+            b.faults = b.raw.inttoptr(self.word["faults"], PTR)
         self.slots = b.at(self.address("slots"), b.mul(b.args["thread"], self.word["slots of a thread"]), F64)
 
     def address(self, name: str) -> ir.Value:
-        return self.b.raw.inttoptr(self.word[name], PTR)
+        pointer = self.b.raw.inttoptr(self.word[name], PTR)
+        if isinstance(self.b, CheckedBuilder):
+            self.b.confine(pointer, self.word[f"begin {name}"], self.word[f"end {name}"], name)
+        return pointer
 
     def write(self) -> None:
         b, word = self.b, self.word

@@ -9,8 +9,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..plan.machine import Machine
-from .ir import Builder, define
-from .kernel import instructions_of
+from .ir import Builder
+from .kernel import define_for
 from .values import FLOAT64, I64, PTR, Number, Storage, constant, vector
 
 # square[channel][at] = from[channel + at * step], zero for elements that there are not: void(from, step, channels,
@@ -29,7 +29,7 @@ def squares_ir(storage: Storage, machine: Machine) -> str:
         ("write", WRITE, ("from", "pitch", "channels", "count", "to", "step", "streamed")),
     )
     for name, types, arguments in names:
-        b = define(module, name, list(zip(arguments, types, strict=True)), instructions=instructions_of(machine))
+        b = define_for(machine, module, name, list(zip(arguments, types, strict=True)))
         (_read if name == "read" else _write)(b, storage, lanes)
         b.ret()
     return str(module)

@@ -24,14 +24,18 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
-from ..spec.stages import ConvTranspose3d, Softmax
+from ..spec.stage import Stage
+from ..spec.stages import GELU, Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
+
+NORMS = LayerNorm, GroupNorm, InstanceNorm  # they square what they read
 
 MARGIN = 16.0
 STORED_MARGIN = 2.0  # of values stored between stages, each off by at most half a unit in its last place
 PLAYS = 8
 STAGE_ROUNDINGS = 4.0  # of an elementary function, in units of the roundoff
+OVERFLOW_MARGIN = 64.0  # how far below the largest number a sum must stay, whatever its order, to be sure of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,8 @@ class Expectation:
     dtype: DType
 
     def errors(self, actual: Array) -> Array:
-        """|actual - expected| over the tolerance; infinite where a number is missing or NaN."""
+        """|actual - expected| over the tolerance; infinite where a number is missing or NaN. Where the tolerance is
+        infinite, anything will do."""
         stored = self.dtype.widen(self.dtype.narrow(self.values))
         finite = np.isfinite(stored)
         with np.errstate(all="ignore"):
@@ -51,6 +56,7 @@ class Expectation:
             same = (actual == stored) | (np.isnan(actual) & np.isnan(stored))
         ratio = np.where(finite, off, np.where(same, 0.0, np.inf))
         ratio[np.isnan(ratio)] = np.inf
+        ratio[np.isinf(self.tolerance)] = 0.0
         return ratio
 
     def accepts(self, actual: Array) -> bool:
@@ -60,16 +66,22 @@ class Expectation:
 def expectation(
     pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], rng: np.random.Generator
 ) -> Expectation:
-    """Of a pipeline without kept values; `x` and `operands` are what the stored arrays hold, vectors 1-D."""
+    """Of a pipeline; `x` and `operands` are what the stored arrays hold, vectors 1-D. Voxels whose sums may overflow in
+    the accumulator, where the meaning's do not, have an infinite tolerance."""
     pipeline = round_scalars(pipeline, dtype)
     chain = _Chain(pipeline, x, operands)
     exact = chain.play(lambda stage, value, length, spread: value)
-    unit = float(np.finfo(dtype.accumulate).eps) / 2
-    spreads = _spread(chain, exact, rng, unit, stored=0.0)
+    numbers = np.finfo(dtype.accumulate)
+    least = float(numbers.smallest_subnormal)
+    spreads = _spread(chain, exact, rng, float(numbers.eps) / 2, least, stored=0.0)
     tolerance = MARGIN * spreads
     if dtype.storage != dtype.accumulate:
-        tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, stored=dtype.eps / 2)
+        tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, 0.0, stored=dtype.eps / 2)
     tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
+    tolerance[chain.may_overflow(exact, float(numbers.max) / OVERFLOW_MARGIN)] = np.inf
+    with np.errstate(invalid="ignore"):  # inf - inf
+        low, high = (np.isfinite(dtype.widen(dtype.narrow(exact + off))) for off in (-tolerance, tolerance))
+    tolerance[np.isfinite(exact) & (low != high)] = np.inf  # a result on the brink of what the type can hold
     return Expectation(exact, tolerance, dtype)
 
 
@@ -101,20 +113,28 @@ def smallest(dtype: DType) -> float:
     return 2.0**-133 if dtype.name == "bfloat16" else float(np.finfo(dtype.storage).smallest_subnormal)
 
 
-def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, stored: float) -> Array:
-    """Root mean square of the change that errors of `unit` in sums, or of `stored` at each stage's end, make."""
+def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, least: float, stored: float) -> Array:
+    """Root mean square of the change that errors of `unit` in sums, of `least` in numbers near zero, or of `stored` at
+    each stage's end make."""
 
     def disturb(last: bool, value: Array, length: int, spread: Array) -> Array:
-        noise = unit * (np.sqrt(length) * spread + STAGE_ROUNDINGS * np.abs(value)) * rng.standard_normal(value.shape)
+        scale = unit * (np.sqrt(length) * spread + STAGE_ROUNDINGS * np.abs(value)) + least * np.sqrt(length)
+        noise = scale * rng.standard_normal(value.shape)
         if stored and not last:
             noise = noise + stored * np.abs(value) * rng.choice((-1.0, 1.0), value.shape)
-        disturbed: Array = value + noise
+        disturbed: Array = np.where(np.isfinite(value), value + noise, value)
         return disturbed
+
+    def enter(stage: Stage, value: Array) -> Array:
+        """A norm takes the difference of its numbers and their mean, which was rounded too."""
+        if not isinstance(stage, NORMS):
+            return value
+        return np.where(np.isfinite(value), value * (1.0 + unit * rng.standard_normal(value.shape)), value)
 
     total = np.zeros_like(exact)
     with np.errstate(all="ignore"):
         for _ in range(PLAYS):
-            total = np.hypot(total, chain.play(disturb) - exact)  # squares of 1e300 would overflow
+            total = np.hypot(total, chain.play(disturb, enter) - exact)  # squares of 1e300 would overflow
     total[~np.isfinite(total)] = 0.0
     total /= np.sqrt(PLAYS)
     # Few plays may by chance leave a voxel almost alone: none is better off than the middle one of its channel.
@@ -133,18 +153,36 @@ class _Chain:
         ]
         self._conv: dict[bytes, tuple[Array, Array, int]] = {}
 
-    def play(self, disturb: Any) -> Array:
+    def play(self, disturb: Any, enter: Any = lambda stage, value: value) -> Array:
         """The value after all stages; `disturb(last, value, length, spread)` follows each of them: `length` terms
-        were summed, and `spread` is the root of the sum of their squares (0 where nothing was summed)."""
+        were summed, and `spread` is the root of the sum of their squares (0 where nothing was summed). What
+        `enter(stage, value)` gives is what the stage reads."""
         value, last = self.x, len(self.pipeline.stages) - 1
+        kept = {"x": value}
         with np.errstate(all="ignore"):
             for index, stage in enumerate(self.pipeline.stages):
+                value = enter(stage, value)
+                if isinstance(stage, Keep):
+                    kept[stage.label] = value
+                    continue
                 if isinstance(stage, ConvTranspose3d):
                     value, spread, length = self._convolve(stage, value, index)
                 else:
-                    value, spread, length = _apply(stage, value, self.own[index])
+                    own = [kept[stage.label]] if isinstance(stage, Binary) and stage.label else self.own[index]
+                    value, spread, length = _apply(stage, value, own)
                 value = disturb(index == last, value, length, spread)
         return value
+
+    def may_overflow(self, exact: Array, most: float) -> npt.NDArray[np.bool_]:
+        """Voxels that depend on a finite value, or on a sum whose terms or squares may together be, above `most`."""
+
+        def enter(stage: Stage, value: Array) -> Array:
+            return _without(value, np.abs(value) > (np.sqrt(most) if isinstance(stage, NORMS) else most))
+
+        def leave(last: bool, value: Array, length: int, spread: Array) -> Array:
+            return _without(value, (np.abs(value) > most) | ~(np.sqrt(length) * spread <= most))
+
+        return np.isnan(self.play(leave, enter)) & ~np.isnan(exact)
 
     def _convolve(self, stage: ConvTranspose3d, value: Array, index: int) -> tuple[Array, Array, int]:
         """Kept, since the plays of a pipeline that begins with its convolution all repeat it."""
@@ -154,11 +192,24 @@ class _Chain:
             meaning = MEANINGS[ConvTranspose3d]
             spread = np.sqrt(meaning(stage, value**2, weight**2, *[b**2 for b in bias]))
             # Fast algorithms spread their errors over all voxels, those no tap reaches among them.
-            spread = np.maximum(spread, 0.25 * np.sqrt(np.mean(spread**2)))
+            spread = np.maximum(spread, 0.25 * _typical(spread))
             self._conv.clear()
             length = weight.shape[0] // stage.groups * prod(weight.shape[2:])
             self._conv[key] = meaning(stage, value, weight, *bias), spread, length
         return self._conv[key]
+
+
+def _typical(spread: Array) -> float:
+    """Root mean square of the finite ones, which may be as large as numbers get."""
+    finite = spread[np.isfinite(spread)]
+    largest = float(finite.max(initial=0.0))
+    return largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
+
+
+def _without(value: Array, some: npt.NDArray[np.bool_]) -> Array:
+    """With NaN in place of some numbers, those that are finite."""
+    found: Array = np.where(some & np.isfinite(value), np.nan, value)
+    return found
 
 
 _REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
@@ -167,6 +218,8 @@ _REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
 def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array, int]:
     """A stage, the root of the sum of squares of what it sums as its result sees it, and how many that are."""
     after = MEANINGS[type(stage)](stage, value, *(own or ([stage.other] if hasattr(stage, "other") else [])))
+    if isinstance(stage, GELU):  # an honest 1 + erf(...) errs by a share of 1, and is multiplied by what was read
+        return after, np.abs(value), 1
     over = getattr(stage, "over", None)
     if over is None:
         return after, np.zeros_like(after), 1

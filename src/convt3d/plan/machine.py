@@ -1,6 +1,7 @@
 """What the CPU offers: instruction set, vector width, registers, caches. Plans depend on no other fact of the host.
 
 `CONVT3D_ISA=avx512|avx2|baseline` forces a lower instruction set than the host has, so that it can be tested anywhere.
+`CONVT3D_CHECK_BOUNDS=1` asks for code that checks all its accesses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .cores import available_cores, cgroup_quota, get_num_threads
 from .host import llvm_host
 
 ISA_VARIABLE = "CONVT3D_ISA"
+CHECK_VARIABLE = "CONVT3D_CHECK_BOUNDS"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Machine:
     l3: int  # bytes, shared by all cores; 0 when there is none
     cores: int  # of the whole machine, whatever part of it this process may use: bits must not depend on that
     threads: int = field(compare=False)
+    check_bounds: bool = False  # of every access of generated code
 
     def __hash__(self) -> int:
         return hash(self.features)  # short, since every call looks up its plan
@@ -108,11 +111,15 @@ class Machine:
 
 def machine() -> Machine:
     """This machine, or the lower one that `CONVT3D_ISA` asks for. Detected once per requested instruction set."""
-    return _detect(os.environ.get(ISA_VARIABLE, "").strip())
+    return _detect(os.environ.get(ISA_VARIABLE, "").strip(), os.environ.get(CHECK_VARIABLE, "").strip())
 
 
 @cache
-def _detect(asked: str) -> Machine:
+def _detect(asked: str, check: str) -> Machine:
+    if check not in ("", "0", "1"):
+        raise ArgumentError(
+            "environment", CHECK_VARIABLE, check, "must be 0 or 1", "Set it to one of them, or unset it"
+        )
     with undisturbed:  # LLVM may have to be imported
         host_cpu, host_features = llvm_host()
     best = host_level(architecture(), host_features)
@@ -130,6 +137,7 @@ def _detect(asked: str) -> Machine:
         l3=l3,
         cores=os.cpu_count() or 1,
         threads=available_cores(),
+        check_bounds=check == "1",
     )
 
 

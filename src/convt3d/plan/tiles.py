@@ -20,6 +20,8 @@ _PARTS = 4  # parts of channels take one of so many parts of that cache
 STAGED = "staged"  # buffer of rows on their way to the destination
 _STAGED_NUMBERS = 2048  # in it: they stay in the first-level cache
 
+CHECKED_GAP = 64  # numbers behind each buffer that belong to none, where accesses are checked
+
 UNROLL = 2  # vectors of positions that a chain walks together
 
 
@@ -137,7 +139,7 @@ class Tilings:
             buffers.append((name, total, pitch))
             held.append((channels, pitch))
             size = round_up(channels * pitch + 4 * lanes, 64)
-            total += size
+            total += size + (CHECKED_GAP if machine.check_bounds else 0)
             return size
 
         def natural(name: str, channels: int, step: int, what: str, slack: int = 0) -> None:

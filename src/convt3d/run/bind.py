@@ -13,12 +13,13 @@ from ..plan.geometry import STEP_WORDS, AxisSpans, Span, Walk, reach
 from ..plan.passes import STATISTICS, Chain, Pool, Reduce, RowNorm
 from ..plan.plan import PassPlan, Plan
 from ..plan.structure import ConvCode, scalars
-from ..plan.tiles import rows_together
+from ..plan.tiles import CHECKED_GAP, rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
 from .build import Code
 from .kernels import kernel
 from .packing import WeightLayout
+from .regions import region, regions_of
 from .tables import direct_tables, minimal_tables
 
 _SHARED_FROM = 1_000_000  # operations
@@ -66,6 +67,9 @@ class BoundPass:
         address = int(table.ctypes.data)
         table[self._open_places] = values
         table[self._counter_place] = address + 8 * _COUNTER
+        if self.plan.machine.check_bounds:
+            for name, value in region("counter", table[_COUNTER : _COUNTER + 1]).items():
+                table[_BEFORE + self.native.parameters.index(name)] = value
         return table, address + 8 * _BEFORE
 
     @lazy
@@ -76,7 +80,8 @@ class BoundPass:
     @lazy
     def _open(self) -> tuple[str, ...]:
         """The parameters that a call has to fill in."""
-        return tuple(name for name in self.native.parameters if name not in self._known and name != "counter")
+        ours = {"counter", "begin counter", "end counter"}
+        return tuple(name for name in self.native.parameters if name not in self._known and name not in ours)
 
     @lazy
     def _open_places(self) -> Words:
@@ -171,13 +176,26 @@ class BoundPass:
         for name, offset, pitch in tiling.buffers:
             table[f"buffer {name}"] = offset
             table[f"pitch {name}"] = pitch
+        for name, length in self._lengths.items():
+            table[f"size {name}"] = length
         if self.weights is not None:
             table.update(self._conv_sizes())
         for index, op in enumerate(steps.ops):
             if isinstance(op, Pool):
                 for axis, windows in zip("dhw", self._windows(op), strict=True):
                     table[f"windows op{index} {axis}"] = self._keep(windows)
-        return table
+        return table | (regions_of(table, self.kept) if self.plan.machine.check_bounds else {})
+
+    @property
+    def _lengths(self) -> dict[str, int]:
+        """Of buffers, for code that checks its accesses."""
+        if not self.plan.machine.check_bounds:
+            return {}
+        tiling = self.one.tiling
+        starts = [offset for _, offset, _ in tiling.buffers]
+        ends = [*starts[1:], tiling.scratch // np.dtype(self.number).itemsize]
+        names = [name for name, _, _ in tiling.buffers]
+        return {name: end - at - CHECKED_GAP for name, at, end in zip(names, starts, ends, strict=True)}
 
     def _constants(self) -> npt.NDArray[Any]:
         values = [

@@ -19,6 +19,7 @@ from .bind import BoundPass
 from .folded import folded
 from .kept import Made
 from .memory import empty, shared_scratch
+from .regions import faults, region
 from .squares import channels_adjacent, squares
 from .statistics import finish
 from .team import launch
@@ -128,15 +129,13 @@ class _Run:
         if bound.partial_words:
             shape = steps.shape[0], len(bound.voxels), steps.result[1], bound.partial_words
             partials = np.empty(shape)
-            words["partials"] = partials.ctypes.data
+            self._point("partials", partials, words)
         if not self.plan.method.direct:
-            words["wild samples"] = self.wild.ctypes.data
+            self._point("wild samples", self.wild, words)
         threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
         with shared_scratch(bound.one.tiling.scratch, threads) as (memory, threads):
-            words["scratch"] = memory.ctypes.data
-            table, address = bound.table(words)
-            alive.append(table)
-            launch(bound.native["run"], address, threads)
+            self._point("scratch", memory, words)
+            self._launch(bound, words, threads, memory)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]
             if self.wild.any():  # tiles that were left out
@@ -144,9 +143,25 @@ class _Run:
             results = finish(steps.finish.stage, partials, bound.voxels, given, self.number)
             self._take_statistics(steps.finish.result, results)
 
+    def _launch(self, bound: BoundPass, words: dict[str, int], threads: int, memory: Array) -> None:
+        if not self.plan.machine.check_bounds:
+            table, address = bound.table(words)
+            launch(bound.native["run"], address, threads)
+            return
+        memory[...] = 0xFF  # NaN: what nobody wrote shows
+        with faults(bound.one.structure.name) as noted:
+            table, address = bound.table(words | {"faults": noted})
+            launch(bound.native["run"], address, threads)
+            del table
+
+    def _point(self, name: str, array: Array, words: dict[str, int]) -> None:
+        words[name] = array.ctypes.data
+        if self.plan.machine.check_bounds:
+            words |= region(name, array)
+
     def _put_array(self, name: str, array: Array, words: dict[str, int]) -> None:
         """Address and strides. Axes of size 1 are repeated where the value is larger."""
-        words[name] = array.ctypes.data
+        self._point(name, array, words)
         item, shape, strides = array.itemsize, array.shape, array.strides
         for axis, stride, size in zip("bcdhw", strides, shape, strict=True):
             words[f"{name} {axis}"] = stride // item if size > 1 else 0
@@ -182,7 +197,7 @@ class _Run:
             if vector.shape == (1,):  # a slope that serves all channels
                 vector = np.repeat(vector, max(shape[1] for shape in self.plan.simplified.values))
             alive.append(vector)
-            words[f"{name}.{number}"] = vector.ctypes.data
+            self._point(f"{name}.{number}", vector, words)
             words[f"{name}.{number} b"] = vector.shape[1] if vector.ndim == 2 else 0
 
     def _pack_weights(self) -> Packed:
@@ -194,10 +209,12 @@ class _Run:
 
     def _put_weights(self, words: dict[str, int], alive: list[Any]) -> None:
         words["weights"] = self.weights.address
+        if self.plan.machine.check_bounds:
+            words |= region("weights", self.weights.weights)
         for at in self.plan.conv_operands[1:]:
             bias = self._numbers(f"operand:{at}")
             alive.append(bias)
-            words["bias"] = bias.ctypes.data
+            self._point("bias", bias, words)
 
     def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
         with np.errstate(over="ignore"):

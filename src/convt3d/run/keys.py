@@ -17,7 +17,8 @@ def entry_key(plan_key: str, machine: Machine) -> str:
 
     import llvmlite
 
-    parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features)
+    checked = "checked" if machine.check_bounds else ""
+    parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features, checked)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -69,7 +69,7 @@ def shared_scratch(size: int, threads: int) -> Iterator[tuple[NDArray[np.uint8],
                 raise
             threads //= 2
     try:
-        yield block, threads
+        yield block[: size * threads], threads
     finally:
         _give_back(block)
 

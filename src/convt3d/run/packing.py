@@ -7,6 +7,7 @@ many points share what the axes before gave.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, product
@@ -25,6 +26,7 @@ from ..spec.lazy import lazy
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch
+from .regions import faults, regions_of
 from .team import launch
 
 Array = npt.NDArray[Any]
@@ -107,6 +109,7 @@ _FIELDS = (
     "terms",  # address of pairs: slot, factor as float64
     "largest",  # address: the bits of the largest magnitude that each thread saw
 )
+_POINTERS = ("counter", "weights", "packed", "slots", "blocks", "shared", "results", "terms", "largest")
 
 
 def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
@@ -140,16 +143,29 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
             **recipe.words(),
             "largest": state[_LINE:].ctypes.data,
         }
-        table = np.array([words[name] for name in _FIELDS], np.int64)
-        launch(_code(weights.dtype.name, layout.number, machine())["pack"], table.ctypes.data, threads)
+        arrays = (state[:1], weights, packed, slots, state[_LINE:], *recipe[:4])
+        _launch(_code(weights.dtype.name, layout.number, host := machine()), words, arrays, threads, host)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
+
+
+def _launch(code: Code, words: dict[str, int], arrays: tuple[Array, ...], threads: int, host: Machine) -> None:
+    noted = faults("pack") if host.check_bounds else nullcontext(0)
+    with noted as words["faults"]:
+        words |= regions_of(words, arrays) if host.check_bounds else {}
+        table = np.array([words[name] for name in _fields(host)], np.int64)
+        launch(code["pack"], table.ctypes.data, threads)
+
+
+def _fields(host: Machine) -> tuple[str, ...]:
+    ends = (f"{word} {name}" for name in _POINTERS for word in ("begin", "end"))
+    return (*_FIELDS, "faults", *ends) if host.check_bounds else _FIELDS
 
 
 def _code(stored: str, number: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..emit.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk
 
-        return pack_ir(_FIELDS, _LANES, stored, number)
+        return pack_ir(_fields(host), _LANES, stored, number, host.check_bounds)
 
     return compiled(f"pack {stored} {number}", write_ir, ("pack",), host)
 

@@ -1,0 +1,111 @@
+"""Tolerances of unusual data: what honest float32 gives is accepted, what is wrong is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convt3d as ct
+from convt3d.judge.tolerance import Expectation, expectation
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.reference import evaluate
+
+X, W = (1, 3, 4, 5, 6), (3, 4, 2, 3, 2)
+
+
+def of(*stages: Any, dtype: str = "float32", x: Any = None, w: Any = None) -> tuple[Expectation, Any, list[Any]]:
+    rng, kind = np.random.default_rng(5), DTYPES[dtype]
+    arrays = [rng.standard_normal(X) if x is None else x, rng.standard_normal(W) if w is None else w]
+    arrays = [kind.widen(kind.narrow(array)) for array in arrays]
+    return expectation(ct.Pipeline(*stages), kind, arrays[0], arrays[1:], rng), arrays[0], arrays[1:]
+
+
+def test_kept_values_are_those_that_were_kept() -> None:
+    stages = ct.Keep("a"), ct.ConvTranspose3d(), ct.ReLU(), ct.Keep("b"), ct.Tanh(), ct.Add("b")
+    found, x, operands = of(*stages)
+    np.testing.assert_array_equal(found.values, evaluate(ct.Pipeline(*stages), x, operands))
+    assert found.accepts(found.values)
+    assert not found.accepts(found.values * (1 + 1e-4))
+
+
+def test_a_nan_leaves_other_voxels_their_tolerance() -> None:
+    usual, x, operands = of(ct.ConvTranspose3d(), ct.Tanh())
+    x = x.copy()
+    x[0, 0, 0, 0, 0] = np.nan
+    found, _, _ = of(ct.ConvTranspose3d(), ct.Tanh(), x=x, w=operands[0])
+    touched = np.isnan(found.values)
+    assert 0 < touched.sum() < touched.size // 4
+    assert (found.tolerance[~touched] > 0.1 * np.median(usual.tolerance)).all()
+    assert found.accepts(found.values)
+    assert not found.accepts(np.nan_to_num(found.values))
+
+
+def test_an_infinity_that_a_softmax_swallows_leaves_a_tolerance() -> None:
+    x = np.random.default_rng(1).standard_normal(X)
+    x[0, 0] = -np.inf
+    found, _, _ = of(ct.Softmax("channels"), ct.ConvTranspose3d(), x=x)
+    assert np.isfinite(found.values).all()
+    assert found.accepts(found.values.astype(np.float32).astype(np.float64))
+
+
+def test_sums_that_may_overflow_are_not_judged() -> None:
+    found, _, _ = of(ct.ConvTranspose3d(), ct.Clamp(-1.0, 1.0), x=np.full(X, 1e30), w=np.full(W, 1e20))
+    assert np.isinf(found.tolerance).all()
+    assert found.accepts(np.full(found.values.shape, np.nan))
+    large, _, _ = of(ct.ConvTranspose3d(), ct.Clamp(-1.0, 1.0), x=np.full(X, 1e15), w=np.full(W, 1e15))
+    assert np.isfinite(large.tolerance).all()
+    assert not large.accepts(np.full(large.values.shape, np.nan))
+
+
+def test_a_norm_squares_what_it_reads() -> None:
+    found, _, _ = of(ct.ConvTranspose3d(), ct.LayerNorm(), x=np.random.default_rng(0).standard_normal(X) * 1e22)
+    assert np.isinf(found.tolerance).all()
+
+
+def test_the_brink_of_a_type() -> None:
+    """65519.99 becomes 65504 in float16 and 65520 becomes inf: both are honest between them."""
+    w = np.ones((1, 1, 1, 1, 1))
+    x = np.array([65504.0, 60000.0, 70000.0]).reshape(1, 1, 1, 1, 3)
+    pipeline, kind = ct.Pipeline(ct.ConvTranspose3d(), ct.Add(15.9)), DTYPES["float16"]
+    found = expectation(pipeline, kind, x, [w], np.random.default_rng(0))
+    assert np.isinf(found.tolerance).ravel().tolist() == [True, False, False]
+    assert found.accepts(np.array([np.inf, 60000.0, np.inf]).reshape(x.shape))
+    assert not found.accepts(np.array([np.inf, np.inf, np.inf]).reshape(x.shape))
+
+
+def test_products_below_the_smallest_number_may_vanish() -> None:
+    """1e-40 of them are lost in float32, and then divided by as little."""
+    found, x, operands = of(
+        ct.ConvTranspose3d(), ct.Divide(1e-42), x=np.full(X, 3e-23), w=np.full(W, 2e-23)
+    )  # terms of 4 tenths of the smallest subnormal
+    assert found.accepts(np.zeros(found.values.shape))
+    normal, _, _ = of(ct.ConvTranspose3d(), x=x * 1e10, w=operands[0])
+    assert not normal.accepts(np.zeros(normal.values.shape))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_as_most_people_write_it(approximate: str) -> None:
+    """1 + erf(...) in float32 is exactly zero from -6 on, where the meaning is 1e-9."""
+    from math import erf, sqrt
+
+    x = np.random.default_rng(3).standard_normal(X) * 4 - 5
+    w = np.zeros((3, 3, 1, 1, 1))
+    w[range(3), range(3)] = 1.0
+    found, x, _ = of(ct.ConvTranspose3d(), ct.GELU(approximate), x=x, w=w)
+    narrow = x.astype(np.float32)
+    if approximate == "tanh":
+        gate = np.tanh(np.float32(sqrt(2 / np.pi)) * (narrow + np.float32(0.044715) * narrow**3))
+    else:
+        gate = np.vectorize(erf, otypes=[np.float32])(narrow * np.float32(sqrt(0.5)))
+    honest = (np.float32(0.5) * narrow * (1 + gate)).astype(np.float64)
+    assert found.accepts(honest)
+    assert not found.accepts(honest + 1e-4)
+
+
+def test_a_norm_of_equal_numbers_magnifies_the_rounding_of_their_mean() -> None:
+    found, _, _ = of(ct.GroupNorm(1), ct.ConvTranspose3d(), x=np.full(X, 7.1), w=np.ones(W))
+    off = np.float32(7.1) * 2.0**-24 / np.sqrt(1e-5)
+    assert found.accepts(found.values + off)
+    assert not found.accepts(found.values + 1.0)

@@ -1,0 +1,164 @@
+"""A minute of the soak with a fixed seed; and that it would find something, and make it small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect and /proc")
+
+from soak import check as checking  # noqa: E402
+from soak import faults  # noqa: E402
+from soak.check import Failed, check  # noqa: E402
+from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read  # noqa: E402
+from soak.reduce import environment, program, reduced  # noqa: E402
+
+from convt3d.errors import Error  # noqa: E402
+from convt3d.run import bind, execute  # noqa: E402
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
+SMALL = Draw(
+    "ConvTranspose3d(stride=2, bias=True) -> GELU() -> MaxPool3d(kernel_size=2)", (2, 3, 3, 4, 5), (3, 4, 2, 2, 2)
+)
+
+
+def tool(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, TOOL, *arguments], env={**os.environ, **more}, capture_output=True, text=True, check=False
+    )
+
+
+def test_drawn_cases_on_every_instruction_set() -> None:
+    """Three of them, and a batch with checked accesses."""
+    done = tool("--seed", "1", "--batches", "4", "--pipelines", "1", "--calls", "0", "--faults", "0", "--jobs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "soak: seed 1, " in done.stdout
+    assert "checked" in done.stdout
+    assert done.stdout.endswith("nothing found\n")
+
+
+@pytest.mark.parametrize("scenario", faults.SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_trouble(scenario: faults.Scenario, rng: np.random.Generator, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    scenario(rng, tmp_path)
+
+
+def test_calls_take_nothing(rng: np.random.Generator, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    faults.no_growth(rng, tmp_path, 3000)
+
+
+# --- that it would find something -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ONLY_READ])
+def test_a_small_case_passes(layout: str) -> None:
+    """With every layout of the result, and all layouts and values of the inputs by turns."""
+    at = list(LAYOUTS).index(layout)
+    names, values = [*LAYOUTS, *LAYOUTS], [*VALUES, *VALUES]
+    check(replace(SMALL, layouts=(*names[at : at + 3], layout), values=tuple(values[2 * at : 2 * at + 3]), threads=3))
+
+
+def _tampered(change: Any) -> Any:
+    honest = execute._Run.run
+
+    def run(self: Any) -> None:
+        honest(self)
+        change(self.arrays)
+
+    return run
+
+
+TAMPERS: dict[str, tuple[Any, str]] = {
+    "one voxel a little off": (lambda arrays: _scale(arrays["out"], 1.0 + 1e-4), "meaning: 1 of "),
+    "one voxel missing": (lambda arrays: _scale(arrays["out"], np.nan), "meaning: 1 of "),
+    "an input changed": (lambda arrays: _scale(arrays["x"], 2.0), "memory: an input was written"),
+}
+
+
+def _scale(array: Any, by: float) -> None:
+    at = np.unravel_index(int(np.abs(array).argmax()), array.shape)
+    array[at] *= by
+
+
+@pytest.mark.parametrize("name", TAMPERS)
+def test_a_wrong_result_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, said = TAMPERS[name]
+    monkeypatch.setattr(execute._Run, "run", _tampered(change))
+    with pytest.raises(Failed, match=said):
+        check(SMALL)
+
+
+def test_a_written_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = checking.untouched_gaps
+
+    def tampered(out: Any, fence: Any) -> bool:
+        gaps = fence.bytes.size - out.size * out.itemsize
+        assert gaps > 0
+        fence.bytes[out.itemsize :] ^= 1  # elements and gaps, all but the first element
+        return honest(out, fence)
+
+    monkeypatch.setattr(checking, "untouched_gaps", tampered)
+    with pytest.raises(Failed, match="memory: bytes between"):
+        check(replace(SMALL, layouts=("plain", "plain", "plain", "gaps")))
+
+
+def test_an_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind.BoundPass, "table", lambda self, words: 1 // 0)
+    with pytest.raises(Failed, match="ZeroDivisionError: "):
+        check(SMALL)
+
+
+def test_reducing_keeps_the_kind_and_drops_the_rest() -> None:
+    """A defect of pools with 3 or more channels, among cases of another defect that must not be mistaken for it."""
+    conv, pool = "ConvTranspose3d(stride=(2, 3, 1), dilation=2, bias=True)", "MaxPool3d(kernel_size=2)"
+    draw = Draw(
+        f"ReLU() -> {conv} -> GELU() -> {pool} -> Sigmoid()",
+        (2, 6, 5, 4, 7),
+        (6, 8, 2, 3, 2),
+        "float16",
+        ("huge", "nan", "zero"),
+        ("gaps", "thin", "plain", "backwards"),
+        threads=4,
+        tiles=17,
+        seed=99,
+    )
+
+    def verdict(one: Draw) -> str:
+        if "MaxPool3d" not in one.pipeline:
+            return "other: without a pool"
+        try:
+            return "meaning: wrong" if one.kernel[1] >= 3 and one.work() else ""
+        except Error:  # makes no sense
+            return ""
+
+    found, said = reduced(draw, "meaning: wrong, and more", verdict)
+    assert said == "meaning: wrong"
+    assert found.kernel[1] == 3
+    assert (found.dtype, found.values, found.layouts, found.threads, found.tiles) == ("float32", (), (), 1, None)
+    assert found.pipeline.count("->") == 1
+    assert found.x[0] == found.x[1] == 1
+
+
+def test_the_text_of_a_case_is_the_case() -> None:
+    cases = [draw for seed in range(20) for draw in drawn(np.random.default_rng(seed))]
+    assert all(read(repr(draw)) == draw for draw in cases)
+    assert len({draw.pipeline for draw in cases}) > 100
+    assert {word for draw in cases for word in draw.values} == set(VALUES)
+    assert {word for draw in cases for word in draw.layouts} == set(LAYOUTS)
+
+
+def test_the_printed_program_runs() -> None:
+    text = program(replace(SMALL, threads=2), "baseline").replace(".venv/bin/python", sys.executable)
+    done = subprocess.run(
+        ["bash", "-c", text], env=environment(), cwd=TOOL.parents[1], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
