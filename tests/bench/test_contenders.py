@@ -20,7 +20,7 @@ from convt3d.front.verify import draw_sample
 from convt3d.plan.cores import available_cores
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
-from convt3d.spec.stages import Binary, ConvTranspose3d, Keep
+from convt3d.spec.stages import ConvTranspose3d, Keep
 from convt3d.spec.text import write_pipeline
 
 # Rows that make every voxel NaN or Inf, or whose special values a runtime may treat in its own way, are not timed.
@@ -46,7 +46,7 @@ def pipeline_of(row: Row) -> str:
     """A convolution before the stage; an Exp or a division meets moderate, non-zero values."""
     if isinstance(row.stage, ConvTranspose3d):
         return write_pipeline(Pipeline(row.stage))
-    label = row.stage.label if isinstance(row.stage, Binary) else None
+    label = row.stage.uses
     if label == "x":  # the input has another size than what a strided convolution makes of it
         return write_pipeline(Pipeline(ConvTranspose3d(1, 1), row.stage))
     kept = [Keep("kept")] if label == "kept" else []

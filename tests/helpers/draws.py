@@ -129,8 +129,12 @@ def _try(rng: np.random.Generator, dtype: str) -> Case:
     for label in ("a", "b")[: rng.choice([0, 0, 0, 1, 1, 2])]:
         at = int(rng.integers(0, len(stages) + 1))
         stages.insert(at, ct.Keep(label))
-        use = (ct.Add, ct.Multiply, ct.Subtract)[rng.integers(3)](label)
-        stages.insert(int(rng.integers(at + 1, len(stages) + 1)), use)
+        use = (ct.Add, ct.Multiply, ct.Subtract, lambda kept: ct.Subtract(kept, reverse=True))[rng.integers(4)]
+        more = [use(label)]
+        if rng.integers(3) == 0:  # back to it, and on another way
+            more = [ct.Keep(f"{label}2"), ct.Recall(label), ct.Sigmoid(), use(f"{label}2")]
+        place = int(rng.integers(at + 1, len(stages) + 1))
+        stages[place:place] = more
     if rng.integers(8) == 0:
         stages.append(ct.Add("x"))
     pipeline = Pipeline(*stages)
@@ -182,6 +186,7 @@ def _stage(rng: np.random.Generator) -> Stage:
         lambda: ct.GroupNorm(1, affine=coin),
         lambda: ct.InstanceNorm(affine=coin),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)](0.5),
+        lambda: ct.Subtract((0.5, "channel", "tensor")[rng.integers(3)], reverse=True),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("channel"),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("tensor"),
         lambda: ct.Clamp(-1.0, 1.5) if coin else ct.Clamp(min=-0.5),

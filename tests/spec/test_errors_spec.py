@@ -35,9 +35,12 @@ from convt3d.spec.stages import (
     Mean,
     Multiply,
     PReLU,
+    Recall,
     Softmax,
     Softplus,
+    Subtract,
     Sum,
+    Tanh,
 )
 
 nan = math.nan
@@ -138,6 +141,26 @@ CASES = [
     ),
     Case("no name", lambda: Keep("a b"), VALUE, ("Keep", "label", "'a b'", "must be a name", "identifier")),
     Case("no text", lambda: Keep(3), VALUE, ("Keep", "label", "3", "must be a name", "identifier")),
+    Case("no name", lambda: Recall("a b"), VALUE, ("Recall", "label", "'a b'", "must be a name", "identifier")),
+    Case(
+        "recalled too early",
+        lambda: Pipeline(Recall("y"), Keep("y"), ConvTranspose3d()),
+        VALUE,
+        ("Recall", "label", "'y'", "names no earlier value", r"Keep\(name\) earlier$"),
+    ),
+    Case(
+        "nobody uses what Recall replaces",
+        lambda: Pipeline(ConvTranspose3d(), Keep("y"), Tanh(), Recall("y")),
+        VALUE,
+        ("Recall", "label", "'y'", "throws away the value before it", r"Keep\(name\) before Recall"),
+    ),
+    Case(
+        "it has a name that nobody uses",
+        lambda: Pipeline(ConvTranspose3d(), Keep("y"), Recall("x")),
+        VALUE,
+        ("Recall", "label", "'x'", "throws away the value before it", "use that name later"),
+    ),
+    Case("reverse", lambda: Subtract(1.0, reverse=1), TYPE, ("Subtract", "reverse", "1", "must be True", "True")),
     Case("reserved", lambda: Keep("x"), VALUE, ("Keep", "label", "'x'", "reserved", "another name")),
     Case("reserved", lambda: Keep("tensor"), VALUE, ("Keep", "label", "'tensor'", "reserved", "another name")),
     # pipelines

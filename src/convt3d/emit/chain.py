@@ -35,6 +35,7 @@ from ..spec.stages import (
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -245,19 +246,25 @@ def binary(context: Links, link: int, stage: Any) -> list[Step]:
     operation = {Add: b.add, Subtract: b.sub, Multiply: b.mul, Divide: b.div}[type(stage)]
     if isinstance(stage.other, float):
         number = context.constants(stage)["other"]
-        return [Map(lambda value, column: operation(value, number))]
+        return [Map(lambda value, column: operation(*stage.sides(value, number)))]
     if stage.other == "channel":
         other = context.vector(link, 0)
     elif stage.other == "tensor":
         other = context.tensor(link)
     else:
         other = context.again(stage.other)
-    return [Map(lambda value, column: operation(value, other(column)))]
+    return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
 
 
 @emits(Keep)
 def keep(context: Links, link: int, stage: Keep) -> list[Step]:
     return [Map(context.keep(stage.label, link))]
+
+
+@emits(Recall)
+def recall(context: Links, link: int, stage: Recall) -> list[Step]:
+    kept = context.again(stage.label)
+    return [Map(lambda value, column: kept(column))]
 
 
 @emits(PReLU)

@@ -22,7 +22,7 @@ from ..spec.reference import evaluate
 from ..spec.rewrite import round_scalars
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
-from ..spec.stages import AvgPool3d, Binary, ConvTranspose3d, Keep, MaxPool3d
+from ..spec.stages import AvgPool3d, ConvTranspose3d, Keep, MaxPool3d, Recall
 from ..spec.work import label_shape
 
 Storage: TypeAlias = npt.NDArray[Any]
@@ -238,12 +238,18 @@ def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
     """For every value of the trace the box that the block depends on."""
     kept: dict[str, Box] = {}
     boxes = [block]
+    recalled = 0  # values before a Recall: under their name they are needed
     for index in reversed(range(len(pipeline.stages))):
         stage, shape, box = pipeline.stages[index], trace.values[index], boxes[-1]
-        if isinstance(stage, Binary) and stage.label:
-            other = _repeated(box, label_shape(pipeline, trace, stage.label))
-            kept[stage.label] = _hull(kept.get(stage.label, other), other)
+        if stage.uses:
+            other = _repeated(box, label_shape(pipeline, trace, stage.uses))
+            kept[stage.uses] = _hull(kept.get(stage.uses, other), other)
+            recalled = 1 if isinstance(stage, Recall) else 0
             box = _repeated(box, shape)
+        elif isinstance(stage, Keep) and recalled:
+            box = kept.get(stage.label, box)
+            boxes[-recalled:] = [box] * recalled
+            recalled = 0 if stage.label in kept else recalled + 1
         elif isinstance(stage, Keep):
             box = _hull(box, kept.get(stage.label, box))
         else:
@@ -313,11 +319,7 @@ def _channel_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box]) -> 
 
 def _meetings(pipeline: Pipeline) -> list[tuple[int, int]]:
     """Pairs of values that a stage combines: the one that enters it, and the kept one."""
-    return [
-        (index, _label_stage(pipeline, stage.label))
-        for index, stage in enumerate(pipeline.stages)
-        if isinstance(stage, Binary) and stage.label
-    ]
+    return [(index, _label_stage(pipeline, stage.uses)) for index, stage in enumerate(pipeline.stages) if stage.uses]
 
 
 # --- cut arrays -------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from ..spec.stages import (
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -258,6 +259,15 @@ class _Cutter:
         else:
             self.kept[stage.label] = self.store(self.trace.values[index])
 
+    def recall(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, Recall)
+        if stage.label in self.local:
+            return self.link(index)
+        # The value it replaces has a name and is used later: where this one is stored, so is that one.
+        self.ops = []
+        self.source, self.shape = self.kept[stage.label], self.trace.values[index + 1]
+
     def layer_norm(self, index: int) -> None:
         stage = self.pipeline.stages[index]
         assert isinstance(stage, LayerNorm)
@@ -320,7 +330,7 @@ def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
 
 
 def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: frozenset[str]) -> bool:
-    uses = [at for at, stage in enumerate(pipeline.stages) if isinstance(stage, Binary) and stage.label == label]
+    uses = [at for at, stage in enumerate(pipeline.stages) if stage.uses == label]
     between = range(start + 1, max(uses, default=start) + 1)
     return all(_stays_in_chain(pipeline.stages[at], trace, at, local) for at in between)
 
@@ -328,7 +338,7 @@ def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: f
 def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str]) -> bool:
     if isinstance(stage, Keep):
         return stage.label in local
-    if isinstance(stage, Binary) and (stage.other == "tensor" or (stage.label and stage.label not in local)):
+    if getattr(stage, "other", None) == "tensor" or (stage.uses and stage.uses not in local):
         return False  # these need (C, D, H, W) and may cut the chain
     if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
         return False
@@ -338,6 +348,7 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
 LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
     ConvTranspose3d: _Cutter.conv,
     Keep: _Cutter.keep,
+    Recall: _Cutter.recall,
     LayerNorm: _Cutter.layer_norm,
     Softmax: _Cutter.softmax,
     **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),

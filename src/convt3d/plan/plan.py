@@ -139,12 +139,12 @@ def _cached_bytes(host: Machine) -> int:
 
 
 def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
-    """Values that may be kept in the output array: of its shape and type, and read only by a pass that works voxel by
-    voxel, so that nothing is overwritten before it is read."""
+    """Values that may be kept in the output array: of its shape and type, and read only by the next pass, which works
+    voxel by voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:
         return ()
     found = []
-    for producer in passes:
+    for number, producer in enumerate(passes):
         name = producer.dest
         if name is None or name == "out" or producer.result != output:
             continue
@@ -158,7 +158,8 @@ def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tupl
             for array in link.arrays
         ]
         local = all(not isinstance(op, (Pool, PhasePool, Conv)) for one in readers for op in one.ops)
-        if local and name not in tensors and all(one.shape == output for one in readers):
+        at_once = readers == [one for one in passes[number + 1 : number + 2] if name == one.source]
+        if local and at_once and name not in tensors and all(one.shape == output for one in readers):
             found.append(name)
     return tuple(found)
 

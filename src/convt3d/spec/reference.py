@@ -41,6 +41,7 @@ from .stages import (
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -75,9 +76,10 @@ def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
             own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             if isinstance(stage, Keep):
                 kept[stage.label] = value
+            elif stage.uses:
+                value = _MEANINGS[type(stage)](stage, value, kept[stage.uses])
             elif isinstance(stage, Binary):
-                other = kept[stage.label] if stage.label else (*own, stage.other)[0]
-                value = _MEANINGS[type(stage)](stage, value, other)
+                value = _MEANINGS[type(stage)](stage, value, (*own, stage.other)[0])
             else:
                 value = _MEANINGS[type(stage)](stage, value, *own)
     return value
@@ -234,7 +236,8 @@ def add(stage: Add, x: Array, other: Array) -> Array:
 
 @means(Subtract)
 def subtract(stage: Subtract, x: Array, other: Array) -> Array:
-    return x - _other(other)
+    left, right = stage.sides(x, _other(other))
+    return np.subtract(left, right)
 
 
 @means(Multiply)
@@ -244,7 +247,8 @@ def multiply(stage: Multiply, x: Array, other: Array) -> Array:
 
 @means(Divide)
 def divide(stage: Divide, x: Array, other: Array) -> Array:
-    return x / _other(other)
+    left, right = stage.sides(x, _other(other))
+    return np.divide(left, right)
 
 
 @means(Clamp)
@@ -326,3 +330,8 @@ def exp(stage: Exp, x: Array) -> Array:
 @means(Keep)
 def keep(stage: Keep, x: Array) -> Array:
     return x
+
+
+@means(Recall)
+def recall(stage: Recall, x: Array, other: Array) -> Array:
+    return other

@@ -101,9 +101,10 @@ class Rewritten:
 def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """norm(x + c) = norm(x) for a number c of moderate size."""
     match stages[start : start + 2]:
-        case (Add(other=float(c)) | Subtract(other=float(c)), (LayerNorm() | GroupNorm() | InstanceNorm()) as norm) if (
-            abs(c) <= 65536.0 and norm.eps > 0.0  # a larger c swallows digits of x, and PyTorch's answer shows it
-        ):
+        case (
+            Add(other=float(c)) | Subtract(other=float(c), reverse=False),  # c - x has the other sign
+            (LayerNorm() | GroupNorm() | InstanceNorm()) as norm,
+        ) if abs(c) <= 65536.0 and norm.eps > 0.0:  # a larger c swallows digits of x, and PyTorch's answer shows it
             return Match(start, 2, (norm,))
     return None
 

@@ -70,6 +70,15 @@ class Stage:
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def uses(self) -> str | None:
+        """The name of the earlier value it takes beside the current one, or in its place."""
+        return None
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        """The result's shape, where it `uses` a value of shape `other`."""
+        return shape
+
     def key(self) -> tuple[Any, ...]:
         """Equality by bits: -0.0 differs from 0.0 (Divide would tell), and NaN equals NaN (a cache must find it)."""
         values = (getattr(self, field.name) for field in fields(self))

@@ -361,15 +361,36 @@ class BatchNorm(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Keep(Stage):
-    """Gives the value at this point a name, so that a later Add, Subtract, Multiply or Divide can use it again."""
+    """Gives the value at this point a name, so that a later Add, Subtract, Multiply, Divide or Recall can use it."""
 
     label: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label.isidentifier():
-            raise ArgumentError(self.name, "label", self.label, "must be a name such as 'skip'", "Write an identifier")
+        _check_name(self)
         if self.label in Binary.RESERVED:
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recall(Stage):
+    """Makes a kept value, or the pipeline's input "x", the current one again."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        _check_name(self)
+
+    @property
+    def uses(self) -> str:
+        return self.label
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        return other
+
+
+def _check_name(stage: Keep | Recall) -> None:
+    if not isinstance(stage.label, str) or not stage.label.isidentifier():
+        raise ArgumentError(stage.name, "label", stage.label, "must be a name such as 'skip'", "Write an identifier")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -390,6 +411,27 @@ class Binary(Stage):
         """The earlier value it uses, if it uses one."""
         return self.other if isinstance(self.other, str) and self.other not in ("channel", "tensor") else None
 
+    @property
+    def uses(self) -> str | None:
+        return self.label
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        """A kept value may have size 1 where the current one has not, and the other way round."""
+        if any(v != o and 1 not in (v, o) for v, o in zip(shape, other, strict=True)):
+            raise ShapeError(
+                self.name,
+                "other",
+                self.other,
+                f"names a value of shape {other}, which does not fit the current shape {shape}",
+                "Sizes must be equal, or 1 on an axis to repeat",
+            )
+        b, c, d, h, w = (o if v == 1 else v for v, o in zip(shape, other, strict=True))
+        return b, c, d, h, w
+
+    def sides(self, value: Any, other: Any) -> tuple[Any, Any]:
+        """What stands left and right of the sign."""
+        return value, other
+
     def operands(self) -> tuple[Operand, ...]:
         if self.other == "channel":
             return (Operand("other", "channel"),)
@@ -402,8 +444,22 @@ class Add(Binary):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Subtract(Binary):
-    """value - other"""
+class _Ordered(Binary):
+    """One whose sides must not be swapped, unless `reverse` asks for it."""
+
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(reverse=flag(self.name, "reverse", self.reverse))
+
+    def sides(self, value: Any, other: Any) -> tuple[Any, Any]:
+        return (other, value) if self.reverse else (value, other)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subtract(_Ordered):
+    """value - other; other - value if `reverse`"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -412,8 +468,8 @@ class Multiply(Binary):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Divide(Binary):
-    """value / other"""
+class Divide(_Ordered):
+    """value / other; other / value if `reverse`"""
 
 
 # --- pointwise functions ----------------------------------------------------------------------------------------------

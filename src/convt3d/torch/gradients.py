@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Binary, Keep
+from ..spec.stages import Binary, Keep, Recall
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, binary_back, first_stage, label_places, needed_values
 from .stock import Tensor, batched, own_operands, values, weight_of
@@ -104,7 +104,7 @@ def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Se
 
 def _chunk_gradients(
     pipeline: Pipeline,
-    grad: Tensor,
+    grad: Tensor | None,
     x: Tensor,
     operands: Sequence[Tensor],
     result: Tensor | None,
@@ -123,7 +123,10 @@ def _chunk_gradients(
         stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
         r = r if "r" in GRADIENTS[type(stage)].uses else None  # frees what no stage needs any more
         if isinstance(stage, Keep) and index in pending:
-            grad = grad + pending.pop(index)
+            grad = pending.pop(index) if grad is None else grad + pending.pop(index)
+        elif isinstance(stage, Recall):  # the value before it has a name, by which its gradient comes
+            at = labels[stage.label]
+            pending[at], grad = pending[at] + grad if at in pending else grad, None
         elif isinstance(stage, Binary) and stage.label:
             at = labels[stage.label]
             grad, other = binary_back(stage, grad, v, known.get(at), shapes[index], shapes[at])

@@ -43,6 +43,8 @@ def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
         uses = rule.uses + (rule.operands_use if own[index] else "")
         if isinstance(stage, stages.Softmax) and stage.scale is not None:
             uses = "v"
+        if isinstance(stage, stages.Divide) and stage.reverse:
+            uses = "v"
         if isinstance(stage, Binary) and stage.label and rule.operands_use:
             uses = "v"
             need.add(labels[stage.label])
@@ -202,12 +204,13 @@ def _batch_norm(
 def binary_back(stage: Any, g: Tensor, v: Tensor | None, second: Any, shape: Any, second_shape: Any) -> Any:
     """Gradients of both values; the second is a number (without one) if `second_shape` is None."""
     mine, theirs = g, g
+    left, right = stage.sides(v, second)
     if isinstance(stage, stages.Subtract):
-        theirs = -g
+        mine, theirs = stage.sides(g, -g)
     elif isinstance(stage, stages.Multiply):
         mine, theirs = g * second, None if v is None else g * v
     elif isinstance(stage, stages.Divide):
-        mine, theirs = g / second, None if v is None else -g * v / (second * second)
+        mine, theirs = stage.sides(g / right, None if left is None else -g * left / (right * right))
     return fitted(mine, shape), None if second_shape is None or theirs is None else fitted(theirs, second_shape)
 
 
@@ -215,7 +218,8 @@ def _binary(stage: Any, g: Tensor, v: Tensor | None, r: None, own: Sequence[Tens
     if not own:
         return binary_back(stage, g, v, stage.other, shape, None)[:1]
     second = column(own[0]) if stage.other == "channel" else own[0]
-    return binary_back(stage, g, v if want[1] else None, second, shape, second.shape)
+    reads = want[1] or getattr(stage, "reverse", False)
+    return binary_back(stage, g, v if reads else None, second, shape, second.shape)
 
 
 # --- pointwise functions ----------------------------------------------------------------------------------------------
@@ -281,4 +285,5 @@ GRADIENTS: dict[type[Stage], Gradient] = {
     ),
     stages.Exp: Gradient(lambda stage, g, v, r, own, want, shape: (g * r,), "r"),
     stages.Keep: Gradient(lambda stage, g, v, r, own, want, shape: (g,)),
+    stages.Recall: Gradient(lambda stage, g, v, r, own, want, shape: (None,)),
 }

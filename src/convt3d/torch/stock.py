@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -61,8 +62,8 @@ def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: se
         stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
         if isinstance(stage, Keep):
             kept[stage.label] = value
-        elif isinstance(stage, Binary) and stage.label:
-            value = MEANINGS[type(stage)](stage, value, kept[stage.label])
+        elif stage.uses:
+            value = MEANINGS[type(stage)](stage, value, kept[stage.uses])
         else:
             value = MEANINGS[type(stage)](stage, value, *own)
         if index + 1 in wanted:
@@ -158,9 +159,9 @@ MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
     stages.InstanceNorm: _instance_norm,
     stages.BatchNorm: _batch_norm,
     stages.Add: lambda stage, v, o=None: v + other(stage, o),
-    stages.Subtract: lambda stage, v, o=None: v - other(stage, o),
+    stages.Subtract: lambda stage, v, o=None: operator.sub(*stage.sides(v, other(stage, o))),
     stages.Multiply: lambda stage, v, o=None: v * other(stage, o),
-    stages.Divide: lambda stage, v, o=None: v / other(stage, o),
+    stages.Divide: lambda stage, v, o=None: operator.truediv(*stage.sides(v, other(stage, o))),
     stages.Clamp: lambda stage, v: v.clamp(stage.min, stage.max),
     stages.GELU: lambda stage, v: functional.gelu(v, approximate=stage.approximate),
     stages.ReLU: lambda stage, v: functional.relu(v),
@@ -175,4 +176,5 @@ MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
     stages.Softplus: lambda stage, v: functional.softplus(v, stage.beta, stage.threshold),
     stages.Exp: lambda stage, v: v.exp(),
     stages.Keep: lambda stage, v: v,
+    stages.Recall: lambda stage, v, kept: kept,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,10 +140,11 @@ _STEPS: dict[type[Stage], Callable[..., Any]] = {
     s.InstanceNorm: lambda stage, x, given, _: _affine(_normal(x, SPACE, stage.eps), given, _column),
     s.BatchNorm: _batch_norm,
     s.Keep: _keep,
+    s.Recall: lambda stage, x, given, labelled: labelled[stage.label],
     s.Add: lambda stage, x, given, labelled: x + _other(stage, given, labelled),
-    s.Subtract: lambda stage, x, given, labelled: x - _other(stage, given, labelled),
+    s.Subtract: lambda stage, x, given, labelled: operator.sub(*stage.sides(x, _other(stage, given, labelled))),
     s.Multiply: lambda stage, x, given, labelled: x * _other(stage, given, labelled),
-    s.Divide: lambda stage, x, given, labelled: x / _other(stage, given, labelled),
+    s.Divide: lambda stage, x, given, labelled: operator.truediv(*stage.sides(x, _other(stage, given, labelled))),
     s.Clamp: lambda stage, x, *_: jnp.clip(x, stage.min, stage.max),
     s.GELU: lambda stage, x, *_: jax.nn.gelu(x, approximate=stage.approximate == "tanh"),
     s.ReLU: lambda stage, x, *_: jax.nn.relu(x),

@@ -180,10 +180,12 @@ def _keep(m: _Writer, stage: s.Keep, x: str, given: Sequence[str]) -> str:
 def _binary(name: str) -> Callable[..., str]:
     def step(m: _Writer, stage: s.Binary, x: str, given: Sequence[str]) -> str:
         if stage.label:
-            return m.op(name, x, m.labelled[stage.label])
-        if stage.other == "channel":
-            return m.op(name, x, m.column(given[0]))
-        return m.op(name, x, given[0] if given else m.number(float(stage.other)))
+            other = m.labelled[stage.label]
+        elif stage.other == "channel":
+            other = m.column(given[0])
+        else:
+            other = given[0] if given else m.number(float(stage.other))
+        return m.op(name, *stage.sides(x, other))
 
     return step
 
@@ -221,6 +223,7 @@ _STEPS: dict[type[Stage], Callable[..., str]] = {
     s.InstanceNorm: _instance_norm,
     s.BatchNorm: _batch_norm,
     s.Keep: _keep,
+    s.Recall: lambda m, stage, x, given: m.labelled[stage.label],
     s.Add: _binary("Add"),
     s.Subtract: _binary("Sub"),
     s.Multiply: _binary("Mul"),
