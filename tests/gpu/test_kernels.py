@@ -145,6 +145,14 @@ CHAINS: dict[str, Any] = {
          ct.Multiply("y")],
         (1, 8, 2, 2, 3), (8, 1, 2, 2, 2), "float32",
     ),
+    "one axis after the other": (
+        [CONV(2), ct.Sum("depth"), ct.LogSumExp("width"), ct.Max("height", keepdim=False), ct.Tanh()],
+        (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64",
+    ),
+    "an axis before the convolution": (
+        [ct.LogSumExp("height"), CONV(2, bias=True), ct.Exp(), ct.Log(), AVGPOOL(2, divisor_override=3)],
+        (1, 8, 2, 3, 3), (8, 3, 2, 2, 2), "float32",
+    ),
     "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
 

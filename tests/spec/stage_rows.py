@@ -27,6 +27,7 @@ from convt3d.spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     MaxPool3d,
@@ -87,6 +88,9 @@ def _reduction(stage: type[Stage], function: Callable[[Tensor, tuple[int, ...]],
     return [
         Row(stage("channels"), lambda x: function(x, (1,)), "one channel is left"),
         Row(stage("spatial"), lambda x: function(x, (2, 3, 4)), "one voxel is left, depth x height x width at once"),
+        Row(stage("depth"), lambda x: function(x, (2,)), "one plane is left"),
+        Row(stage("height"), lambda x: function(x, (3,)), "one row of each plane is left"),
+        Row(stage("width"), lambda x: function(x, (4,)), "one voxel of each row is left"),
     ]
 
 
@@ -149,6 +153,11 @@ ROWS: tuple[Row, ...] = (
         lambda x: functional.avg_pool3d(x, (2, 3, 2), (2, 2, 3), 1, True, True),
         "padding counts, but not what ceil_mode hangs over it",
     ),
+    Row(
+        AvgPool3d((1, 3, 2), 2, (0, 1, 1), False, True, 5),
+        lambda x: functional.avg_pool3d(x, (1, 3, 2), 2, (0, 1, 1), False, True, 5),
+        "a divisor of one's own",
+    ),
     *_reduction(Sum, lambda x, dims: x.sum(dims, keepdim=True)),
     *_reduction(Mean, lambda x, dims: x.mean(dims, keepdim=True)),
     *_reduction(Max, lambda x, dims: x.amax(dims, keepdim=True)),
@@ -159,6 +168,11 @@ ROWS: tuple[Row, ...] = (
         Softmax("spatial", scale="channel"),
         lambda x, s: _softmax_space(x) * _column(s),
         "with a factor for each channel",
+    ),
+    Row(
+        Softmax("channels", scale="channel"),
+        lambda x, s: torch.softmax(x, 1) * _column(s),
+        "a factor for each channel, along the softmax itself",
     ),
     Row(Softmax("channels", scale=-2.5), lambda x: torch.softmax(x, 1) * -2.5, "with a negative number as factor"),
     Row(LayerNorm(), lambda x: _layer_norm(x, None, None, 1e-5), "the operators' meaning: channels, eps 1e-5"),
@@ -234,4 +248,5 @@ ROWS: tuple[Row, ...] = (
     Row(Softplus(), functional.softplus, "defaults; wide data pass the threshold"),
     Row(Softplus(-1.3, 2.0), lambda x: functional.softplus(x, -1.3, 2.0), "negative beta, threshold inside the data"),
     Row(Exp(), torch.exp, "plain"),
+    Row(Log(), torch.log, "NaN below zero, -Inf at it", chains=False),
 )

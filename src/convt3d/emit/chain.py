@@ -29,6 +29,7 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     Mean,
@@ -209,6 +210,7 @@ def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
 
 
 STEPS[Exp] = _pointwise(vecmath.exp)
+STEPS[Log] = _pointwise(vecmath.log)
 STEPS[Sigmoid] = _pointwise(vecmath.sigmoid)
 STEPS[Tanh] = _pointwise(vecmath.tanh)
 STEPS[SiLU] = _pointwise(vecmath.silu)
@@ -332,8 +334,14 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
         shift = constants["shift"] if "shift" in constants else most.result[column.turn]
         return vecmath.exp(b, b.sub(value, shift))
 
+    factor = context.vector(link, 0) if stage.scale == "channel" else None
+
+    def divided(value: ir.Value, column: Column) -> ir.Value:
+        value = b.mul(value, total.result[column.turn])
+        return b.mul(value, factor(column)) if factor else value
+
     steps: list[Step] = [] if "shift" in constants else [most]
-    return [*steps, Map(exponential), total, Map(lambda value, column: b.mul(value, total.result[column.turn]))]
+    return [*steps, Map(exponential), total, Map(divided)]
 
 
 @emits(Sum, Mean, Max)

@@ -25,6 +25,7 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     Mean,
@@ -245,6 +246,7 @@ def _pointwise(expression: str) -> Lines:
 
 LINES |= {
     Exp: _pointwise("tl.exp(v)"),
+    Log: _pointwise("tl.log(v)"),
     ReLU: _pointwise("tl.where(v < 0.0, 0.0, v)"),
     Sigmoid: _pointwise("1.0 / (1.0 + tl.exp(-v))"),
     SiLU: _pointwise("v / (1.0 + tl.exp(-v))"),

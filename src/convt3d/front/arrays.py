@@ -31,6 +31,8 @@ class Taken:
 
 def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Taken:
     """The array as storage; with `writable` its own memory, never a copy."""
+    if isinstance(array, np.generic) and not writable:
+        array = np.asarray(array)
     if isinstance(array, np.ndarray):
         return _take_numpy(operator, name, array, writable)
     torch = sys.modules.get("torch")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Slot, Trace
 from ..spec.reference import evaluate
-from ..spec.rewrite import round_scalars
+from ..spec.rewrite import round_scalars, with_all_axes
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
 from ..spec.stages import AvgPool3d, ConvTranspose3d, Keep, MaxPool3d, Recall
@@ -93,10 +93,12 @@ class Sample:
     crops: tuple[Crop, ...]
     expected: tuple[Any, ...]  # of each crop, flat
     terms: int  # products in each sum of the convolution
+    dropped: tuple[int, ...] = ()  # axes that a result may be without
 
     def check(self, y: Storage) -> Check:
         if not self.crops:
             return Check(0, 0.0, 0.0, True)
+        y = y if y.ndim == 5 else np.expand_dims(y, self.dropped)
         actual = [self.dtype.widen(y[crop.sample][_slices(crop.block)]).ravel() for crop in self.crops]
         return compare(np.concatenate(actual), np.concatenate(self.expected), self.dtype, self.terms)
 
@@ -111,12 +113,12 @@ def draw_sample(
     seconds: float = SECONDS,
 ) -> Sample:
     """The meaning at `voxels` positions or more, or at fewer where that would take longer than about `seconds`."""
-    pipeline = round_scalars(pipeline, dtype)
+    dropped, pipeline = pipeline.dropped, with_all_axes(round_scalars(pipeline, dtype))
     trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
     crops = tuple(_choose(pipeline, trace, x, operands, rng, voxels, seconds))
     expected = tuple(crop.expected(pipeline, dtype, x, operands).ravel() for crop in crops)
     terms = prod(trace.operands[pipeline.conv_index][0][2:]) * trace.values[pipeline.conv_index][1]
-    return Sample(dtype, crops, expected, terms // pipeline.conv.groups)
+    return Sample(dtype, crops, expected, terms // pipeline.conv.groups, dropped)
 
 
 def sampled_check(

@@ -33,6 +33,7 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     MaxPool3d,
@@ -243,7 +244,8 @@ class _Cutter:
             return self.link(index)
         wanted = self.trace.values[index + 1]
         if self.trace.values[index] != wanted:  # the other value is larger: start anew from this one, repeated
-            self.store(self.trace.values[index])
+            if self.ops or self.shape != self.trace.values[index]:
+                self.store(self.trace.values[index])
             self.shape = wanted
         self._natural()
         arrays = (self.kept[stage.label],) if stage.label else self.operands(index)
@@ -283,10 +285,11 @@ class _Cutter:
             return self.link(index)
         self._natural()
         kind = {Sum: "sum", Mean: "sum", Max: "max", LogSumExp: "maxexp"}[type(stage)]
-        self.ops.append(Reduce(kind))
-        name = self._new_value()
-        self._end(self.trace.values[index], None, Finish(stage, (), name))
-        self.source, self.shape = name, self.trace.values[index + 1]
+        finish = Finish(stage, (), self._new_value())
+        if not self._at_its_end(kind, finish):
+            self.ops.append(Reduce(kind))
+            self._end(self.trace.values[index], None, finish)
+        self.source, self.shape = finish.result, self.trace.values[index + 1]
 
     def softmax(self, index: int) -> None:
         stage = self.pipeline.stages[index]
@@ -310,12 +313,22 @@ class _Cutter:
 
     def statistics(self, index: int, kind: str) -> None:
         self._natural()
-        self.ops.append(Reduce(kind))
-        value = self._new_value()
         finish = Finish(self.pipeline.stages[index], self.operands(index), f"stat:{self.stats}")
         self.stats += 1
+        if self._at_its_end(kind, finish):
+            return
+        self.ops.append(Reduce(kind))
+        value = self._new_value()
         self._end(self.trace.values[index], value, finish)
         self.source, self.shape = value, self.trace.values[index]
+
+    def _at_its_end(self, kind: str, finish: Finish) -> bool:
+        """Whether the pass that has just stored the value, which is kept, can take its statistics as well."""
+        last = self.passes[-1] if self.passes else None
+        if self.ops or last is None or last.finish or (last.dest, last.result) != (self.source, self.shape):
+            return False
+        self.passes[-1] = replace(last, ops=(*last.ops, Reduce(kind)), finish=finish)
+        return True
 
 
 def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
@@ -356,7 +369,23 @@ LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
     **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
     **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
     **dict.fromkeys(
-        (BatchNorm, Clamp, Exp, GELU, HardSwish, HardTanh, LeakyReLU, Mish, PReLU, ReLU, Sigmoid, SiLU, Softplus, Tanh),
+        (
+            BatchNorm,
+            Clamp,
+            Exp,
+            GELU,
+            HardSwish,
+            HardTanh,
+            LeakyReLU,
+            Log,
+            Mish,
+            PReLU,
+            ReLU,
+            Sigmoid,
+            SiLU,
+            Softplus,
+            Tanh,
+        ),
         _Cutter.link,
     ),
 }

@@ -12,6 +12,7 @@ from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
+from ..spec.windows import axes_as_windows
 from .choice import AUTO, Options, choose_method
 from .machine import Machine, machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, cut
@@ -95,8 +96,7 @@ def _make_plan(
     host: Machine,
 ) -> Plan:
     trace = pipeline.trace(x, operands)
-    rewritten = simplify(pipeline, dtype, tame)
-    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
     item = 8 if dtype.accumulate == "float64" else 4
     walks = cut(rewritten.pipeline, simplified)
     aliases = output_values(walks, trace.output, dtype)
@@ -162,6 +162,15 @@ def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tupl
         if local and at_once and name not in tensors and all(one.shape == output for one in readers):
             found.append(name)
     return tuple(found)
+
+
+def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple[Rewritten, Trace]:
+    """The pipeline as it runs on arrays of known shapes, and its shapes."""
+    rewritten = simplify(pipeline, dtype, tame)
+    operands = operand_shapes(rewritten.pipeline, pipeline, trace)
+    simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    windowed = axes_as_windows(rewritten, simplified, dtype)
+    return windowed, simplified if windowed is rewritten else windowed.pipeline.trace(trace.values[0], operands)
 
 
 def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:

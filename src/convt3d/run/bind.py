@@ -227,10 +227,13 @@ class BoundPass:
         pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
         pool = pipeline.stages[op.stage]
         assert isinstance(pool, (MaxPool3d, AvgPool3d))
-        include = isinstance(pool, AvgPool3d) and pool.count_include_pad
+        include, override = False, None
+        if isinstance(pool, AvgPool3d):
+            include, override = pool.count_include_pad, pool.divisor_override
+        divisors = (None, None, None) if override is None else (override, 1, 1)
         return [
-            np.array([[*axis.window(o), axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
-            for axis in pool.axes(trace.values[op.stage])
+            np.array([[*axis.window(o), divisor or axis.divisor(o, include)] for o in range(axis.out)], dtype=np.int64)
+            for axis, divisor in zip(pool.axes(trace.values[op.stage]), divisors, strict=True)
         ]
 
 

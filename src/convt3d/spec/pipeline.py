@@ -69,6 +69,7 @@ class Pipeline:
             )
         _check_labels(stages)
         _check_recalls(stages)
+        _check_drops(stages)
         for name, value in (
             ("stages", tuple(stages)),
             ("conv_index", convolutions[0]),
@@ -100,6 +101,16 @@ class Pipeline:
         stage = self.stages[self.conv_index]
         assert isinstance(stage, ConvTranspose3d)
         return stage
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Axes of (B, C, D, H, W) that the result does not have."""
+        return tuple(sorted(axis for stage in self.stages for axis in stage.drops))
+
+    def result_shape(self, output: Shape, batched: bool = True) -> tuple[int, ...]:
+        """Of the result, where the last value is of shape `output`."""
+        dropped = (() if batched else (0,)) + self.dropped
+        return tuple(size for axis, size in enumerate(output) if axis not in dropped)
 
     @property
     def operand_names(self) -> tuple[str, ...]:
@@ -195,6 +206,25 @@ def _check_labels(stages: Sequence[Stage]) -> None:
                 f"names no earlier value; known here: {', '.join(map(repr, labels))}",
                 f"Put Keep(name) earlier{given if isinstance(stage, Binary) else ''}",
             )
+
+
+def _check_drops(stages: Sequence[Stage]) -> None:
+    """An axis may be dropped where no later stage can tell: they take numbers one by one, or reduce another axis."""
+    dropped: set[int] = set()
+    last = ""  # stage that has dropped one
+    for stage in stages:
+        plain = not (stage.couples or stage.uses or stage.operands() or isinstance(stage, Keep))
+        if dropped and not plain and (not stage.reduces or dropped & set(stage.reduces)):
+            raise ArgumentError(
+                last,
+                "keepdim",
+                False,
+                f"drops an axis before {stage!r}: after it only stages that work number by number, without tensors and "
+                "names, and reductions over other axes may follow",
+                "Write keepdim=True, or drop the axis later",
+            )
+        last = stage.name if stage.drops else last
+        dropped |= set(stage.drops)
 
 
 def _check_recalls(stages: Sequence[Stage]) -> None:

@@ -200,10 +200,17 @@ def round_scalars(pipeline: Pipeline, dtype: DType) -> Pipeline:
     return Pipeline(*map(rounded, pipeline.stages))
 
 
+def with_all_axes(pipeline: Pipeline) -> Pipeline:
+    """Values have five axes throughout; who asked for the result drops those of size 1."""
+    if not pipeline.dropped:
+        return pipeline
+    return Pipeline(*(replace(stage, keepdim=True) if stage.drops else stage for stage in pipeline.stages))  # type: ignore[call-arg]
+
+
 def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
     """Applies rewrites until none fits. `tame=False` leaves out those that hold for tame tensors only."""
     steps: list[Step] = []
-    pipeline = round_scalars(pipeline, dtype)
+    pipeline = with_all_axes(round_scalars(pipeline, dtype))
     while step := _first_step(pipeline, dtype, tame):
         steps.append(step)
         pipeline = step.after
@@ -225,7 +232,8 @@ def pool_over_phases(pipeline: Pipeline) -> int | None:
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
             stride = pipeline.conv.triples[0]
-            return index if stage.triples == (stride, stride, (0, 0, 0)) and not stage.ceil_mode else None
+            plain = not stage.ceil_mode and getattr(stage, "divisor_override", None) is None
+            return index if stage.triples == (stride, stride, (0, 0, 0)) and plain else None
         if stage.couples & SPATIAL:
             return None
     return None

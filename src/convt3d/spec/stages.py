@@ -1,7 +1,8 @@
 """The vocabulary: every stage a pipeline may hold, with PyTorch's names and meaning of parameters.
 
 To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`, a row in `tests/spec/stage_rows.py`
-(docs/adding_a_stage.md). Values are always (B, C, D, H, W); a reduction keeps its axis with size 1.
+(docs/adding_a_stage.md). Values are always (B, C, D, H, W): a reduction keeps its axis with size 1, and `keepdim=False`
+drops it from the pipeline's result.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import ArgumentError, ShapeError, described
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
 from .checks import Triple, flag, integer, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
 from .stage import Operand, Stage, whole
@@ -179,13 +180,19 @@ class MaxPool3d(_Pool):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AvgPool3d(_Pool):
-    """Mean of each window. With padding, zeros count too unless count_include_pad is False."""
+    """Mean of each window. With padding, zeros count too unless count_include_pad is False; divisor_override, a whole
+    number, takes the place of all counts."""
 
     count_include_pad: bool = True
+    divisor_override: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set(count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad))
+        given = self.divisor_override
+        self._set(
+            count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad),
+            divisor_override=None if given is None else integer(self.name, "divisor_override", given, 1),
+        )
 
     def _fits(self, axis: PoolAxis) -> bool:
         return axis.size >= axis.kernel  # as in PyTorch, whatever the padding
@@ -194,13 +201,14 @@ class AvgPool3d(_Pool):
 # --- stages that couple a whole axis: reductions and normalisations ---------------------------------------------------
 
 
+# Numbers of the axes of a value.
+OVER = {"channels": (1,), "spatial": (2, 3, 4), "depth": (2,), "height": (3,), "width": (4,)}
+
+
 def _coupled_box(over: str, box: Box, shape: Shape) -> Box:
     full = whole(shape)
-    if over == "channels":
-        return full[0], *box[1:]
-    if over == "width":
-        return *box[:3], full[3]
-    return box[0], *full[1:]
+    c, d, h, w = (full[axis] if axis + 1 in OVER[over] else box[axis] for axis in range(4))
+    return c, d, h, w
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,7 +222,7 @@ class _Over(Stage):
 
     @property
     def couples(self) -> frozenset[str]:  # type: ignore[override]
-        return {"channels": CHANNELS, "width": frozenset({"width"})}.get(self.over, SPATIAL)
+        return SPATIAL if self.over == "spatial" else frozenset({self.over})
 
     def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
         return _coupled_box(self.over, box, shape)
@@ -222,29 +230,47 @@ class _Over(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Reduction(_Over):
+    """Along "channels", "spatial", or one of "depth", "height", "width"; keepdim=False drops it from the result."""
+
+    keepdim: bool = True
+
+    def __post_init__(self) -> None:
+        self._set(
+            over=one_of(self.name, "over", self.over, tuple(OVER)),
+            keepdim=flag(self.name, "keepdim", self.keepdim),
+        )
+
     def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
-        b, c, d, h, w = shape
-        return (b, 1, d, h, w) if self.over == "channels" else (b, c, 1, 1, 1)
+        b, c, d, h, w = (1 if axis in self.reduces else size for axis, size in enumerate(shape))
+        return b, c, d, h, w
+
+    @property
+    def reduces(self) -> tuple[int, ...]:
+        return OVER[self.over]
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        return () if self.keepdim else self.reduces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sum(_Reduction):
-    """Sum over channels or space, axis kept."""
+    """Sum over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mean(_Reduction):
-    """Mean over channels or space, axis kept."""
+    """Mean over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Max(_Reduction):
-    """Largest value over channels or space, axis kept; NaN travels."""
+    """Largest value over channels, space or one axis; NaN travels."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogSumExp(_Reduction):
-    """log(sum(exp(x))) over channels or space, axis kept."""
+    """log(sum(exp(x))) over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -267,7 +293,7 @@ class Softmax(_Over):
         )
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand("scale", "channel"),) if self.scale == "channel" else ()
+        return (Operand("scale", "channel", number=True),) if self.scale == "channel" else ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -403,6 +429,14 @@ class Binary(Stage):
     RESERVED: ClassVar[tuple[str, ...]] = ("channel", "tensor", "x")
 
     def __post_init__(self) -> None:
+        if getattr(self.other, "ndim", 0):
+            raise ArgumentTypeError(
+                self.name,
+                "other",
+                described(f"array of shape {tuple(getattr(self.other, 'shape', ()))}"),
+                "must be a number or a word",
+                "Write 'channel' or 'tensor', and give the array at the call",
+            )
         if not isinstance(self.other, str):
             self._set(other=real(self.name, "other", self.other, nan=True))
 
@@ -434,7 +468,7 @@ class Binary(Stage):
 
     def operands(self) -> tuple[Operand, ...]:
         if self.other == "channel":
-            return (Operand("other", "channel"),)
+            return (Operand("other", "channel", number=True),)
         return (Operand("other", "tensor"),) if self.other == "tensor" else ()
 
 
@@ -526,7 +560,7 @@ class PReLU(Stage):
     """x where x > 0, else weight * x; weight has one number, or one for each channel."""
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand("weight", "slope"),)
+        return (Operand("weight", "slope", number=True),)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -588,3 +622,8 @@ class Softplus(Stage):
 @dataclass(frozen=True, eq=False, repr=False)
 class Exp(Stage):
     """exp(x)"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Log(Stage):
+    """log(x); NaN where x < 0."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -96,7 +97,8 @@ def _avg_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, sh
     kernel, stride, padding = map(list, stage.triples)
     wide = avg_pool_type(g)
     like = wide.new_empty(1).expand(shape)  # only its shape is read
-    back = aten.avg_pool3d_backward(wide, like, kernel, stride, padding, stage.ceil_mode, stage.count_include_pad, None)
+    rest = stage.ceil_mode, stage.count_include_pad, stage.divisor_override
+    back = aten.avg_pool3d_backward(wide, like, kernel, stride, padding, *rest)
     return (back.to(g.dtype),)
 
 
@@ -110,7 +112,7 @@ def _max(stage: Any, g: Tensor, v: Tensor, r: Tensor, own: Any, want: Any, shape
 
 
 def _mean(stage: Any, g: Tensor, v: None, r: None, own: Any, want: Any, shape: Any) -> Any:
-    count = shape[1] if stage.over == "channels" else shape[2] * shape[3] * shape[4]
+    count = prod(shape[axis] for axis in AXES[stage.over])
     return ((g / count).expand(shape),)
 
 
@@ -284,6 +286,7 @@ GRADIENTS: dict[type[Stage], Gradient] = {
         lambda stage, g, v, r, own, want, shape: (aten.softplus_backward(g, v, stage.beta, stage.threshold),), "v"
     ),
     stages.Exp: Gradient(lambda stage, g, v, r, own, want, shape: (g * r,), "r"),
+    stages.Log: Gradient(lambda stage, g, v, r, own, want, shape: (g / v,), "v"),
     stages.Keep: Gradient(lambda stage, g, v, r, own, want, shape: (g,)),
     stages.Recall: Gradient(lambda stage, g, v, r, own, want, shape: (None,)),
 }

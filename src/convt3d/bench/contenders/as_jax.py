@@ -29,7 +29,7 @@ def jax_function(pipeline: Pipeline) -> Callable[[Any, Sequence[Any]], Any]:
         for index, stage in enumerate(pipeline.stages):
             given = [operand for slot, operand in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             value = _STEPS[type(stage)](stage, value, given, labelled)
-        return value
+        return jnp.squeeze(value, pipeline.dropped)
 
     return function
 
@@ -63,6 +63,8 @@ def _window(stage: Any, x: Any, start: Any, combine: Any) -> Any:
 
 def _avg_pool(stage: s.AvgPool3d, x: Any, *_: Any) -> Any:
     total = _window(stage, x, 0, lax.add)
+    if stage.divisor_override is not None:
+        return total / stage.divisor_override
     if stage.count_include_pad:
         d, h, w = stage.triples[0]
         return total / (d * h * w)
@@ -70,7 +72,7 @@ def _avg_pool(stage: s.AvgPool3d, x: Any, *_: Any) -> Any:
 
 
 def _dims(stage: Any) -> tuple[int, ...]:
-    return (1,) if stage.over == "channels" else SPACE
+    return s.OVER[stage.over]
 
 
 def _softmax(stage: s.Softmax, x: Any, given: Sequence[Any], _: Mapping[str, Any]) -> Any:
@@ -158,4 +160,5 @@ _STEPS: dict[type[Stage], Callable[..., Any]] = {
     s.Mish: lambda stage, x, *_: jax.nn.mish(x),
     s.Softplus: _softplus,
     s.Exp: lambda stage, x, *_: jnp.exp(x),
+    s.Log: lambda stage, x, *_: jnp.log(x),
 }
