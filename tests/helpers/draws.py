@@ -129,6 +129,9 @@ def _try(rng: np.random.Generator, dtype: str) -> Case:
     before = [_stage(rng) for _ in range(rng.integers(0, 3))]
     after = [_stage(rng) for _ in range(rng.integers(0, 5))]
     stages: list[Stage] = [*before, conv, *after]
+    if rng.integers(8) == 0:  # averages that become part of the weights
+        average = (ct.AvgPool3d(stride), ct.Mean("spatial"), ct.Sum("spatial"))[rng.integers(3)]
+        stages = [conv, average, *after]
     for label in ("a", "b")[: rng.choice([0, 0, 0, 1, 1, 2])]:
         at = int(rng.integers(0, len(stages) + 1))
         stages.insert(at, ct.Keep(label))

@@ -152,7 +152,7 @@ def test_steps_say_what_they_read_and_where_it_goes() -> None:
 
 
 def test_rewrites_are_named_once_each() -> None:
-    plan = plan_of(ConvTranspose3d(2), BatchNorm(), AvgPool3d(2))
+    plan = plan_of(ConvTranspose3d(2), BatchNorm(), Sigmoid(), AvgPool3d(2))
     assert [name for name, _ in rewrites(plan)] == ["batch_norm_into_weights", "unread_outputs", "pool_over_phases"]
     text = explain(plan)
     assert "rewrite unread_outputs: 9x10x13 -> 8x10x12 of the convolution are computed" in text

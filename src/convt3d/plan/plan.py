@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from ..spec import work
 from ..spec.dtypes import DType
 from ..spec.lazy import lazy
+from ..spec.linear import fold_averages
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
@@ -114,7 +115,7 @@ def _make_plan(
         simplified=simplified,
         reach=work.reach(rewritten.pipeline, simplified),
         phase_pool=pool_over_phases(rewritten.pipeline),
-        work=work.count(rewritten.pipeline, simplified),
+        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
         method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
         machine=host,
         passes=tuple(passes),
@@ -169,6 +170,11 @@ def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple
     rewritten = simplify(pipeline, dtype, tame)
     operands = operand_shapes(rewritten.pipeline, pipeline, trace)
     simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    if tame:
+        rewritten, kernel = fold_averages(rewritten, simplified)
+        if kernel is not None:
+            operands[0] = kernel
+            simplified = rewritten.pipeline.trace(trace.values[0], operands)
     windowed = axes_as_windows(rewritten, simplified, dtype)
     return windowed, simplified if windowed is rewritten else windowed.pipeline.trace(trace.values[0], operands)
 

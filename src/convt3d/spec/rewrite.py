@@ -66,6 +66,7 @@ class Step:
     first: int
     count: int
     prepare: Prepare | None
+    tame_input: bool = False  # whether it holds for a tame input only
 
     def operands(self, given: tuple[Array, ...]) -> tuple[Array, ...] | None:
         if self.prepare is None:
@@ -96,6 +97,10 @@ class Rewritten:
     @property
     def needs_tame(self) -> bool:
         return any(step.prepare is not None for step in self.steps)
+
+    @property
+    def needs_tame_input(self) -> bool:
+        return any(step.tame_input for step in self.steps)
 
 
 def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
