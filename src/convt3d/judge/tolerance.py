@@ -24,7 +24,7 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
-from ..spec.stages import ConvTranspose3d, Softmax
+from ..spec.stages import OVER, ConvTranspose3d, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -161,16 +161,13 @@ class _Chain:
         return self._conv[key]
 
 
-_REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
-
-
 def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array, int]:
     """A stage, the root of the sum of squares of what it sums as its result sees it, and how many that are."""
     after = MEANINGS[type(stage)](stage, value, *(own or ([stage.other] if hasattr(stage, "other") else [])))
     over = getattr(stage, "over", None)
     if over is None:
         return after, np.zeros_like(after), 1
-    axes = _REDUCED[over]
+    axes = OVER[over]
     length = prod(value.shape[axis] for axis in axes)
     if after.shape != value.shape:  # a sum
         return after, np.sqrt((value**2).sum(axis=axes, keepdims=True)), length
