@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import convt3d
+from convt3d.spec.linear import RULES
 from convt3d.spec.rewrite import REWRITES
 from convt3d.spec.shapes import ConvAxis
+from convt3d.spec.windows import axes_as_windows
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "convt3d"
@@ -115,7 +117,7 @@ def test_the_import_reader_reads() -> None:
 # --- mathematics ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [rewrite.__name__ for rewrite in REWRITES])
+@pytest.mark.parametrize("name", [rewrite.__name__ for rewrite in (*REWRITES, *RULES, axes_as_windows)])
 def test_every_rewrite_has_its_proof(name: str) -> None:
     """A heading with its name, a proof, and a word about NaN and Inf."""
     section = re.search(rf"^### `{name}`\n(.*?)(?=^##)", text_of("docs/math.md"), re.MULTILINE | re.DOTALL)

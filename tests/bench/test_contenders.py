@@ -21,7 +21,7 @@ from convt3d.front.verify import draw_sample
 from convt3d.plan.cores import available_cores
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
-from convt3d.spec.stages import Binary, ConvTranspose3d, Keep
+from convt3d.spec.stages import ConvTranspose3d, Keep
 from convt3d.spec.text import write_pipeline
 
 # Rows that make every voxel NaN or Inf, or whose special values a runtime may treat in its own way, are not timed.
@@ -39,7 +39,7 @@ def judged(name: str, pipeline: str, dtype: str = "float32", **changes: Any) -> 
     ready = contender.prepare(case, arrays)
     ready.run()
     result = ready.stored(ready.run())
-    assert result.shape == case.plan.trace.output
+    assert result.shape == case.pipeline.result_shape(case.plan.trace.output)
     return judge(name, case, sample, result)
 
 
@@ -47,7 +47,7 @@ def pipeline_of(row: Row) -> str:
     """A convolution before the stage; an Exp or a division meets moderate, non-zero values."""
     if isinstance(row.stage, ConvTranspose3d):
         return write_pipeline(Pipeline(row.stage))
-    label = row.stage.label if isinstance(row.stage, Binary) else None
+    label = row.stage.uses
     if label == "x":  # the input has another size than what a strided convolution makes of it
         return write_pipeline(Pipeline(ConvTranspose3d(1, 1), row.stage))
     kept = [Keep("kept")] if label == "kept" else []
@@ -63,6 +63,12 @@ def test_stages(name: str, row: Row) -> None:
     except UnsupportedError as reason:
         pytest.skip(str(reason))
     assert found["status"] == "ok", found
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_dropped_axes(name: str) -> None:
+    text = "ConvTranspose3d(2, 1, 1) -> Sum('depth', keepdim=False) -> Max('channels', False) -> Tanh()"
+    assert judged(name, text, x=(2, 6, 4, 5, 7), w=(6, 6, 3, 3, 3))["status"] == "ok"
 
 
 CHAIN = "ConvTranspose3d(2, 1, 1, bias=True) -> BatchNorm(affine=True) -> Add('tensor') -> ReLU() -> MaxPool3d(2)"

@@ -26,16 +26,22 @@ from convt3d import (
     HardSwish,
     Keep,
     LayerNorm,
+    LogSumExp,
+    Max,
     MaxPool3d,
+    Mean,
     Multiply,
+    OutputError,
     Pipeline,
     PReLU,
     ReLU,
+    ShapeError,
     Sigmoid,
     Softmax,
     Subtract,
     Sum,
 )
+from convt3d.spec.text import read_stages
 
 X, W, Y = (2, 3, 4, 3, 5), (3, 4, 2, 3, 2), (2, 4, 8, 7, 10)  # by stride 2
 EVERY = {"w": W, "bias": (4,), "layernorm_weight": (4,), "layernorm_bias": (4,), "add_other": Y, "prelu_weight": (4,)}
@@ -106,6 +112,86 @@ def test_skip_connection(shape: tuple[int, ...], dtype: str, rng: Any) -> None:
     got = Pipeline(ConvTranspose3d(2), Subtract("tensor"), ReLU())(x, w, skip)
     expected = torch.relu(conv(x, w) - torch.from_numpy(skip)).numpy()
     assert_same(got, expected, 1e-12 if dtype == "float64" else 1e-5)
+
+
+NUMBERS = {
+    "Add('channel')": lambda y, o: y + o,
+    "Subtract('channel', reverse=True)": lambda y, o: o - y,
+    "Multiply('tensor')": lambda y, o: y * o,
+    "Divide('tensor', True)": lambda y, o: o / y,
+    "PReLU()": lambda y, o: torch.where(y > 0, y, y * o),
+    "Softmax('channels', scale='channel')": lambda y, o: torch.softmax(y, 1) * o,
+    "Add('channel') -> Sum('channels')": lambda y, o: (y + o).sum(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("stages", NUMBERS)
+@pytest.mark.parametrize("kind", ["array", "scalar", "tensor"])
+def test_one_number_serves_all_channels(stages: str, kind: str, rng: Any) -> None:
+    """An array without axes is taken where a vector or a tensor is expected; rewrites see one for each channel."""
+    x, w = signed(rng, X), signed(rng, W)
+    half = torch.tensor(-0.75, dtype=torch.float64)
+    number: Any = {"array": np.array(-0.75), "scalar": np.float64(-0.75), "tensor": half}[kind]
+    pipe = Pipeline(*read_stages(f"ConvTranspose3d(2) -> {stages}"))
+    expected = NUMBERS[stages](conv(x, w), half).numpy()
+    assert_same(pipe(x, w, number), expected, 1e-10)
+    assert_same(pipe(x[0], w, number), expected[0], 1e-10)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1, 1, 1), (1, 4, 1, 1, 1)])
+@pytest.mark.parametrize("other", ["channel", "tensor"])
+def test_a_vector_may_have_axes_around_it(shape: tuple[int, ...], other: str, rng: Any) -> None:
+    x, w, vector = signed(rng, X), signed(rng, W), signed(rng, (4,))
+    pipe = Pipeline(ConvTranspose3d(2), Multiply(other), Sigmoid())
+    if other == "tensor" and shape == (4,):
+        with pytest.raises(ShapeError, match="value's shape"):
+            pipe(x, w, vector)
+        return
+    expected = torch.sigmoid(conv(x, w) * torch.from_numpy(vector).reshape(4, 1, 1, 1)).numpy()
+    assert_same(pipe(x, w, vector.reshape(shape)), expected, 1e-12)
+
+
+DROPS = {
+    "Sum('channels', keepdim=False)": lambda y: y.sum(1),
+    "Mean('spatial', False) -> Sigmoid()": lambda y: y.mean((2, 3, 4)).sigmoid(),
+    "Max('depth', False) -> Add(1.0) -> LogSumExp('width', False)": lambda y: (y.amax(2) + 1.0).logsumexp(-1),
+    "LogSumExp('height', False) -> Mean('channels')": lambda y: y.logsumexp(3).mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("stages", DROPS)
+def test_dropped_axes(stages: str, rng: Any) -> None:
+    """Batched and not, into an array of the caller's too; an `out` that has the axis still is refused."""
+    x, w = signed(rng, X), signed(rng, W)
+    pipe = Pipeline(*read_stages(f"ConvTranspose3d(2) -> {stages}"))
+    expected = DROPS[stages](conv(x, w)).numpy()
+    assert_same(pipe(x, w), expected, 1e-12)
+    assert_same(pipe(x[0], w), expected[0], 1e-12)
+    out = np.empty(expected.shape[::-1]).T
+    assert pipe(x, w, out=out) is out
+    assert_same(out, expected, 1e-12)
+    with pytest.raises(OutputError, match="result's shape"):
+        pipe(x, w, out=np.empty((*expected.shape, 1)))
+
+
+@pytest.mark.parametrize("width", [1, 2, 15, 17, 70])
+@pytest.mark.parametrize("over", ["depth", "height", "width"])
+def test_reductions_of_one_axis_of_any_length(over: str, width: int, rng: Any) -> None:
+    """Odd rows are no whole vectors, and their ends must not count; NaN and infinities travel as in PyTorch."""
+    sizes = {"depth": (width, 2, 3), "height": (2, width, 3), "width": (2, 3, width)}[over]
+    x, w = signed(rng, (2, 3, *sizes)), signed(rng, W)
+    axis = {"depth": 2, "height": 3, "width": 4}[over]
+    for special in (0.0, np.nan, np.inf, -np.inf):
+        x[0, 1, 0, 0, 0] = special
+        y = torch.from_numpy(x)
+        for stage, function in (
+            (Sum(over), lambda v: v.sum(axis, keepdim=True)),
+            (Mean(over), lambda v: v.mean(axis, keepdim=True)),
+            (Max(over), lambda v: v.amax(axis, keepdim=True)),
+            (LogSumExp(over), lambda v: v.logsumexp(axis, keepdim=True)),
+        ):
+            expected = F.conv_transpose3d(function(y), torch.from_numpy(w)).numpy()
+            assert_same(Pipeline(stage, ConvTranspose3d())(x, w), expected, 1e-11)
 
 
 def test_kept_value_is_used_again(rng: Any) -> None:

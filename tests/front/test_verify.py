@@ -32,6 +32,7 @@ from convt3d.spec.stages import (
     Mean,
     Multiply,
     PReLU,
+    Recall,
     Softmax,
     Subtract,
     Sum,
@@ -139,6 +140,11 @@ MEETINGS = {
         1,
     ),
     "grids of different pitch meet": (Pipeline(ConvTranspose3d(2, 10), Subtract("x")), 2),
+    "back to a kept value": (
+        Pipeline(ConvTranspose3d(2), Keep("a"), AvgPool3d(3, 1, 1), Keep("b"), Keep("c"), Recall("a"), Add("b")),
+        4,
+    ),
+    "back to the input": (Pipeline(ConvTranspose3d(1, 1), Keep("a"), Recall("x"), Subtract("a", True)), 3),
     "a kept neighbourhood": (Pipeline(ConvTranspose3d(2), Keep("kept"), AvgPool3d(3, 1, 1), Multiply("kept")), 4),
 }
 

@@ -130,6 +130,29 @@ CHAINS: dict[str, Any] = {
         [CONV(), MAXPOOL((1, 1, 2)), ct.Keep("y"), ct.LayerNorm(), ct.Subtract("y")],
         (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
     ),
+    "a value goes two ways": (
+        [CONV(2), ct.Keep("y"), ct.Tanh(), ct.Keep("t"), ct.Recall("y"), ct.Sigmoid(), ct.Multiply("t"),
+         ct.Subtract("channel", reverse=True), ct.Divide(2.0, reverse=True)],
+        (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64",
+    ),
+    "a stored value is recalled": (
+        [CONV(2), ct.Keep("y"), MAXPOOL(1), ct.Keep("t"), ct.Recall("y"), ct.InstanceNorm(),
+         ct.Subtract("t", reverse=True)],
+        (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
+    ),
+    "the only channel is summed and recalled": (
+        [CONV(2), ct.Keep("y"), ct.Sum(), ct.Keep("t"), ct.Recall("y"), ct.Tanh(), ct.Add("t"), ct.Sum(),
+         ct.Multiply("y")],
+        (1, 8, 2, 2, 3), (8, 1, 2, 2, 2), "float32",
+    ),
+    "one axis after the other": (
+        [CONV(2), ct.Sum("depth"), ct.LogSumExp("width"), ct.Max("height", keepdim=False), ct.Tanh()],
+        (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64",
+    ),
+    "an axis before the convolution": (
+        [ct.LogSumExp("height"), CONV(2, bias=True), ct.Exp(), ct.Log(), AVGPOOL(2, divisor_override=3)],
+        (1, 8, 2, 3, 3), (8, 3, 2, 2, 2), "float32",
+    ),
     "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
 

@@ -16,10 +16,22 @@ from convt3d.errors import Error
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import MEANINGS
 from convt3d.spec.stage import Stage
-from convt3d.spec.stages import Binary, ConvTranspose3d, Divide, Keep
+from convt3d.spec.stages import Binary, ConvTranspose3d, Divide, Keep, Multiply, Recall, Sigmoid, Tanh
 
 CONVOLUTIONS = [row for row in ROWS if isinstance(row.stage, ConvTranspose3d)]
 OTHERS = [row for row in ROWS if row.chains and not isinstance(row.stage, ConvTranspose3d)]
+# tanh(y) * sigmoid(y): a value goes two ways, and both meet.
+GATE = tuple(
+    Row(stage, function, "gate")
+    for stage, function in (
+        (Keep("gated"), lambda x: x),
+        (Tanh(), torch.tanh),
+        (Keep("gate"), lambda x: x),
+        (Recall("gated"), lambda x, o: o),
+        (Sigmoid(), torch.sigmoid),
+        (Multiply("gate"), lambda x, o: x * o),
+    )
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,8 +54,8 @@ class Chain:
             ]
             if isinstance(row.stage, Keep):
                 kept[row.stage.label] = value
-            if isinstance(row.stage, Binary) and row.stage.label:
-                own = [kept[row.stage.label]]
+            if row.stage.uses:
+                own = [kept[row.stage.uses]]
             value = row.torch(value, *own)
         return value.numpy()
 
@@ -63,15 +75,16 @@ def operand_data(
 def chains(draw: st.DrawFn, most: int = 7) -> Chain:
     """A convolution with up to two stages before and `most` after it; stages that do not fit are left out."""
     shape = draw(st.sampled_from(SHAPES))
-    before = draw(st.lists(st.sampled_from(OTHERS), max_size=2))
+    some = st.sampled_from([*((row,) for row in OTHERS), GATE, GATE])
+    before = draw(st.lists(some, max_size=2))
     conv = draw(st.sampled_from(CONVOLUTIONS))
-    after = draw(st.lists(st.sampled_from(OTHERS), min_size=1, max_size=most))
+    after = draw(st.lists(some, min_size=1, max_size=most))
     assert conv.kernel is not None
     rows: list[Row] = []
-    for row in (*before, conv, *after):
-        if row is not conv and _trace([*rows, row], shape, conv) is None:
+    for more in (*before, (conv,), *after):
+        if more != (conv,) and _trace([*rows, *more], shape, conv) is None:
             continue
-        rows.append(row)
+        rows += more
     if _trace(rows, shape, conv) is None:  # what came before left too few channels or voxels for it
         rows = [CONVOLUTIONS[0]]
         conv = rows[0]
@@ -130,6 +143,8 @@ def _step(stage: Stage, value: Any, own: list[Any], kept: dict[str, Any]) -> Any
     if isinstance(stage, Keep):
         kept[stage.label] = value
         return value
-    if isinstance(stage, Binary) and not own:
-        own = [kept[stage.label] if stage.label else stage.other]
+    if stage.uses:
+        own = [kept[stage.uses]]
+    elif isinstance(stage, Binary) and not own:
+        own = [stage.other]
     return MEANINGS[type(stage)](stage, value, *own)

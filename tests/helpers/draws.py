@@ -13,7 +13,7 @@ from convt3d.run.execute import execute
 from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate
-from convt3d.spec.rewrite import round_scalars
+from convt3d.spec.rewrite import round_scalars, with_all_axes
 from convt3d.spec.stage import Stage
 
 # Of the largest value of the result. Sums run in float32 (float64 for float64); results are rounded once to storage.
@@ -46,18 +46,21 @@ class Case:
 
     def expected(self) -> Any:
         operands = [self.dtype.widen(array) for array in self.operands]
-        return evaluate(round_scalars(self.pipeline, self.dtype), self.dtype.widen(self.x), operands)
+        found = evaluate(round_scalars(self.pipeline, self.dtype), self.dtype.widen(self.x), operands)
+        return found.reshape(self.output)  # the engine writes all axes; who calls it drops some
 
     def wobbled(self, seed: int) -> Any:
         """The meaning with an error of some ulp in every value on the way: how well the answer is determined at all."""
         rng, eps = np.random.default_rng(seed), 2.0**-22 if self.dtype.accumulate == "float32" else 2.0**-51
         trace = self.pipeline.trace(self.x.shape, [array.shape for array in self.operands])
         stages, operands = [], []
-        for index, stage in enumerate(round_scalars(self.pipeline, self.dtype).stages):
+        for index, stage in enumerate(with_all_axes(round_scalars(self.pipeline, self.dtype)).stages):
             slots = zip(self.pipeline.slots, self.operands, strict=True)
             operands += [self.dtype.widen(array) for slot, array in slots if slot.stage == index]
-            operands.append(1.0 + eps * rng.uniform(-1.0, 1.0, trace.values[index + 1]))
-            stages += [stage, ct.Multiply("tensor")]
+            stages.append(stage)
+            if not isinstance(stage, ct.Keep):  # a Recall may follow
+                operands.append(1.0 + eps * rng.uniform(-1.0, 1.0, trace.values[index + 1]))
+                stages.append(ct.Multiply("tensor"))
         return evaluate(Pipeline(*stages), self.dtype.widen(self.x), operands)
 
     def check(self, out: Any = None, note: str = "") -> None:
@@ -140,13 +143,23 @@ def geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], tuple
     before = [_stage(rng) for _ in range(rng.integers(0, 3))]
     after = [_stage(rng) for _ in range(rng.integers(0, 5))]
     stages: list[Stage] = [*before, conv, *after]
+    if rng.integers(8) == 0:  # averages that become part of the weights
+        average = (ct.AvgPool3d(stride), ct.Mean("spatial"), ct.Sum("spatial"))[rng.integers(3)]
+        stages = [conv, average, *after]
     for label in ("a", "b")[: rng.choice([0, 0, 0, 1, 1, 2])]:
         at = int(rng.integers(0, len(stages) + 1))
         stages.insert(at, ct.Keep(label))
-        use = (ct.Add, ct.Multiply, ct.Subtract)[rng.integers(3)](label)
-        stages.insert(int(rng.integers(at + 1, len(stages) + 1)), use)
+        use = (ct.Add, ct.Multiply, ct.Subtract, lambda kept: ct.Subtract(kept, reverse=True))[rng.integers(4)]
+        more = [use(label)]
+        if rng.integers(3) == 0:  # back to it, and on another way
+            more = [ct.Keep(f"{label}2"), ct.Recall(label), ct.Sigmoid(), use(f"{label}2")]
+        place = int(rng.integers(at + 1, len(stages) + 1))
+        stages[place:place] = more
     if rng.integers(8) == 0:
         stages.append(ct.Add("x"))
+    if rng.integers(6) == 0:
+        over = ("channels", "spatial", "depth", "height", "width")[rng.integers(5)]
+        stages += [_REDUCTIONS[rng.integers(4)](over, keepdim=False), ct.Tanh()]
     pipeline = Pipeline(*stages)
     sizes = [int(size) for size in rng.integers(1, 8, 3)]
     if rng.integers(4) == 0:
@@ -183,11 +196,12 @@ def _stage(rng: np.random.Generator) -> Stage:
         lambda: ct.LayerNorm("width", affine=coin),
         lambda: ct.Softmax(over),
         lambda: _REDUCTIONS[rng.integers(4)](over),
-        lambda: _REDUCTIONS[rng.integers(4)](over),
+        lambda: _REDUCTIONS[rng.integers(4)](("depth", "height", "width")[rng.integers(3)]),
         lambda: ct.BatchNorm(affine=coin),
         lambda: ct.GroupNorm(1, affine=coin),
         lambda: ct.InstanceNorm(affine=coin),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)](0.5),
+        lambda: ct.Subtract((0.5, "channel", "tensor")[rng.integers(3)], reverse=True),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("channel"),
         lambda: (ct.Add, ct.Subtract, ct.Multiply, ct.Divide)[rng.integers(4)]("tensor"),
         lambda: ct.Clamp(-1.0, 1.5) if coin else ct.Clamp(min=-0.5),

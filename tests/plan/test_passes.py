@@ -33,6 +33,9 @@ def test_every_stage_has_a_meaning_a_lowering_and_an_emitter() -> None:
     assert Affine in STEPS  # how the statistics of GroupNorm and InstanceNorm are applied
 
 
+GATE = (ct.Keep("y"), ct.Tanh(), ct.Keep("t"), ct.Recall("y"), ct.Sigmoid(), ct.Multiply("t"))
+
+
 @pytest.mark.parametrize(
     ("stages", "passes"),
     [
@@ -46,6 +49,17 @@ def test_every_stage_has_a_meaning_a_lowering_and_an_emitter() -> None:
         pytest.param((ct.LayerNorm("width"), ct.MaxPool3d(2)), 2, id="a window reads parts of rows"),
         pytest.param((ct.Keep("a"), ct.GELU(), ct.Multiply("a")), 1, id="kept in registers and cache"),
         pytest.param((ct.Keep("a"), ct.LayerNorm("width"), ct.Add("a")), 2, id="kept across rows: stored"),
+        pytest.param(
+            (ct.Keep("a"), ct.Mean("spatial"), ct.Subtract("a", reverse=True)),
+            2,
+            id="centred by hand: the mean is taken while the value is stored",
+        ),
+        pytest.param(
+            (ct.Keep("a"), ct.Mean("spatial"), ct.Keep("m"), ct.Recall("a"), ct.Subtract("m")), 2, id="said with Recall"
+        ),
+        pytest.param((ct.Keep("a"), ct.InstanceNorm(), ct.Add("a")), 2, id="a norm of a kept value"),
+        pytest.param((*GATE, ct.ReLU()), 1, id="both ways of a value stay in the tile"),
+        pytest.param((ct.Mean("spatial"), *GATE, ct.ReLU()), 2, id="and so they do in a later pass"),
         pytest.param((ct.Keep("a"), ct.Keep("b"), ct.Add("a"), ct.Multiply("b")), 1, id="two kept, both local"),
     ],
 )
@@ -104,7 +118,13 @@ def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
         pytest.param((ct.Softmax("spatial"),), "float16", 0, id="values are wider than the output"),
         pytest.param((ct.Softmax("spatial"), ct.MaxPool3d(2)), "float32", 0, id="the output is smaller"),
         pytest.param((ct.Softmax("spatial"), ct.MaxPool3d(1)), "float32", 0, id="a pool reads other voxels"),
-        pytest.param((ct.Keep("a"), ct.Softmax("spatial"), ct.Add("a")), "float32", 1, id="kept: not, softmax: yes"),
+        pytest.param((ct.Keep("a"), ct.Softmax("spatial"), ct.Add("a")), "float32", 0, id="kept: it is read again"),
+        pytest.param(
+            (ct.Keep("a"), ct.LayerNorm("width"), ct.Keep("b"), ct.Recall("a"), ct.InstanceNorm(), ct.Add("b")),
+            "float32",
+            1,
+            id="recalled: what comes between would overwrite it",
+        ),
         pytest.param((ct.InstanceNorm(), ct.Keep("a"), ct.Max(), ct.Multiply("a")), "float32", 1, id="kept after"),
     ],
 )

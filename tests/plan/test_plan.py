@@ -16,7 +16,6 @@ from helpers.data import signed
 import convt3d
 from convt3d import (
     Add,
-    AvgPool3d,
     BatchNorm,
     Clamp,
     ConvTranspose3d,
@@ -170,12 +169,12 @@ def test_shapes_of_rewritten_pipelines(stages: Any, operands: Any, names: Any, l
 @pytest.mark.parametrize("batch", [0, 1, 5])
 def test_work_and_scratch(batch: int) -> None:
     """Work grows with the batch; scratch, of one sample at a time, does not."""
-    plan = make_plan(Pipeline(ConvTranspose3d(2), AvgPool3d(2)), (batch, *X[1:]), (W,), F32)
+    plan = make_plan(Pipeline(ConvTranspose3d(2), MaxPool3d(2)), (batch, *X[1:]), (W,), F32)
     pairs = (4 * 3 - 1) * (5 * 2) * (6 * 3 - 1)  # the pool drops the last voxel of odd axes: one pair along D and W
     assert plan.work == Work(needed=2 * batch * 4 * 3 * pairs, nominal=2 * batch * 4 * 3 * 18 * 4 * 5 * 6)
     assert plan.reach == (8, 10, 12)
     assert plan.phase_pool == 1
-    assert plan.scratch == make_plan(Pipeline(ConvTranspose3d(2), AvgPool3d(2)), X, (W,), F32).scratch > 0
+    assert plan.scratch == make_plan(Pipeline(ConvTranspose3d(2), MaxPool3d(2)), X, (W,), F32).scratch > 0
 
 
 def test_planning_needs_no_memory() -> None:

@@ -31,7 +31,7 @@ APART: dict[str, list[Stage]] = {
     "tensor": [ct.Add("tensor"), ct.ReLU()],
     "kept": [ct.Keep("y"), ct.Sigmoid(), ct.Multiply("y")],
     "pool": [ct.MaxPool3d(3, 2, 1), ct.GELU()],
-    "pool of phases": [ct.AvgPool3d(2), ct.Clamp(-0.5, 0.5)],
+    "pool of phases": [ct.Tanh(), ct.AvgPool3d(2), ct.Clamp(-0.5, 0.5)],
     "norm of channels": [ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1)],
     "softmax over space": [ct.Softmax("spatial"), ct.Multiply(3.0)],
     "norm of rows": [ct.LayerNorm("width", affine=True)],

@@ -107,6 +107,11 @@ KEPT = [
     (ConvTranspose3d(1, 1), Keep("a"), ct.Add("x"), ct.Multiply("a")),
     (ConvTranspose3d(2), Keep("b"), ct.Mean("spatial"), Keep("a"), ct.Add("b"), ct.Multiply("a")),
     (ConvTranspose3d(2), Keep("a"), ct.InstanceNorm(), Keep("b"), ct.GELU(), ct.Add("a"), ct.Multiply("b")),
+    (ConvTranspose3d(2), Keep("a"), ct.Tanh(), Keep("b"), ct.Recall("a"), ct.Sigmoid(), ct.Multiply("b")),
+    (ConvTranspose3d(1, 1), Keep("a"), ct.Recall("x"), ct.Softmax(), ct.Subtract("a", reverse=True), ct.Multiply("x")),
+    (ConvTranspose3d(2), Keep("a"), ct.MaxPool3d(1), Keep("b"), ct.Recall("a"), ct.InstanceNorm(), ct.Add("b")),
+    (ConvTranspose3d(2), Keep("a"), ct.Sum(), Keep("b"), ct.Recall("a"), ct.LayerNorm(), ct.Add("b"), ct.Multiply("a")),
+    (ConvTranspose3d(2), ct.InstanceNorm(), Keep("a"), ct.Recall("a"), ct.Max("spatial"), ct.Divide("a", reverse=True)),
     (ConvTranspose3d(2), Keep("a"), ct.Sum(), ct.Multiply("a"), ct.Max("spatial"), ct.Add("a")),
     (ConvTranspose3d(2), ct.Softmax("spatial"), Keep("a"), ct.Softmax("spatial"), ct.Add("a"), ct.InstanceNorm()),
 ]

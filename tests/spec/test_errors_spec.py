@@ -35,9 +35,12 @@ from convt3d.spec.stages import (
     Mean,
     Multiply,
     PReLU,
+    Recall,
     Softmax,
     Softplus,
+    Subtract,
     Sum,
+    Tanh,
 )
 
 nan = math.nan
@@ -108,7 +111,7 @@ CASES = [
     Case("complex", lambda: Multiply(1 + 2j), TYPE, ("Multiply", "other", "2j", REAL, "int or a float")),
     Case("numpy complex", lambda: Add(np.complex64(2j)), TYPE, ("Add", "other", "2j", REAL, "int or a float")),
     Case("text", lambda: Clamp(min="0"), TYPE, ("Clamp", "min", "'0'", REAL, "int or a float")),
-    Case("an array", lambda: Add(np.ones(2)), TYPE, ("Add", "other", "array", REAL, "int or a float")),
+    Case("an array", lambda: LeakyReLU(np.ones(2)), TYPE, ("LeakyReLU", "negative_slope", "array", REAL, "a float")),
     Case("too big", lambda: Add(10**400), VALUE, ("Add", "other", "1000", "must fit a C double", "smaller")),
     Case(
         "NaN bound", lambda: Clamp(nan, 1), VALUE, ("Clamp", "min", "nan", "must not be NaN", "infinities are allowed")
@@ -124,7 +127,7 @@ CASES = [
         "flag", lambda: MaxPool3d(2, ceil_mode=None), TYPE, ("MaxPool3d", "ceil_mode", "None", "True or False", "True")
     ),
     Case("word", lambda: GELU("erf"), VALUE, ("GELU", "approximate", "'erf'", "must be 'none' or 'tanh'", "'none' or")),
-    Case("word", lambda: Sum("width"), VALUE, ("Sum", "over", "'width'", "'channels' or 'spatial'", "'channels'")),
+    Case("word", lambda: Softmax("width"), VALUE, ("Softmax", "over", "'width'", "'channels' or 'sp", "'channels'")),
     Case("word", lambda: LayerNorm("spatial"), VALUE, ("LayerNorm", "over", "'spatial'", "'width'", "'channels'")),
     Case("word", lambda: Mean(1), VALUE, ("Mean", "over", "1", "'channels' or 'spatial'", "'channels'")),
     # rules of single stages
@@ -160,6 +163,63 @@ CASES = [
     ),
     Case("no name", lambda: Keep("a b"), VALUE, ("Keep", "label", "'a b'", "must be a name", "identifier")),
     Case("no text", lambda: Keep(3), VALUE, ("Keep", "label", "3", "must be a name", "identifier")),
+    Case("no name", lambda: Recall("a b"), VALUE, ("Recall", "label", "'a b'", "must be a name", "identifier")),
+    Case(
+        "recalled too early",
+        lambda: Pipeline(Recall("y"), Keep("y"), ConvTranspose3d()),
+        VALUE,
+        ("Recall", "label", "'y'", "names no earlier value", r"Keep\(name\) earlier$"),
+    ),
+    Case(
+        "nobody uses what Recall replaces",
+        lambda: Pipeline(ConvTranspose3d(), Keep("y"), Tanh(), Recall("y")),
+        VALUE,
+        ("Recall", "label", "'y'", "throws away the value before it", r"Keep\(name\) before Recall"),
+    ),
+    Case(
+        "it has a name that nobody uses",
+        lambda: Pipeline(ConvTranspose3d(), Keep("y"), Recall("x")),
+        VALUE,
+        ("Recall", "label", "'x'", "throws away the value before it", "use that name later"),
+    ),
+    Case(
+        "an axis is gone",
+        lambda: Pipeline(ConvTranspose3d(), Sum("depth", keepdim=False), GELU(), MaxPool3d(2)),
+        VALUE,
+        (
+            "Sum",
+            "keepdim",
+            "False",
+            r"drops an axis before MaxPool3d\(.*only stages that work number by number",
+            "later",
+        ),
+    ),
+    Case(
+        "the same axis twice",
+        lambda: Pipeline(ConvTranspose3d(), Sum("depth", False), Mean("spatial", False)),
+        VALUE,
+        ("Sum", "keepdim", "False", "reductions over other axes", "keepdim=True"),
+    ),
+    Case(
+        "a vector along an axis that is gone",
+        lambda: Pipeline(ConvTranspose3d(), Sum("channels", False), Add("channel")),
+        VALUE,
+        ("Sum", "keepdim", "False", "without tensors", "keepdim=True"),
+    ),
+    Case("axis", lambda: Sum("time"), VALUE, ("Sum", "over", "'time'", "'channels' or 'spatial' or 'depth'", "Write")),
+    Case(
+        "divisor",
+        lambda: AvgPool3d(2, divisor_override=0),
+        VALUE,
+        ("AvgPool3d", "divisor_override", "0", ">= 1", "int"),
+    ),
+    Case(
+        "an array where a word belongs",
+        lambda: Add(np.zeros((4, 1, 1, 1))),
+        TYPE,
+        ("Add", "other", r"array of shape \(4, 1, 1, 1\)", "a number or a word", "'channel' or 'tensor'"),
+    ),
+    Case("reverse", lambda: Subtract(1.0, reverse=1), TYPE, ("Subtract", "reverse", "1", "must be True", "True")),
     Case("reserved", lambda: Keep("x"), VALUE, ("Keep", "label", "'x'", "reserved", "another name")),
     Case("reserved", lambda: Keep("tensor"), VALUE, ("Keep", "label", "'tensor'", "reserved", "another name")),
     # pipelines

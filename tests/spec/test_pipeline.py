@@ -38,10 +38,12 @@ from convt3d.spec.stages import (
     Mean,
     Multiply,
     PReLU,
+    Recall,
     Sigmoid,
     Softmax,
     Subtract,
     Sum,
+    Tanh,
 )
 
 inf, nan = math.inf, math.nan
@@ -102,6 +104,16 @@ LABELS = [
         (Keep("a"), Sum("channels"), Keep("b"), Multiply("a"), Mean("spatial"), Multiply("b")),
         lambda x, y: (y.sum(1, keepdims=True) * y).mean((2, 3, 4), keepdims=True) * y.sum(1, keepdims=True),
         id="both are repeated, on different axes",
+    ),
+    pytest.param(
+        (Keep("y"), Tanh(), Keep("t"), Recall("y"), Sigmoid(), Multiply("t")),
+        lambda x, y: np.tanh(y) * _sigmoid(y),
+        id="Recall: a value goes two ways",
+    ),
+    pytest.param(
+        (Keep("y"), Mean("spatial"), Keep("m"), Recall("x"), Subtract("m", reverse=True), Divide("y", reverse=True)),
+        lambda x, y: y / (y.mean((2, 3, 4), keepdims=True) - x),
+        id="Recall: the pipeline's input, of another shape than what it replaces; reverse",
     ),
     pytest.param((Keep("y"), Keep("z"), Divide("y")), lambda x, y: y / y, id="two names for one value"),
 ]

@@ -39,7 +39,7 @@ def _tensors(row: Row, shape: tuple[int, ...], rng: np.random.Generator) -> list
         usual = op.usual_shape(out if op.kind == "out_channel" else shape)
         own = _kernel(row, shape)[0] if op.kind == "kernel" else usual
         tensors.append(operand(rng, op, own, divisor=isinstance(row.stage, Divide)))
-    if isinstance(row.stage, Binary) and row.stage.label:
+    if row.stage.uses:
         tensors.append(signed(rng, shape))
     return tensors
 

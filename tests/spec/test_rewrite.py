@@ -36,6 +36,8 @@ from convt3d.spec.stages import (
     MaxPool3d,
     Mean,
     Multiply,
+    Recall,
+    ReLU,
     Sigmoid,
     Softmax,
     Softplus,
@@ -136,6 +138,10 @@ STAYS = [
     pytest.param((CONV, Add(1.0), BatchNorm()), id="norm: given statistics know nothing of the number"),
     pytest.param((CONV, Add(1.0), Keep("k"), LayerNorm(), Add("k")), id="norm: the sum is used again"),
     pytest.param((CONV, LayerNorm(), Add(1.0)), id="norm: the other order"),
+    pytest.param((CONV, Subtract(1.0, reverse=True), LayerNorm()), id="norm: c - x has the other sign"),
+    pytest.param((CONV, Keep("k"), Add(1.0), Keep("s"), Recall("k"), LayerNorm(), Add("s")), id="norm: Recall between"),
+    pytest.param((BIASED, Keep("k"), Recall("k"), MaxPool3d(2)), id="bias: Recall in between"),
+    pytest.param((CONV, Keep("k"), ReLU(), Keep("r"), Recall("k"), BatchNorm(), Add("r")), id="batch norm: recalled"),
     pytest.param((CONV, MaxPool3d(2, 1, 1), MaxPool3d(2)), id="pools: padding inside"),
     pytest.param((CONV, MaxPool3d(2), MaxPool3d(2, 2, (0, 0, 1))), id="pools: padding outside"),
     pytest.param((CONV, MaxPool3d(2, ceil_mode=True), MaxPool3d(2)), id="pools: ceil_mode inside"),
@@ -324,7 +330,7 @@ POOL: list[Stage] = [
         AvgPool3d((1, 1, 2)),
     ),
     *(Clamp(-1.0, 0.5), HardTanh(-0.5, 2.0), Clamp(max=0.6), Softmax(), Softmax("spatial"), Sum(), Mean()),
-    *(Keep("k"), Add("k"), Multiply("k")),
+    *(Keep("k"), Add("k"), Multiply("k"), Subtract("k", reverse=True), Subtract(0.25, reverse=True), Mean("depth")),
 ]
 
 

@@ -10,14 +10,13 @@ from spec.stage_rows import ROWS
 
 from convt3d import Add, ConvTranspose3d, Keep, Pipeline
 from convt3d.errors import ArgumentError
-from convt3d.spec.stages import Binary
 from convt3d.spec.text import read_stages, write_pipeline
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_every_stage_comes_back(row: object) -> None:
     stage = row.stage  # type: ignore[attr-defined]
-    before = [Keep("kept")] if isinstance(stage, Binary) and stage.label == "kept" else []
+    before = [Keep("kept")] if stage.uses == "kept" else []
     pipeline = Pipeline(*(() if isinstance(stage, ConvTranspose3d) else (ConvTranspose3d(2, 1, 1),)), *before, stage)
     assert read_stages(write_pipeline(pipeline)) == pipeline.stages
 

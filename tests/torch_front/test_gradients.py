@@ -239,3 +239,27 @@ def test_operands_that_no_gradient_reads_may_change() -> None:
         weight.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
+
+
+@pytest.mark.parametrize("tail", ["Add('channel')", "Divide('tensor', reverse=True)", "PReLU()", "Multiply('channel')"])
+def test_one_number_for_all_channels_gets_all_their_gradients(tail: str) -> None:
+    torch.manual_seed(5)
+    x, w = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 2, 2, 3, 2), (2, 3, 2, 2, 2)))
+    number = torch.tensor(0.75, dtype=torch.float64, requires_grad=True)
+    text = f"ConvTranspose3d() -> Sigmoid() -> Add(1.0) -> {tail}"
+    assert torch.autograd.gradcheck(lambda *given: ct.pipeline(given[0], list(given[1:]), text), (x, w, number))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (1, 3, 1, 1, 1)])
+def test_a_tensor_without_its_batch_is_not_cut_into_chunks(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many channels as samples: the first axis of the operand is not the batch."""
+    monkeypatch.setattr("convt3d.torch.gradients.CHUNK_BYTES", 1)
+    torch.manual_seed(6)
+    x, w, o = (torch.randn(s, requires_grad=True) for s in ((3, 2, 2, 3, 2), (2, 3, 2, 2, 2), shape))
+    got = torch.autograd.grad(
+        ct.pipeline(x, [w, o], "ConvTranspose3d() -> Multiply('tensor') -> GELU()").sum(), [x, w, o]
+    )
+    value = torch.nn.functional.gelu(torch.nn.functional.conv_transpose3d(x, w) * o.reshape(1, 3, 1, 1, 1))
+    for mine, eager in zip(got, torch.autograd.grad(value.sum(), [x, w, o]), strict=True):
+        assert mine.shape == eager.shape
+        torch.testing.assert_close(mine, eager)

@@ -153,7 +153,7 @@ def _facts(case: Case, quick: bool) -> dict[str, Any]:
     return {
         **{key: value for key, value in case.document().items() if key != "peers_alone"},
         "quick": quick,
-        "y": plan.trace.output,
+        "y": case.pipeline.result_shape(plan.trace.output),
         "needed_flop": plan.work.needed,
         "nominal_flop": plan.work.nominal,
         "bytes": sum(caller_bytes(plan).values()),

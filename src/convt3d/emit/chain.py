@@ -29,12 +29,14 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     Mean,
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -230,6 +232,7 @@ def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
 
 
 STEPS[Exp] = _pointwise(vecmath.exp)
+STEPS[Log] = _pointwise(vecmath.log)
 STEPS[Sigmoid] = _pointwise(vecmath.sigmoid)
 STEPS[Tanh] = _pointwise(vecmath.tanh)
 STEPS[SiLU] = _pointwise(vecmath.silu)
@@ -267,19 +270,25 @@ def binary(context: Links, link: int, stage: Any) -> list[Step]:
     operation = {Add: b.add, Subtract: b.sub, Multiply: b.mul, Divide: b.div}[type(stage)]
     if isinstance(stage.other, float):
         number = context.constants(stage)["other"]
-        return [Map(lambda value, column: operation(value, number))]
+        return [Map(lambda value, column: operation(*stage.sides(value, number)))]
     if stage.other == "channel":
         other = context.vector(link, 0)
     elif stage.other == "tensor":
         other = context.tensor(link)
     else:
         other = context.again(stage.other)
-    return [Map(lambda value, column: operation(value, other(column)))]
+    return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
 
 
 @emits(Keep)
 def keep(context: Links, link: int, stage: Keep) -> list[Step]:
     return [Map(context.keep(stage.label, link))]
+
+
+@emits(Recall)
+def recall(context: Links, link: int, stage: Recall) -> list[Step]:
+    kept = context.again(stage.label)
+    return [Map(lambda value, column: kept(column))]
 
 
 @emits(PReLU)
@@ -374,8 +383,14 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
         shift = constants["shift"] if "shift" in constants else most.result[column.turn]
         return vecmath.exp(b, b.sub(value, shift))
 
+    factor = context.vector(link, 0) if stage.scale == "channel" else None
+
+    def divided(value: ir.Value, column: Column) -> ir.Value:
+        value = b.mul(value, total.result[column.turn])
+        return b.mul(value, factor(column)) if factor else value
+
     steps: list[Step] = [] if "shift" in constants else [most]
-    return [*steps, Map(exponential), total, Map(lambda value, column: b.mul(value, total.result[column.turn]))]
+    return [*steps, Map(exponential), total, Map(divided)]
 
 
 @emits(Sum, Mean, Max)

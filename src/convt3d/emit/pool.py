@@ -15,6 +15,7 @@ from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from . import sums
 from .kernel import AXES, Kernel
 from .phases import Planar
+from .reduce import fold
 from .values import I64, Number, constant, vector
 
 Combine: TypeAlias = Callable[..., ir.Value]
@@ -36,9 +37,17 @@ class Window:
     def folded(self, parts: Sequence[ir.Value]) -> ir.Value:
         return self.k.b.cast(sums.total(self.k.b, parts), self.k.number) if self.average else parts[0]
 
+    def over_lanes(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """One number of all lanes."""
+        b = self.k.b
+        return b.cast(sums.total_of_lanes(b, parts), self.k.number) if self.average else b.reduce(parts[0], b.max)
 
-def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool) -> None:
-    """source (C, D, H, W) -> buffer `name`; `pairs`: windows of 2 along the width side by side, without padding."""
+
+def emit_pool(
+    k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool, whole: bool
+) -> None:
+    """source (C, D, H, W) -> buffer `name`; `pairs`: windows of 2 along the width side by side, without padding;
+    `whole`: one window is all of the width."""
     b = k.b
     low, size, first, count = (k.spans(step, word) for word in (READ, READ_COUNT, WRITE, WRITE_COUNT))
     origin, target, row = k.buffer(source), k.buffer(name), k.buffer(f"{name}.row")
@@ -59,6 +68,10 @@ def emit_pool(k: Kernel, name: str, step: int, source: str, channels: Number, av
             divisor = b.mul(d_count, h_count) if average else None
             if pairs:
                 _pairs(k, name, row, target, out, count[2], b.add if average else b.max, divisor)
+            elif whole:
+                _, w_count = _window(k, name, 2, first[2], low[2], average)
+                value = window.over_lanes(fold(k, row, 0, size[2], window.start(k.lanes), window.join))
+                b.store(value if divisor is None else b.div(value, b.mul(divisor, w_count)), target, out)
             else:
                 _windows(k, name, row, target, out, (first[2], low[2], count[2]), window, divisor)
 

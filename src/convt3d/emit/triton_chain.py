@@ -25,12 +25,14 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     Mean,
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -53,7 +55,7 @@ class Chain:
     place: str
     valid: str
     whole: bool = True  # False once the channels have been reduced to one
-    kept: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, bool] = field(default_factory=dict)  # by name, and whether all channels are there
 
     def link(self, link: Link) -> None:
         lines = LINES.get(type(link.stage))
@@ -91,6 +93,12 @@ class Chain:
             return f"tl.load({pointer} + {rows}[:, None], mask={self.valid}[:, None], other=0.0).to({self.code.acc})"
         c, run = self.code.stride(name, array, "c"), self.code.run(name, array)
         return f"load_tile({pointer}, {rows}, channel, {c}, {self.valid}, in_channel, {run}).to({self.code.acc})"
+
+    def again(self, label: str) -> str:
+        """A kept value; of one that has a single channel, as many columns as the current value."""
+        if self.kept[label] and not self.whole:
+            return f"tl.sum(tl.where(in_channel[None, :], kept_{label}, 0.0), 1, keep_dims=True)"
+        return f"kept_{label}"
 
     def array(self, array: str) -> str:
         return self.statistic(array) if array.startswith("stat") else self.vector(array)
@@ -131,14 +139,21 @@ def _binary(chain: Chain, stage: Binary, arrays: tuple[str, ...]) -> None:
     elif stage.other == "tensor":
         other = chain.tensor(arrays[0])
     else:
-        other = chain.kept[stage.other]
-    chain.change(f"v {_SIGNS[type(stage)]} {other}")
+        other = chain.again(stage.other)
+    left, right = stage.sides("v", other)
+    chain.change(f"{left} {_SIGNS[type(stage)]} {right}")
 
 
 @_emits(Keep)
 def _keep(chain: Chain, stage: Keep, arrays: tuple[str, ...]) -> None:
-    chain.kept[stage.label] = f"kept_{stage.label}"
+    chain.kept[stage.label] = chain.whole
     chain.code.add(f"kept_{stage.label} = v")
+
+
+@_emits(Recall)
+def _recall(chain: Chain, stage: Recall, arrays: tuple[str, ...]) -> None:
+    chain.change(f"kept_{stage.label}")
+    chain.whole = chain.kept[stage.label]
 
 
 @_emits(Affine)
@@ -232,6 +247,7 @@ def _pointwise(expression: str) -> Lines:
 
 LINES |= {
     Exp: _pointwise("tl.exp(v)"),
+    Log: _pointwise("tl.log(v)"),
     ReLU: _pointwise("tl.where(v < 0.0, 0.0, v)"),
     Sigmoid: _pointwise("1.0 / (1.0 + tl.exp(-v))"),
     SiLU: _pointwise("v / (1.0 + tl.exp(-v))"),

@@ -204,6 +204,8 @@ class _Writer:
         """Padding right of the array counts only up to the pool's padding, as in PyTorch."""
         code, pool = self.code, self.kernel.pool
         assert isinstance(pool, AvgPool3d)
+        if pool.divisor_override is not None:
+            return code.constant(float(pool.divisor_override))
         for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
             border = code.number(f"border_{axis}", numbers.pad if pool.count_include_pad else 0, fixed=True)
             code.add(

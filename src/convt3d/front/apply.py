@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..plan.choice import AUTO, Options
 from ..plan.plan import make_plan
@@ -67,13 +69,16 @@ def compute(
     plan = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
     trace = plan.trace
     normal = [shape for shapes in trace.operands for shape in shapes]
-    vectors = tuple(array.reshape(flat) for array, flat in zip(arrays, normal, strict=True))
-    target = allocate(trace.output[1:] if unbatched else trace.output, (batch, *vectors))
+    vectors = tuple(
+        array.reshape(flat) if array.ndim else np.full(flat, array) for array, flat in zip(arrays, normal, strict=True)
+    )
+    target = allocate(pipeline.result_shape(trace.output, not unbatched), (batch, *vectors))
+    missing = (0, *pipeline.dropped) if unbatched else pipeline.dropped
     for name, array in zip(("x", *pipeline.operand_names), (batch, *vectors), strict=True):
         if 0 in array.strides:
             _check_memory(operator, name, array)
     try:
-        execute_plan(plan, batch, vectors, target[None] if unbatched else target)
+        execute_plan(plan, batch, vectors, np.expand_dims(target, missing) if missing else target)
     except AllocationError:
         raise
     except MemoryError as problem:

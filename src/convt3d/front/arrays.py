@@ -45,6 +45,8 @@ def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Tak
 
 
 def _take(operator: str, name: str, array: Any, writable: bool) -> Taken:
+    if isinstance(array, np.generic) and not writable:
+        array = np.asarray(array)
     if isinstance(array, np.ndarray):
         return _take_numpy(operator, name, array, writable)
     torch = sys.modules.get("torch")

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Slot, Trace
 from ..spec.reference import evaluate
-from ..spec.rewrite import round_scalars
+from ..spec.rewrite import round_scalars, with_all_axes
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
-from ..spec.stages import AvgPool3d, Binary, ConvTranspose3d, Keep, MaxPool3d
+from ..spec.stages import AvgPool3d, ConvTranspose3d, Keep, MaxPool3d, Recall
 from ..spec.work import label_shape
 
 Storage: TypeAlias = npt.NDArray[Any]
@@ -93,10 +93,12 @@ class Sample:
     crops: tuple[Crop, ...]
     expected: tuple[Any, ...]  # of each crop, flat
     terms: int  # products in each sum of the convolution
+    dropped: tuple[int, ...] = ()  # axes that a result may be without
 
     def check(self, y: Storage) -> Check:
         if not self.crops:
             return Check(0, 0.0, 0.0, True)
+        y = y if y.ndim == 5 else np.expand_dims(y, self.dropped)
         actual = [self.dtype.widen(y[crop.sample][_slices(crop.block)]).ravel() for crop in self.crops]
         return compare(np.concatenate(actual), np.concatenate(self.expected), self.dtype, self.terms)
 
@@ -111,12 +113,12 @@ def draw_sample(
     seconds: float = SECONDS,
 ) -> Sample:
     """The meaning at `voxels` positions or more, or at fewer where that would take longer than about `seconds`."""
-    pipeline = round_scalars(pipeline, dtype)
+    dropped, pipeline = pipeline.dropped, with_all_axes(round_scalars(pipeline, dtype))
     trace = pipeline.trace(x.shape, [operand.shape for operand in operands])
     crops = tuple(_choose(pipeline, trace, x, operands, rng, voxels, seconds))
     expected = tuple(crop.expected(pipeline, dtype, x, operands).ravel() for crop in crops)
     terms = prod(trace.operands[pipeline.conv_index][0][2:]) * trace.values[pipeline.conv_index][1]
-    return Sample(dtype, crops, expected, terms // pipeline.conv.groups)
+    return Sample(dtype, crops, expected, terms // pipeline.conv.groups, dropped)
 
 
 def sampled_check(
@@ -238,12 +240,18 @@ def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
     """For every value of the trace the box that the block depends on."""
     kept: dict[str, Box] = {}
     boxes = [block]
+    recalled = 0  # values before a Recall: under their name they are needed
     for index in reversed(range(len(pipeline.stages))):
         stage, shape, box = pipeline.stages[index], trace.values[index], boxes[-1]
-        if isinstance(stage, Binary) and stage.label:
-            other = _repeated(box, label_shape(pipeline, trace, stage.label))
-            kept[stage.label] = _hull(kept.get(stage.label, other), other)
+        if stage.uses:
+            other = _repeated(box, label_shape(pipeline, trace, stage.uses))
+            kept[stage.uses] = _hull(kept.get(stage.uses, other), other)
+            recalled = 1 if isinstance(stage, Recall) else 0
             box = _repeated(box, shape)
+        elif isinstance(stage, Keep) and recalled:
+            box = kept.get(stage.label, box)
+            boxes[-recalled:] = [box] * recalled
+            recalled = 0 if stage.label in kept else recalled + 1
         elif isinstance(stage, Keep):
             box = _hull(box, kept.get(stage.label, box))
         else:
@@ -313,11 +321,7 @@ def _channel_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box]) -> 
 
 def _meetings(pipeline: Pipeline) -> list[tuple[int, int]]:
     """Pairs of values that a stage combines: the one that enters it, and the kept one."""
-    return [
-        (index, _label_stage(pipeline, stage.label))
-        for index, stage in enumerate(pipeline.stages)
-        if isinstance(stage, Binary) and stage.label
-    ]
+    return [(index, _label_stage(pipeline, stage.uses)) for index, stage in enumerate(pipeline.stages) if stage.uses]
 
 
 # --- cut arrays -------------------------------------------------------------------------------------------------------

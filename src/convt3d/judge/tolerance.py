@@ -25,7 +25,7 @@ from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
 from ..spec.stage import Stage
-from ..spec.stages import GELU, Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Softmax
+from ..spec.stages import GELU, OVER, Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Recall, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -165,6 +165,9 @@ class _Chain:
                 if isinstance(stage, Keep):
                     kept[stage.label] = value
                     continue
+                if isinstance(stage, Recall):
+                    value = kept[stage.label]
+                    continue
                 if isinstance(stage, ConvTranspose3d):
                     value, spread, length = self._convolve(stage, value, index)
                 else:
@@ -212,9 +215,6 @@ def _without(value: Array, some: npt.NDArray[np.bool_]) -> Array:
     return found
 
 
-_REDUCED = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
-
-
 def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array, int]:
     """A stage, the root of the sum of squares of what it sums as its result sees it, and how many that are."""
     after = MEANINGS[type(stage)](stage, value, *(own or ([stage.other] if hasattr(stage, "other") else [])))
@@ -223,7 +223,7 @@ def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array
     over = getattr(stage, "over", None)
     if over is None:
         return after, np.zeros_like(after), 1
-    axes = _REDUCED[over]
+    axes = OVER[over]
     length = prod(value.shape[axis] for axis in axes)
     if after.shape != value.shape:  # a sum
         return after, np.sqrt((value**2).sum(axis=axes, keepdims=True)), length

@@ -9,7 +9,7 @@ from math import prod
 
 from ..spec.shapes import ConvAxis
 from ..spec.stage import Stage
-from ..spec.stages import Binary, GroupNorm, Keep
+from ..spec.stages import Binary, GroupNorm, Keep, Recall
 from .passes import Chain, Conv, Finish, Pass, PhasePool, Pool, Reduce, RowNorm
 from .plan import PassPlan, Plan
 from .structure import RegisterTile
@@ -90,14 +90,14 @@ def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]
 
 def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
     """The stage from `place` on that runs as `run`; None if `run` is only a part of one, as the exp of a softmax.
-    A Keep between may need no step."""
+    A Keep or Recall between may need no step."""
     for at in range(place, len(stages)):
         tensor = (
             isinstance(stages[at], Binary) and type(stages[at]) is type(run) and getattr(run, "other", "") == "tensor"
         )
         if stages[at] is run or tensor:
             return at
-        if not isinstance(stages[at], Keep):
+        if not isinstance(stages[at], (Keep, Recall)):
             return None
     return None
 
@@ -185,14 +185,17 @@ def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
             f"{stage.name} over space needs all voxels of a {per}: "
             f"statistics of tiles ({tiles} a sample) are combined, then pass {number + 2} {then}"
         )
-    if following.shape != one.result:
+    if following.source == one.dest and following.shape != one.result:
         return f"pass {number + 2} repeats the value from {by(one.result)} to {by(following.shape)}"
-    readers = [at + 1 for at, later in enumerate(plan.passes) if _reads_again(later.steps, one.dest)]
+    later = [(at, other.steps) for at, other in enumerate(plan.passes) if at > number]
+    readers = [at + 1 for at, other in later if _reads_again(other, one.dest, at == number + 1)]
     if readers:
         return f"the value is kept: pass {' and '.join(map(str, readers))} reads it again"
     norm = next(op.stage for op in one.ops if isinstance(op, RowNorm))
     return f"{norm.name} over {norm.over} needs whole rows, and pass {number + 2} reads windows of them"
 
 
-def _reads_again(one: Pass, name: str | None) -> bool:
-    return any(name in link.arrays for op in one.ops if isinstance(op, Chain) for link in op.links)
+def _reads_again(one: Pass, name: str | None, following: bool) -> bool:
+    """Beside the pass that follows, which may start from it, whether kept or not."""
+    recalled = one.source == name and not following
+    return recalled or any(name in link.arrays for op in one.ops if isinstance(op, Chain) for link in op.links)

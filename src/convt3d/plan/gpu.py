@@ -12,14 +12,14 @@ from math import prod
 
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.rewrite import Rewritten, simplify
+from ..spec.rewrite import Rewritten
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
 from .gpu_config import PRECISIONS, Config, Need, choose, configurations, most_registers
 from .gpu_geometry import GpuAxis, gpu_axis
 from .gpu_pieces import Arrays, Piece, mixes, split
 from .passes import Chain, Finish, Op, Pass, Reduce, cut
-from .plan import operand_shapes, output_values
+from .plan import output_values, rewrite
 
 INT32_MAX = 2**31 - 1
 
@@ -171,8 +171,7 @@ def gpu_plan(
     assert precision in PRECISIONS
     trace = pipeline.trace(x, operands)
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
-    rewritten = simplify(pipeline, dtype, tame=False)
-    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame=False)
     make = partial(_Maker, rewritten.pipeline, simplified, dtype, generation, precision, choice)
     maker = make(bool(wide))
     if wide is None and _needs_wide(maker, simplified):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
-from ..spec.stages import CHANNELS, Add, Binary, Keep
+from ..spec.stages import CHANNELS, Add, Keep
 from .gpu_config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED
 from .passes import Chain, Conv, Link, Op, PhasePool, Pool, RowNorm, Unphase
 
@@ -134,7 +134,7 @@ class _Splitter:
 
     def _store_before(self, rest: tuple[Link, ...]) -> None:
         """A value that the rest of the chain uses again must be kept in its kernel: all links since then move there."""
-        piece, labels = self.piece, {link.stage.label for link in rest if isinstance(link.stage, Binary)}
+        piece, labels = self.piece, {link.stage.uses for link in rest}
         links = piece.before if piece.pool is None else piece.after
         start = next((at for at, link in enumerate(links) if _keeps(link, labels)), len(links))
         self.piece = replace(piece, before=links[:start]) if piece.pool is None else replace(piece, after=links[:start])

@@ -33,6 +33,7 @@ from ..spec.stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     MaxPool3d,
@@ -40,6 +41,7 @@ from ..spec.stages import (
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -242,7 +244,8 @@ class _Cutter:
             return self.link(index)
         wanted = self.trace.values[index + 1]
         if self.trace.values[index] != wanted:  # the other value is larger: start anew from this one, repeated
-            self.store(self.trace.values[index])
+            if self.ops or self.shape != self.trace.values[index]:
+                self.store(self.trace.values[index])
             self.shape = wanted
         self._natural()
         arrays = (self.kept[stage.label],) if stage.label else self.operands(index)
@@ -257,6 +260,15 @@ class _Cutter:
             self.kept[stage.label] = self.source  # the pass starts here: its source is the value
         else:
             self.kept[stage.label] = self.store(self.trace.values[index])
+
+    def recall(self, index: int) -> None:
+        stage = self.pipeline.stages[index]
+        assert isinstance(stage, Recall)
+        if stage.label in self.local:
+            return self.link(index)
+        # The value it replaces has a name and is used later: where this one is stored, so is that one.
+        self.ops = []
+        self.source, self.shape = self.kept[stage.label], self.trace.values[index + 1]
 
     def layer_norm(self, index: int) -> None:
         stage = self.pipeline.stages[index]
@@ -273,10 +285,11 @@ class _Cutter:
             return self.link(index)
         self._natural()
         kind = {Sum: "sum", Mean: "sum", Max: "max", LogSumExp: "maxexp"}[type(stage)]
-        self.ops.append(Reduce(kind))
-        name = self._new_value()
-        self._end(self.trace.values[index], None, Finish(stage, (), name))
-        self.source, self.shape = name, self.trace.values[index + 1]
+        finish = Finish(stage, (), self._new_value())
+        if not self._at_its_end(kind, finish):
+            self.ops.append(Reduce(kind))
+            self._end(self.trace.values[index], None, finish)
+        self.source, self.shape = finish.result, self.trace.values[index + 1]
 
     def softmax(self, index: int) -> None:
         stage = self.pipeline.stages[index]
@@ -300,12 +313,22 @@ class _Cutter:
 
     def statistics(self, index: int, kind: str) -> None:
         self._natural()
-        self.ops.append(Reduce(kind))
-        value = self._new_value()
         finish = Finish(self.pipeline.stages[index], self.operands(index), f"stat:{self.stats}")
         self.stats += 1
+        if self._at_its_end(kind, finish):
+            return
+        self.ops.append(Reduce(kind))
+        value = self._new_value()
         self._end(self.trace.values[index], value, finish)
         self.source, self.shape = value, self.trace.values[index]
+
+    def _at_its_end(self, kind: str, finish: Finish) -> bool:
+        """Whether the pass that has just stored the value, which is kept, can take its statistics as well."""
+        last = self.passes[-1] if self.passes else None
+        if self.ops or last is None or last.finish or (last.dest, last.result) != (self.source, self.shape):
+            return False
+        self.passes[-1] = replace(last, ops=(*last.ops, Reduce(kind)), finish=finish)
+        return True
 
 
 def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
@@ -320,7 +343,7 @@ def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
 
 
 def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: frozenset[str]) -> bool:
-    uses = [at for at, stage in enumerate(pipeline.stages) if isinstance(stage, Binary) and stage.label == label]
+    uses = [at for at, stage in enumerate(pipeline.stages) if stage.uses == label]
     between = range(start + 1, max(uses, default=start) + 1)
     return all(_stays_in_chain(pipeline.stages[at], trace, at, local) for at in between)
 
@@ -328,7 +351,7 @@ def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: f
 def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str]) -> bool:
     if isinstance(stage, Keep):
         return stage.label in local
-    if isinstance(stage, Binary) and (stage.other == "tensor" or (stage.label and stage.label not in local)):
+    if getattr(stage, "other", None) == "tensor" or (stage.uses and stage.uses not in local):
         return False  # these need (C, D, H, W) and may cut the chain
     if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
         return False
@@ -338,6 +361,7 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
 LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
     ConvTranspose3d: _Cutter.conv,
     Keep: _Cutter.keep,
+    Recall: _Cutter.recall,
     LayerNorm: _Cutter.layer_norm,
     Softmax: _Cutter.softmax,
     **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),
@@ -345,7 +369,23 @@ LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
     **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
     **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
     **dict.fromkeys(
-        (BatchNorm, Clamp, Exp, GELU, HardSwish, HardTanh, LeakyReLU, Mish, PReLU, ReLU, Sigmoid, SiLU, Softplus, Tanh),
+        (
+            BatchNorm,
+            Clamp,
+            Exp,
+            GELU,
+            HardSwish,
+            HardTanh,
+            LeakyReLU,
+            Log,
+            Mish,
+            PReLU,
+            ReLU,
+            Sigmoid,
+            SiLU,
+            Softplus,
+            Tanh,
+        ),
         _Cutter.link,
     ),
 }

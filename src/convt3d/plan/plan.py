@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from ..spec import work
 from ..spec.dtypes import DType
 from ..spec.lazy import lazy
+from ..spec.linear import fold_averages
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, pool_over_phases, simplify
 from ..spec.shapes import Shape
+from ..spec.windows import axes_as_windows
 from .choice import AUTO, Options, choose_method
 from .machine import Machine, machine
 from .passes import Chain, Conv, Pass, PhasePool, Pool, cut
@@ -95,8 +97,7 @@ def _make_plan(
     host: Machine,
 ) -> Plan:
     trace = pipeline.trace(x, operands)
-    rewritten = simplify(pipeline, dtype, tame)
-    simplified = rewritten.pipeline.trace(x, operand_shapes(rewritten.pipeline, pipeline, trace))
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
     item = 8 if dtype.accumulate == "float64" else 4
     walks = cut(rewritten.pipeline, simplified)
     aliases = output_values(walks, trace.output, dtype)
@@ -114,7 +115,7 @@ def _make_plan(
         simplified=simplified,
         reach=work.reach(rewritten.pipeline, simplified),
         phase_pool=pool_over_phases(rewritten.pipeline),
-        work=work.count(rewritten.pipeline, simplified),
+        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
         method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
         machine=host,
         passes=tuple(passes),
@@ -139,12 +140,12 @@ def _cached_bytes(host: Machine) -> int:
 
 
 def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
-    """Values that may be kept in the output array: of its shape and type, and read only by a pass that works voxel by
-    voxel, so that nothing is overwritten before it is read."""
+    """Values that may be kept in the output array: of its shape and type, and read only by the next pass, which works
+    voxel by voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:
         return ()
     found = []
-    for producer in passes:
+    for number, producer in enumerate(passes):
         name = producer.dest
         if name is None or name == "out" or producer.result != output:
             continue
@@ -158,9 +159,24 @@ def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tupl
             for array in link.arrays
         ]
         local = all(not isinstance(op, (Pool, PhasePool, Conv)) for one in readers for op in one.ops)
-        if local and name not in tensors and all(one.shape == output for one in readers):
+        at_once = readers == [one for one in passes[number + 1 : number + 2] if name == one.source]
+        if local and at_once and name not in tensors and all(one.shape == output for one in readers):
             found.append(name)
     return tuple(found)
+
+
+def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple[Rewritten, Trace]:
+    """The pipeline as it runs on arrays of known shapes, and its shapes."""
+    rewritten = simplify(pipeline, dtype, tame)
+    operands = operand_shapes(rewritten.pipeline, pipeline, trace)
+    simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    if tame:
+        rewritten, kernel = fold_averages(rewritten, simplified)
+        if kernel is not None:
+            operands[0] = kernel
+            simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    windowed = axes_as_windows(rewritten, simplified, dtype)
+    return windowed, simplified if windowed is rewritten else windowed.pipeline.trace(trace.values[0], operands)
 
 
 def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:

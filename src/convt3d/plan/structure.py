@@ -108,8 +108,10 @@ def structure_of(
             pool = pipeline.stages[op.stage]
             assert isinstance(pool, (MaxPool3d, AvgPool3d))
             kernel, stride_w, padding = (triple[2] for triple in pool.triples)
-            pairs = (kernel, stride_w, padding, pool.ceil_mode) == (2, 2, 0, False)
-            extra = isinstance(pool, AvgPool3d), pairs
+            counted = getattr(pool, "divisor_override", None) is None
+            pairs = (kernel, stride_w, padding, pool.ceil_mode, counted) == (2, 2, 0, False, True)
+            whole = (kernel, stride_w, padding) == (trace.values[op.stage][4], kernel, 0)
+            extra = isinstance(pool, AvgPool3d), pairs, whole and not pairs
         extras.append(extra)
     return Structure(one, tuple(extras), dtype.name, machine.isa)
 

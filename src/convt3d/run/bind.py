@@ -249,8 +249,14 @@ class BoundPass:
         pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
         pool = pipeline.stages[op.stage]
         assert isinstance(pool, (MaxPool3d, AvgPool3d))
-        include = isinstance(pool, AvgPool3d) and pool.count_include_pad
-        return [axis.windows(include) for axis in pool.axes(trace.values[op.stage])]
+        include, override = False, None
+        if isinstance(pool, AvgPool3d):
+            include, override = pool.count_include_pad, pool.divisor_override
+        found = [axis.windows(include) for axis in pool.axes(trace.values[op.stage])]
+        if override is not None:
+            for table, divisor in zip(found, (override, 1, 1), strict=True):
+                table[:, 2] = divisor
+        return found
 
 
 def _axis_table(axis: AxisSpans) -> Words:

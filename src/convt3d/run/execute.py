@@ -12,6 +12,7 @@ from ..plan.choice import AUTO, DIRECT, Options
 from ..plan.cores import get_num_threads
 from ..plan.passes import Chain, Conv, RowNorm
 from ..plan.plan import Plan, make_plan
+from ..plan.structure import WILD
 from ..spec.dtypes import DType, float64
 from ..spec.pipeline import Pipeline
 from ..spec.reference import evaluate
@@ -52,6 +53,16 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
             plan = make_plan(pipeline, x.shape, _shapes(operands), dtype, plan.options, tame=False)
         else:
             ready, stored_as = prepared, float64
+    wild = _wild_samples(x, dtype) if plan.rewritten.needs_tame_input else []
+    if wild:  # rewrites that rely on the input do not hold for these
+        for sample in wild:
+            own = _operands_of(pipeline, operands, sample)
+            one = make_plan(pipeline, (1, *x.shape[1:]), _shapes(own), dtype, plan.options, tame=False)
+            execute_plan(one, _sample_of(x, sample), own, _sample_of(out, sample))
+        for sample in set(range(x.shape[0])) - set(wild):
+            own = _operands_of(pipeline, operands, sample)
+            execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), plan.options)
+        return
     run = _Run(plan, x, ready, stored_as, out)
     if not run.weights.finite:
         _by_meaning(plan, x, ready, stored_as, out)
@@ -62,10 +73,7 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
     else:
         run.run()
         for sample in map(int, np.flatnonzero(run.wild)):
-            own = tuple(
-                _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
-                for slot, operand in zip(pipeline.slots, operands, strict=True)
-            )
+            own = _operands_of(pipeline, operands, sample)
             execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), DIRECT)
 
 
@@ -83,6 +91,22 @@ def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DT
             for slot, array in zip(pipeline.slots, operands, strict=True)
         ]
         out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+
+
+def _operands_of(pipeline: Pipeline, operands: tuple[Array, ...], sample: int) -> tuple[Array, ...]:
+    return tuple(
+        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+        for slot, operand in zip(pipeline.slots, operands, strict=True)
+    )
+
+
+def _wild_samples(x: Array, dtype: DType) -> list[int]:
+    """Samples with NaN, infinities, or numbers so large that a sum of some of them might overflow."""
+    bound = WILD[dtype.accumulate]
+    if dtype.name == "bfloat16":  # stored as bits: without the sign they are ordered as numbers are
+        limit = int(dtype.narrow(np.array(bound))[()])
+        return [at for at, sample in enumerate(x) if int((sample & 0x7FFF).max()) >= limit]
+    return [at for at, sample in enumerate(x) if not (float(sample.max()) < bound and float(sample.min()) > -bound)]
 
 
 def _sample_of(array: Array, sample: int) -> Array:

@@ -1,8 +1,10 @@
 """A pipeline: a flat, frozen sequence of stages around one ConvTranspose3d, with names for the tensors it takes.
 
-A value is used again by name: `Keep("y")` labels it, and `Add("y")`, `Multiply("y")`, ... take it as second value:
+A value is used again by name: `Keep("y")` labels it, and `Add("y")`, `Multiply("y")`, ... take it as second value;
+`Recall("y")` goes back to it:
 
     Pipeline(ConvTranspose3d(stride=2), Keep("y"), HardSwish(), Multiply("y"))        # y * hardswish(y)
+    Pipeline(ConvTranspose3d(stride=2), Keep("y"), Tanh(), Keep("t"), Recall("y"), Sigmoid(), Multiply("t"))
 
 The label "x" stands for the pipeline's input.
 """
@@ -18,7 +20,7 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
 from .checks import is_a
 from .shapes import Shape, check_extent
 from .stage import Operand, Stage
-from .stages import Binary, ConvTranspose3d, Keep
+from .stages import Binary, ConvTranspose3d, Keep, Recall
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Pipeline:
                 "Chain several pipelines for several convolutions",
             )
         _check_labels(stages)
+        _check_recalls(stages)
+        _check_drops(stages)
         for name, value in (
             ("stages", tuple(stages)),
             ("conv_index", convolutions[0]),
@@ -98,6 +102,16 @@ class Pipeline:
         stage = self.stages[self.conv_index]
         assert isinstance(stage, ConvTranspose3d)
         return stage
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Axes of (B, C, D, H, W) that the result does not have."""
+        return tuple(sorted(axis for stage in self.stages for axis in stage.drops))
+
+    def result_shape(self, output: Shape, batched: bool = True) -> tuple[int, ...]:
+        """Of the result, where the last value is of shape `output`."""
+        dropped = (() if batched else (0,)) + self.dropped
+        return tuple(size for axis, size in enumerate(output) if axis not in dropped)
 
     @property
     def operand_names(self) -> tuple[str, ...]:
@@ -146,8 +160,8 @@ class Pipeline:
             own = [slot for slot in self.slots if slot.stage == index]
             kernels = [self._normal(slot, shape_of, shape) for slot in own if slot.operand.kind == "kernel"]
             out = stage.out_shape(shape, kernels)
-            if isinstance(stage, Binary) and stage.label:
-                out = _broadcast(stage, shape, labelled[stage.label])
+            if stage.uses:
+                out = stage.meet(shape, labelled[stage.uses])
             if isinstance(stage, Keep):
                 labelled[stage.label] = shape
             others = [
@@ -177,20 +191,6 @@ def _input_shape(x: Sequence[int]) -> Shape:
     return check_extent("Pipeline", (b, c, d, h, w))
 
 
-def _broadcast(stage: Binary, value: Shape, other: Shape) -> Shape:
-    """A kept value may have size 1 where the current one has not, and the other way round."""
-    if any(v != o and 1 not in (v, o) for v, o in zip(value, other, strict=True)):
-        raise ShapeError(
-            stage.name,
-            "other",
-            stage.other,
-            f"names a value of shape {other}, which does not fit the current shape {value}",
-            "Sizes must be equal, or 1 on an axis to repeat",
-        )
-    b, c, d, h, w = (o if v == 1 else v for v, o in zip(value, other, strict=True))
-    return b, c, d, h, w
-
-
 def _check_labels(stages: Sequence[Stage]) -> None:
     labels = ["x"]
     for stage in stages:
@@ -198,14 +198,56 @@ def _check_labels(stages: Sequence[Stage]) -> None:
             if stage.label in labels:
                 raise ArgumentError("Keep", "label", stage.label, "is already in use", "Choose another name")
             labels.append(stage.label)
-        if isinstance(stage, Binary) and stage.label is not None and stage.label not in labels:
+        if stage.uses is not None and stage.uses not in labels:
+            given = ", or write 'channel' or 'tensor' for an array given at the call"
             raise ArgumentError(
                 stage.name,
-                "other",
-                stage.other,
+                "other" if isinstance(stage, Binary) else "label",
+                stage.uses,
                 f"names no earlier value; known here: {', '.join(map(repr, labels))}",
-                "Put Keep(name) earlier, or write 'channel' or 'tensor' for an array given at the call",
+                f"Put Keep(name) earlier{given if isinstance(stage, Binary) else ''}",
             )
+
+
+def _check_drops(stages: Sequence[Stage]) -> None:
+    """An axis may be dropped where no later stage can tell: they take numbers one by one, or reduce another axis."""
+    dropped: set[int] = set()
+    last = ""  # stage that has dropped one
+    for stage in stages:
+        plain = not (stage.couples or stage.uses or stage.operands() or isinstance(stage, Keep))
+        if dropped and not plain and (not stage.reduces or dropped & set(stage.reduces)):
+            raise ArgumentError(
+                last,
+                "keepdim",
+                False,
+                f"drops an axis before {stage!r}: after it only stages that work number by number, without tensors and "
+                "names, and reductions over other axes may follow",
+                "Write keepdim=True, or drop the axis later",
+            )
+        last = stage.name if stage.drops else last
+        dropped |= set(stage.drops)
+
+
+def _check_recalls(stages: Sequence[Stage]) -> None:
+    """Nothing is computed in vain: the value that a Recall replaces has a name, under which it is used later."""
+    used: set[str] = set()
+    lost: Recall | None = None  # that replaces the value which leaves this stage
+    for stage in reversed(stages):
+        if isinstance(stage, Keep):
+            lost = None if stage.label in used else lost
+            continue
+        if lost is not None:
+            break
+        used |= {stage.uses} if stage.uses else set()
+        lost = stage if isinstance(stage, Recall) else None
+    if lost is not None:
+        raise ArgumentError(
+            "Recall",
+            "label",
+            lost.label,
+            "throws away the value before it, which nothing uses",
+            "Put Keep(name) before Recall and use that name later, or leave out what is not needed",
+        )
 
 
 def _name_slots(stages: Sequence[Stage]) -> tuple[Slot, ...]:

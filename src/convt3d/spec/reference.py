@@ -19,6 +19,7 @@ from .pipeline import Pipeline
 from .stage import Stage
 from .stages import (
     GELU,
+    OVER,
     Add,
     AvgPool3d,
     BatchNorm,
@@ -34,6 +35,7 @@ from .stages import (
     Keep,
     LayerNorm,
     LeakyReLU,
+    Log,
     LogSumExp,
     Max,
     MaxPool3d,
@@ -41,6 +43,7 @@ from .stages import (
     Mish,
     Multiply,
     PReLU,
+    Recall,
     ReLU,
     Sigmoid,
     SiLU,
@@ -75,20 +78,18 @@ def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
             own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             if isinstance(stage, Keep):
                 kept[stage.label] = value
+            elif stage.uses:
+                value = _MEANINGS[type(stage)](stage, value, kept[stage.uses])
             elif isinstance(stage, Binary):
-                other = kept[stage.label] if stage.label else (*own, stage.other)[0]
-                value = _MEANINGS[type(stage)](stage, value, other)
+                value = _MEANINGS[type(stage)](stage, value, (*own, stage.other)[0])
             else:
                 value = _MEANINGS[type(stage)](stage, value, *own)
-    return value
+    return value.squeeze(pipeline.dropped)
 
 
 def _column(vector: Array) -> Array:
     """(C,) as (C, 1, 1, 1), so that it meets axis 1 of a value."""
     return vector.reshape(-1, 1, 1, 1)
-
-
-_AXES = {"channels": (1,), "spatial": (2, 3, 4), "width": (4,)}
 
 
 @means(ConvTranspose3d)
@@ -148,34 +149,34 @@ def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
         border = axis.padding if stage.count_include_pad else 0
         stop = np.minimum(start + axis.kernel, axis.size + border)
         counts = counts * (stop - np.maximum(start, -border)).reshape(along)
-    return _windows(stage, x, 0.0).sum(axis=-1) / counts
+    return _windows(stage, x, 0.0).sum(axis=-1) / (stage.divisor_override or counts)
 
 
 @means(Sum)
 def sum_over(stage: Sum, x: Array) -> Array:
-    return x.sum(axis=_AXES[stage.over], keepdims=True)
+    return x.sum(axis=OVER[stage.over], keepdims=True)
 
 
 @means(Mean)
 def mean_over(stage: Mean, x: Array) -> Array:
-    return x.mean(axis=_AXES[stage.over], keepdims=True)
+    return x.mean(axis=OVER[stage.over], keepdims=True)
 
 
 @means(Max)
 def max_over(stage: Max, x: Array) -> Array:
-    return x.max(axis=_AXES[stage.over], keepdims=True)
+    return x.max(axis=OVER[stage.over], keepdims=True)
 
 
 @means(LogSumExp)
 def log_sum_exp(stage: LogSumExp, x: Array) -> Array:
-    largest = x.max(axis=_AXES[stage.over], keepdims=True)
+    largest = x.max(axis=OVER[stage.over], keepdims=True)
     largest = np.where(np.isinf(largest), 0.0, largest)  # all -inf gives -inf, any +inf gives +inf
-    return largest + np.log(np.exp(x - largest).sum(axis=_AXES[stage.over], keepdims=True))
+    return largest + np.log(np.exp(x - largest).sum(axis=OVER[stage.over], keepdims=True))
 
 
 @means(Softmax)
 def softmax(stage: Softmax, x: Array, scale: Array | None = None) -> Array:
-    axes = _AXES[stage.over]
+    axes = OVER[stage.over]
     shift = np.asarray(x.max(axis=axes, keepdims=True) if stage.shift is None else stage.shift)
     exponentials: Array = np.exp(x - shift)
     result: Array = exponentials / exponentials.sum(axis=axes, keepdims=True)
@@ -191,7 +192,7 @@ def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
 
 @means(LayerNorm)
 def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
-    y = _normalise(x, _AXES[stage.over], stage.eps)
+    y = _normalise(x, OVER[stage.over], stage.eps)
     if weight is None or bias is None:
         return y
     return y * _column(weight) + _column(bias) if stage.over == "channels" else y * weight + bias
@@ -234,7 +235,8 @@ def add(stage: Add, x: Array, other: Array) -> Array:
 
 @means(Subtract)
 def subtract(stage: Subtract, x: Array, other: Array) -> Array:
-    return x - _other(other)
+    left, right = stage.sides(x, _other(other))
+    return np.subtract(left, right)
 
 
 @means(Multiply)
@@ -244,7 +246,8 @@ def multiply(stage: Multiply, x: Array, other: Array) -> Array:
 
 @means(Divide)
 def divide(stage: Divide, x: Array, other: Array) -> Array:
-    return x / _other(other)
+    left, right = stage.sides(x, _other(other))
+    return np.divide(left, right)
 
 
 @means(Clamp)
@@ -323,6 +326,16 @@ def exp(stage: Exp, x: Array) -> Array:
     return np.exp(x)
 
 
+@means(Log)
+def log(stage: Log, x: Array) -> Array:
+    return np.log(x)
+
+
 @means(Keep)
 def keep(stage: Keep, x: Array) -> Array:
     return x
+
+
+@means(Recall)
+def recall(stage: Recall, x: Array, other: Array) -> Array:
+    return other

@@ -67,6 +67,7 @@ class Step:
     first: int
     count: int
     prepare: Prepare | None
+    tame_input: bool = False  # whether it holds for a tame input only
 
     def operands(self, given: tuple[Array, ...]) -> tuple[Array, ...] | None:
         if self.prepare is None:
@@ -98,13 +99,18 @@ class Rewritten:
     def needs_tame(self) -> bool:
         return any(step.prepare is not None for step in self.steps)
 
+    @property
+    def needs_tame_input(self) -> bool:
+        return any(step.tame_input for step in self.steps)
+
 
 def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """norm(x + c) = norm(x) for a number c of moderate size."""
     match stages[start : start + 2]:
-        case (Add(other=float(c)) | Subtract(other=float(c)), (LayerNorm() | GroupNorm() | InstanceNorm()) as norm) if (
-            abs(c) <= 65536.0 and norm.eps > 0.0  # a larger c swallows digits of x, and PyTorch's answer shows it
-        ):
+        case (
+            Add(other=float(c)) | Subtract(other=float(c), reverse=False),  # c - x has the other sign
+            (LayerNorm() | GroupNorm() | InstanceNorm()) as norm,
+        ) if abs(c) <= 65536.0 and norm.eps > 0.0:  # a larger c swallows digits of x, and PyTorch's answer shows it
             return Match(start, 2, (norm,))
     return None
 
@@ -200,10 +206,17 @@ def round_scalars(pipeline: Pipeline, dtype: DType) -> Pipeline:
     return Pipeline(*map(rounded, pipeline.stages))
 
 
+def with_all_axes(pipeline: Pipeline) -> Pipeline:
+    """Values have five axes throughout; who asked for the result drops those of size 1."""
+    if not pipeline.dropped:
+        return pipeline
+    return Pipeline(*(replace(stage, keepdim=True) if stage.drops else stage for stage in pipeline.stages))  # type: ignore[call-arg]
+
+
 def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
     """Applies rewrites until none fits. `tame=False` leaves out those that hold for tame tensors only."""
     steps: list[Step] = []
-    pipeline = round_scalars(pipeline, dtype)
+    pipeline = with_all_axes(round_scalars(pipeline, dtype))
     while step := _first_step(pipeline, dtype, tame):
         steps.append(step)
         pipeline = step.after
@@ -226,7 +239,8 @@ def pool_over_phases(pipeline: Pipeline) -> int | None:
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
             stride = pipeline.conv.triples[0]
-            fits = stage.triples == (stride, stride, (0, 0, 0)) and not stage.ceil_mode
+            plain = not stage.ceil_mode and getattr(stage, "divisor_override", None) is None
+            fits = stage.triples == (stride, stride, (0, 0, 0)) and plain
             return index if fits and max(stride) <= LONG_STRIDE else None
         if stage.couples & SPATIAL:
             return None

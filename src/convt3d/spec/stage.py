@@ -21,24 +21,30 @@ class Operand:
 
     role: str
     kind: OperandKind
+    number: bool = False  # whether one number, an array without axes, serves all channels
 
     def normal_shape(self, stage: str, name: str, given: tuple[int, ...], value: Shape) -> tuple[int, ...]:
-        """`given`, a vector without size-1 axes around it; an error if it does not fit a value of shape `value`."""
+        """`given`, a vector without size-1 axes around it, a number as often as it is needed, a tensor with all axes;
+        an error if it does not fit a value of shape `value`."""
         channels, width = value[1], value[4]
         if self.kind == "kernel":
             fits = len(given) == 5 and min(given) >= 1
             rule = "must be 5-D (Cin, Cout/groups, Kd, Kh, Kw) with no empty axis"
         elif self.kind == "tensor":
-            fits = len(given) == 5 and all(g in (1, v) for g, v in zip(given, value, strict=True))
-            rule = f"must have the value's shape {value}, or 1 on axes to repeat"
+            full = (1,) * (5 - len(given)) + given if len(given) in (0, 4) else given
+            fits = len(full) == 5 and all(g in (1, v) for g, v in zip(full, value, strict=True))
+            given = full if fits else given
+            rule = f"must have the value's shape {value}, or 1 on axes to repeat; the batch may be left out"
         elif self.kind == "width":
             fits = given == (width,)
             rule = f"must have shape ({width},), one number for each position along the width"
         else:
             lengths = (1, channels) if self.kind == "slope" else (channels,)
-            fits = given in [around for n in lengths for around in ((n,), (n, 1, 1, 1), (1, n, 1, 1, 1))]
-            given = (max(given),) if fits else given
+            around = [shape for n in lengths for shape in ((n,), (n, 1, 1, 1), (1, n, 1, 1, 1))]
+            fits = given in around or (given == () and self.number)
+            given = (max(given, default=lengths[0]),) if fits else given
             rule = f"must have shape {' or '.join(f'({n},)' for n in lengths)} for {channels} channels"
+            rule += ", with axes of size 1 around it or not" + (", or be one number" if self.number else "")
         if not fits:
             raise ShapeError(stage, name, described(f"array of shape {given}"), rule, "Reshape it")
         return given
@@ -69,6 +75,25 @@ class Stage:
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    @property
+    def uses(self) -> str | None:
+        """The name of the earlier value it takes beside the current one, or in its place."""
+        return None
+
+    @property
+    def reduces(self) -> tuple[int, ...]:
+        """Axes that it reduces to one number."""
+        return ()
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        """Axes that it drops from the pipeline's result; in values they are kept, with size 1."""
+        return ()
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        """The result's shape, where it `uses` a value of shape `other`."""
+        return shape
 
     def key(self) -> tuple[Any, ...]:
         """Equality by bits: -0.0 differs from 0.0 (Divide would tell), and NaN equals NaN (a cache must find it)."""

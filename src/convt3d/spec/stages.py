@@ -1,7 +1,8 @@
 """The vocabulary: every stage a pipeline may hold, with PyTorch's names and meaning of parameters.
 
 To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`, a row in `tests/spec/stage_rows.py`
-(docs/adding_a_stage.md). Values are always (B, C, D, H, W); a reduction keeps its axis with size 1.
+(docs/adding_a_stage.md). Values are always (B, C, D, H, W): a reduction keeps its axis with size 1, and `keepdim=False`
+drops it from the pipeline's result.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import ArgumentError, ShapeError, described
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
 from .checks import Triple, flag, integer, is_a, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
 from .stage import Operand, Stage, whole
@@ -189,13 +190,19 @@ class MaxPool3d(_Pool):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AvgPool3d(_Pool):
-    """Mean of each window. With padding, zeros count too unless count_include_pad is False."""
+    """Mean of each window. With padding, zeros count too unless count_include_pad is False; divisor_override, a whole
+    number, takes the place of all counts."""
 
     count_include_pad: bool = True
+    divisor_override: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set(count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad))
+        given = self.divisor_override
+        self._set(
+            count_include_pad=flag(self.name, "count_include_pad", self.count_include_pad),
+            divisor_override=None if given is None else integer(self.name, "divisor_override", given, 1),
+        )
 
     def _fits(self, axis: PoolAxis) -> bool:
         return axis.size >= axis.kernel  # as in PyTorch, whatever the padding
@@ -204,13 +211,14 @@ class AvgPool3d(_Pool):
 # --- stages that couple a whole axis: reductions and normalisations ---------------------------------------------------
 
 
+# Numbers of the axes of a value.
+OVER = {"channels": (1,), "spatial": (2, 3, 4), "depth": (2,), "height": (3,), "width": (4,)}
+
+
 def _coupled_box(over: str, box: Box, shape: Shape) -> Box:
     full = whole(shape)
-    if over == "channels":
-        return full[0], *box[1:]
-    if over == "width":
-        return *box[:3], full[3]
-    return box[0], *full[1:]
+    c, d, h, w = (full[axis] if axis + 1 in OVER[over] else box[axis] for axis in range(4))
+    return c, d, h, w
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,7 +232,7 @@ class _Over(Stage):
 
     @property
     def couples(self) -> frozenset[str]:  # type: ignore[override]
-        return {"channels": CHANNELS, "width": frozenset({"width"})}.get(self.over, SPATIAL)
+        return SPATIAL if self.over == "spatial" else frozenset({self.over})
 
     def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
         return _coupled_box(self.over, box, shape)
@@ -232,29 +240,47 @@ class _Over(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Reduction(_Over):
+    """Along "channels", "spatial", or one of "depth", "height", "width"; keepdim=False drops it from the result."""
+
+    keepdim: bool = True
+
+    def __post_init__(self) -> None:
+        self._set(
+            over=one_of(self.name, "over", self.over, tuple(OVER)),
+            keepdim=flag(self.name, "keepdim", self.keepdim),
+        )
+
     def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
-        b, c, d, h, w = shape
-        return (b, 1, d, h, w) if self.over == "channels" else (b, c, 1, 1, 1)
+        b, c, d, h, w = (1 if axis in self.reduces else size for axis, size in enumerate(shape))
+        return b, c, d, h, w
+
+    @property
+    def reduces(self) -> tuple[int, ...]:
+        return OVER[self.over]
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        return () if self.keepdim else self.reduces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sum(_Reduction):
-    """Sum over channels or space, axis kept."""
+    """Sum over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mean(_Reduction):
-    """Mean over channels or space, axis kept."""
+    """Mean over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Max(_Reduction):
-    """Largest value over channels or space, axis kept; NaN travels."""
+    """Largest value over channels, space or one axis; NaN travels."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogSumExp(_Reduction):
-    """log(sum(exp(x))) over channels or space, axis kept."""
+    """log(sum(exp(x))) over channels, space or one axis."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,7 +305,7 @@ class Softmax(_Over):
         )
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand("scale", "channel"),) if self.scale == "channel" else ()
+        return (Operand("scale", "channel", number=True),) if self.scale == "channel" else ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -373,15 +399,44 @@ class BatchNorm(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Keep(Stage):
-    """Gives the value at this point a name, so that a later Add, Subtract, Multiply or Divide can use it again."""
+    """Gives the value at this point a name, so that a later Add, Subtract, Multiply, Divide or Recall can use it."""
 
     label: str
 
     def __post_init__(self) -> None:
-        if not is_a(self.label, str) or not self.label.isidentifier():
-            raise ArgumentError(self.name, "label", self.label, "must be a name such as 'skip'", "Write an identifier")
+        _check_name(self)
         if self.label in Binary.RESERVED:
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recall(Stage):
+    """Makes a kept value, or the pipeline's input "x", the current one again."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        _check_name(self)
+
+    @property
+    def uses(self) -> str:
+        return self.label
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        return other
+
+
+def _check_name(stage: Keep | Recall) -> None:
+    if not is_a(stage.label, str) or not stage.label.isidentifier():
+        raise ArgumentError(stage.name, "label", stage.label, "must be a name such as 'skip'", "Write an identifier")
+
+
+def _shape_of(value: Any) -> tuple[Any, ...]:
+    """Of an array; of anything else ()."""
+    try:
+        return tuple(getattr(value, "shape", ()))
+    except Exception:  # a foreign object may raise anything, and is refused where it is read as a number
+        return ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -394,6 +449,15 @@ class Binary(Stage):
     RESERVED: ClassVar[tuple[str, ...]] = ("channel", "tensor", "x")
 
     def __post_init__(self) -> None:
+        shape = _shape_of(self.other)
+        if shape:
+            raise ArgumentTypeError(
+                self.name,
+                "other",
+                described(f"array of shape {shape}"),
+                "must be a number or a word",
+                "Write 'channel' or 'tensor', and give the array at the call",
+            )
         if not is_a(self.other, str):
             self._set(other=real(self.name, "other", self.other, nan=True))
 
@@ -402,9 +466,30 @@ class Binary(Stage):
         """The earlier value it uses, if it uses one."""
         return self.other if isinstance(self.other, str) and self.other not in ("channel", "tensor") else None
 
+    @property
+    def uses(self) -> str | None:
+        return self.label
+
+    def meet(self, shape: Shape, other: Shape) -> Shape:
+        """A kept value may have size 1 where the current one has not, and the other way round."""
+        if any(v != o and 1 not in (v, o) for v, o in zip(shape, other, strict=True)):
+            raise ShapeError(
+                self.name,
+                "other",
+                self.other,
+                f"names a value of shape {other}, which does not fit the current shape {shape}",
+                "Sizes must be equal, or 1 on an axis to repeat",
+            )
+        b, c, d, h, w = (o if v == 1 else v for v, o in zip(shape, other, strict=True))
+        return b, c, d, h, w
+
+    def sides(self, value: Any, other: Any) -> tuple[Any, Any]:
+        """What stands left and right of the sign."""
+        return value, other
+
     def operands(self) -> tuple[Operand, ...]:
         if self.other == "channel":
-            return (Operand("other", "channel"),)
+            return (Operand("other", "channel", number=True),)
         return (Operand("other", "tensor"),) if self.other == "tensor" else ()
 
 
@@ -414,8 +499,22 @@ class Add(Binary):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Subtract(Binary):
-    """value - other"""
+class _Ordered(Binary):
+    """One whose sides must not be swapped, unless `reverse` asks for it."""
+
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(reverse=flag(self.name, "reverse", self.reverse))
+
+    def sides(self, value: Any, other: Any) -> tuple[Any, Any]:
+        return (other, value) if self.reverse else (value, other)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subtract(_Ordered):
+    """value - other; other - value if `reverse`"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -424,8 +523,8 @@ class Multiply(Binary):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Divide(Binary):
-    """value / other"""
+class Divide(_Ordered):
+    """value / other; other / value if `reverse`"""
 
 
 # --- pointwise functions ----------------------------------------------------------------------------------------------
@@ -482,7 +581,7 @@ class PReLU(Stage):
     """x where x > 0, else weight * x; weight has one number, or one for each channel."""
 
     def operands(self) -> tuple[Operand, ...]:
-        return (Operand("weight", "slope"),)
+        return (Operand("weight", "slope", number=True),)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -544,3 +643,8 @@ class Softplus(Stage):
 @dataclass(frozen=True, eq=False, repr=False)
 class Exp(Stage):
     """exp(x)"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Log(Stage):
+    """log(x); NaN where x < 0."""

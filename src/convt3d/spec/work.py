@@ -13,10 +13,11 @@ from typing import TypeAlias
 from .pipeline import Pipeline, Trace
 from .shapes import PoolAxis, Range, Shape
 from .stage import Stage, whole
-from .stages import AvgPool3d, Binary, Keep, MaxPool3d
+from .stages import AvgPool3d, Keep, MaxPool3d, Recall
 
 Ranges: TypeAlias = tuple[Range, ...]
 Region: TypeAlias = tuple[Ranges, Ranges, Ranges, Ranges]  # of C, D, H, W
+_NOTHING: Region = ((), (), (), ())
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ def needed_regions(pipeline: Pipeline, trace: Trace) -> tuple[Region, ...]:
     kept: dict[str, Region] = {}
     for index in reversed(range(len(pipeline.stages))):
         stage, shape = pipeline.stages[index], trace.values[index]
-        if isinstance(stage, Binary) and stage.label:
-            wanted = _broadcast(region, label_shape(pipeline, trace, stage.label))
-            kept[stage.label] = _union(kept[stage.label], wanted) if stage.label in kept else wanted
-            region = _broadcast(region, shape)
+        if stage.uses:
+            wanted = _broadcast(region, label_shape(pipeline, trace, stage.uses))
+            kept[stage.uses] = _union(kept[stage.uses], wanted) if stage.uses in kept else wanted
+            region = _NOTHING if isinstance(stage, Recall) else _broadcast(region, shape)
         elif isinstance(stage, Keep):
             region = _union(region, kept[stage.label]) if stage.label in kept else region
         else:

@@ -101,7 +101,10 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
     def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
         nonlocal result
         chosen = torch.contiguous_format
-        unbatched = len(shape) == 4
+        unbatched = x.dim() == 4
+        if pipeline.dropped:  # reductions give contiguous results
+            result = torch.empty(shape, dtype=x.dtype)
+            return tensor_storage(result, dtype, torch)
         if not (_plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays))):
             chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
         result = _result(operator, (1, *shape) if unbatched else shape, dtype, x.dtype, chosen)

@@ -42,7 +42,7 @@ def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision:
     vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, normal, strict=True)]
     out = empty(batch, trace.output, result_format(pipeline, batch, stock.weight_of(pipeline, given)))
     gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
-    return out[0] if unbatched else out
+    return stock.as_result(pipeline, out, unbatched)
 
 
 def float32_precision() -> str:

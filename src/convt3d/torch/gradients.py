@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Binary, Keep
+from ..spec.stages import Binary, Keep, Recall
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, binary_back, first_stage, label_places, needed_values
-from .stock import Tensor, batched, own_operands, values, weight_of
+from .stock import Tensor, as_value, batched, own_operands, values, weight_of
 
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
@@ -50,10 +50,15 @@ def gradients(
     """Of x and each operand, None where not wanted; differentiable again where gradients are being recorded."""
     shapes = [tensor.shape for tensor in (x, *operands)]
     x, tensors, unbatched = batched(pipeline, x, operands)
-    if unbatched:
-        grad, result = grad[None], None if result is None else result[None]
+    grad = as_value(pipeline, grad, unbatched)
+    result = None if result is None else as_value(pipeline, result, unbatched)
     found = _in_chunks(pipeline, grad, x, tensors, result, wanted)
-    return [None if each is None else each.reshape(shape) for each, shape in zip(found, shapes, strict=True)]
+    return [None if each is None else _of_shape(each, shape) for each, shape in zip(found, shapes, strict=True)]
+
+
+def _of_shape(grad: Tensor, shape: Sequence[int]) -> Tensor:
+    """As its tensor was given; one number that served all channels has all their gradients."""
+    return grad.reshape(shape) if len(shape) else grad.sum()
 
 
 def _in_chunks(
@@ -104,7 +109,7 @@ def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Se
 
 def _chunk_gradients(
     pipeline: Pipeline,
-    grad: Tensor,
+    grad: Tensor | None,
     x: Tensor,
     operands: Sequence[Tensor],
     result: Tensor | None,
@@ -123,7 +128,10 @@ def _chunk_gradients(
         stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
         r = r if "r" in GRADIENTS[type(stage)].uses else None  # frees what no stage needs any more
         if isinstance(stage, Keep) and index in pending:
-            grad = grad + pending.pop(index)
+            grad = pending.pop(index) if grad is None else grad + pending.pop(index)
+        elif isinstance(stage, Recall):  # the value before it has a name, by which its gradient comes
+            at = labels[stage.label]
+            pending[at], grad = pending[at] + grad if at in pending else grad, None
         elif isinstance(stage, Binary) and stage.label:
             at = labels[stage.label]
             grad, other = binary_back(stage, grad, v, known.get(at), shapes[index], shapes[at])

@@ -11,7 +11,6 @@ from ..spec.pipeline import Pipeline
 from ..spec.shapes import Shape
 from ..spec.stages import (
     AvgPool3d,
-    Binary,
     ConvTranspose3d,
     InstanceNorm,
     Keep,
@@ -19,6 +18,7 @@ from ..spec.stages import (
     LogSumExp,
     Max,
     Mean,
+    Recall,
     Softmax,
     Sum,
 )
@@ -38,8 +38,10 @@ def shapes_of(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int]) -> li
         if isinstance(stage, ConvTranspose3d):
             d, h, w = (axis.out for axis in stage.axes(shape, kernel))
             shape = (shape[0], kernel[1] * stage.groups, d, h, w)
-        elif isinstance(stage, Binary) and stage.label:
-            other = labelled[stage.label]
+        elif isinstance(stage, Recall):
+            shape = labelled[stage.label]
+        elif stage.uses:
+            other = labelled[stage.uses]
             b, c, d, h, w = (o if v == 1 else v for v, o in zip(shape, other, strict=True))
             shape = (b, c, d, h, w)
         else:

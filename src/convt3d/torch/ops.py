@@ -69,7 +69,7 @@ def _fake(operator: Operator) -> Callable[..., Tensor]:
         x, operands, unbatched = stock.batched(pipeline, x, operands)
         result = stock.values(pipeline, x, operands, {len(pipeline.stages)})[len(pipeline.stages)]
         result = empty(result, result.shape, result_format(pipeline, x, stock.weight_of(pipeline, operands)))
-        return result[0] if unbatched else result
+        return stock.as_result(pipeline, result, unbatched)
 
     return kernel
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
         rule = GRADIENTS[type(stage)]
         uses = rule.uses + (rule.operands_use if own[index] else "")
         if isinstance(stage, stages.Softmax) and stage.scale is not None:
+            uses = "v"
+        if isinstance(stage, stages.Divide) and stage.reverse:
             uses = "v"
         if isinstance(stage, Binary) and stage.label and rule.operands_use:
             uses = "v"
@@ -94,7 +97,8 @@ def _avg_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, sh
     kernel, stride, padding = map(list, stage.triples)
     wide = avg_pool_type(g)
     like = wide.new_empty(1).expand(shape)  # only its shape is read
-    back = aten.avg_pool3d_backward(wide, like, kernel, stride, padding, stage.ceil_mode, stage.count_include_pad, None)
+    rest = stage.ceil_mode, stage.count_include_pad, stage.divisor_override
+    back = aten.avg_pool3d_backward(wide, like, kernel, stride, padding, *rest)
     return (back.to(g.dtype),)
 
 
@@ -108,7 +112,7 @@ def _max(stage: Any, g: Tensor, v: Tensor, r: Tensor, own: Any, want: Any, shape
 
 
 def _mean(stage: Any, g: Tensor, v: None, r: None, own: Any, want: Any, shape: Any) -> Any:
-    count = shape[1] if stage.over == "channels" else shape[2] * shape[3] * shape[4]
+    count = prod(shape[axis] for axis in AXES[stage.over])
     return ((g / count).expand(shape),)
 
 
@@ -202,12 +206,13 @@ def _batch_norm(
 def binary_back(stage: Any, g: Tensor, v: Tensor | None, second: Any, shape: Any, second_shape: Any) -> Any:
     """Gradients of both values; the second is a number (without one) if `second_shape` is None."""
     mine, theirs = g, g
+    left, right = stage.sides(v, second)
     if isinstance(stage, stages.Subtract):
-        theirs = -g
+        mine, theirs = stage.sides(g, -g)
     elif isinstance(stage, stages.Multiply):
         mine, theirs = g * second, None if v is None else g * v
     elif isinstance(stage, stages.Divide):
-        mine, theirs = g / second, None if v is None else -g * v / (second * second)
+        mine, theirs = stage.sides(g / right, None if left is None else -g * left / (right * right))
     return fitted(mine, shape), None if second_shape is None or theirs is None else fitted(theirs, second_shape)
 
 
@@ -215,7 +220,8 @@ def _binary(stage: Any, g: Tensor, v: Tensor | None, r: None, own: Sequence[Tens
     if not own:
         return binary_back(stage, g, v, stage.other, shape, None)[:1]
     second = column(own[0]) if stage.other == "channel" else own[0]
-    return binary_back(stage, g, v if want[1] else None, second, shape, second.shape)
+    reads = want[1] or getattr(stage, "reverse", False)
+    return binary_back(stage, g, v if reads else None, second, shape, second.shape)
 
 
 # --- pointwise functions ----------------------------------------------------------------------------------------------
@@ -280,5 +286,7 @@ GRADIENTS: dict[type[Stage], Gradient] = {
         lambda stage, g, v, r, own, want, shape: (aten.softplus_backward(g, v, stage.beta, stage.threshold),), "v"
     ),
     stages.Exp: Gradient(lambda stage, g, v, r, own, want, shape: (g * r,), "r"),
+    stages.Log: Gradient(lambda stage, g, v, r, own, want, shape: (g / v,), "v"),
     stages.Keep: Gradient(lambda stage, g, v, r, own, want, shape: (g,)),
+    stages.Recall: Gradient(lambda stage, g, v, r, own, want, shape: (None,)),
 }

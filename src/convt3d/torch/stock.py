@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -12,36 +13,55 @@ from ..spec import stages
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
 from ..spec.stages import Binary, Keep
-from .layout import result_format
+from .layout import result_format, shapes_of
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
-AXES = {"channels": 1, "spatial": (2, 3, 4)}
+AXES = stages.OVER
 
 
 def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """The result as eager PyTorch computes it, in the memory format of the operators."""
     x, operands, unbatched = batched(pipeline, x, operands)
-    value = function_of(pipeline)(x, operands)
+    last = len(pipeline.stages)
+    value = values(pipeline, x, operands, {last})[last]
     if not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
+    return as_result(pipeline, value, unbatched)
+
+
+def as_result(pipeline: Pipeline, value: Tensor, unbatched: bool = False) -> Tensor:
+    """The last value without the axes that the pipeline drops, and without the batch of an unbatched call."""
+    for axis in reversed(pipeline.dropped):
+        value = value.select(axis, 0)
     return value[0] if unbatched else value
+
+
+def as_value(pipeline: Pipeline, result: Tensor, unbatched: bool) -> Tensor:
+    """The other way round."""
+    result = result[None] if unbatched else result
+    for axis in pipeline.dropped:
+        result = result.unsqueeze(axis)
+    return result
 
 
 def function_of(pipeline: Pipeline) -> Callable[[Tensor, Sequence[Tensor]], Tensor]:
     """f(x, operands in slot order): the stages as a user of PyTorch writes them, in the memory format they give."""
     last = len(pipeline.stages)
-    return lambda x, operands: values(pipeline, x, operands, {last})[last]
+    return lambda x, operands: as_result(pipeline, values(pipeline, x, operands, {last})[last])
 
 
 def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], bool]:
-    """x and the operands of a 4-D call with a batch of one in front."""
-    if x.dim() != 4:
-        return x, list(operands), False
-    tensors = [
-        tensor[None] if slot.operand.kind == "tensor" and tensor.dim() == 4 else tensor
-        for slot, tensor in zip(pipeline.slots, operands, strict=True)
-    ]
-    return x[None], tensors, True
+    """x and its tensors with all axes, a batch of one in front of a 4-D call; numbers as often as they are needed."""
+    unbatched = x.dim() == 4
+    x = x[None] if unbatched else x
+    tensors = list(operands)
+    for at, (slot, tensor) in enumerate(zip(pipeline.slots, operands, strict=True)):
+        if slot.operand.kind == "tensor" and tensor.dim() in (0, 4):
+            tensors[at] = tensor[None] if tensor.dim() else tensor.reshape(1, 1, 1, 1, 1)
+        elif slot.operand.kind == "channel" and slot.operand.number and tensor.dim() == 0:
+            shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
+            tensors[at] = tensor.expand(shapes[slot.stage][1]).contiguous()
+    return x, tensors, unbatched
 
 
 def weight_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> Tensor:
@@ -61,8 +81,8 @@ def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: se
         stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
         if isinstance(stage, Keep):
             kept[stage.label] = value
-        elif isinstance(stage, Binary) and stage.label:
-            value = MEANINGS[type(stage)](stage, value, kept[stage.label])
+        elif stage.uses:
+            value = MEANINGS[type(stage)](stage, value, kept[stage.uses])
         else:
             value = MEANINGS[type(stage)](stage, value, *own)
         if index + 1 in wanted:
@@ -102,8 +122,8 @@ def avg_pool_type(v: Tensor) -> Tensor:
 
 def _avg_pool(stage: stages.AvgPool3d, v: Tensor) -> Tensor:
     kernel, stride, padding = stage.triples
-    pooled = functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, stage.ceil_mode, stage.count_include_pad)
-    return pooled.to(v.dtype)
+    rest = stage.ceil_mode, stage.count_include_pad, stage.divisor_override
+    return functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, *rest).to(v.dtype)
 
 
 def _softmax(stage: stages.Softmax, v: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -158,9 +178,9 @@ MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
     stages.InstanceNorm: _instance_norm,
     stages.BatchNorm: _batch_norm,
     stages.Add: lambda stage, v, o=None: v + other(stage, o),
-    stages.Subtract: lambda stage, v, o=None: v - other(stage, o),
+    stages.Subtract: lambda stage, v, o=None: operator.sub(*stage.sides(v, other(stage, o))),
     stages.Multiply: lambda stage, v, o=None: v * other(stage, o),
-    stages.Divide: lambda stage, v, o=None: v / other(stage, o),
+    stages.Divide: lambda stage, v, o=None: operator.truediv(*stage.sides(v, other(stage, o))),
     stages.Clamp: lambda stage, v: v.clamp(stage.min, stage.max),
     stages.GELU: lambda stage, v: functional.gelu(v, approximate=stage.approximate),
     stages.ReLU: lambda stage, v: functional.relu(v),
@@ -174,5 +194,7 @@ MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
     stages.Mish: lambda stage, v: functional.mish(v),
     stages.Softplus: lambda stage, v: functional.softplus(v, stage.beta, stage.threshold),
     stages.Exp: lambda stage, v: v.exp(),
+    stages.Log: lambda stage, v: v.log(),
     stages.Keep: lambda stage, v: v,
+    stages.Recall: lambda stage, v, kept: kept,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def jax_function(pipeline: Pipeline) -> Callable[[Any, Sequence[Any]], Any]:
         for index, stage in enumerate(pipeline.stages):
             given = [operand for slot, operand in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             value = _STEPS[type(stage)](stage, value, given, labelled)
-        return value
+        return jnp.squeeze(value, pipeline.dropped)
 
     return function
 
@@ -62,6 +63,8 @@ def _window(stage: Any, x: Any, start: Any, combine: Any) -> Any:
 
 def _avg_pool(stage: s.AvgPool3d, x: Any, *_: Any) -> Any:
     total = _window(stage, x, 0, lax.add)
+    if stage.divisor_override is not None:
+        return total / stage.divisor_override
     if stage.count_include_pad:
         d, h, w = stage.triples[0]
         return total / (d * h * w)
@@ -69,7 +72,7 @@ def _avg_pool(stage: s.AvgPool3d, x: Any, *_: Any) -> Any:
 
 
 def _dims(stage: Any) -> tuple[int, ...]:
-    return (1,) if stage.over == "channels" else SPACE
+    return s.OVER[stage.over]
 
 
 def _softmax(stage: s.Softmax, x: Any, given: Sequence[Any], _: Mapping[str, Any]) -> Any:
@@ -139,10 +142,11 @@ _STEPS: dict[type[Stage], Callable[..., Any]] = {
     s.InstanceNorm: lambda stage, x, given, _: _affine(_normal(x, SPACE, stage.eps), given, _column),
     s.BatchNorm: _batch_norm,
     s.Keep: _keep,
+    s.Recall: lambda stage, x, given, labelled: labelled[stage.label],
     s.Add: lambda stage, x, given, labelled: x + _other(stage, given, labelled),
-    s.Subtract: lambda stage, x, given, labelled: x - _other(stage, given, labelled),
+    s.Subtract: lambda stage, x, given, labelled: operator.sub(*stage.sides(x, _other(stage, given, labelled))),
     s.Multiply: lambda stage, x, given, labelled: x * _other(stage, given, labelled),
-    s.Divide: lambda stage, x, given, labelled: x / _other(stage, given, labelled),
+    s.Divide: lambda stage, x, given, labelled: operator.truediv(*stage.sides(x, _other(stage, given, labelled))),
     s.Clamp: lambda stage, x, *_: jnp.clip(x, stage.min, stage.max),
     s.GELU: lambda stage, x, *_: jax.nn.gelu(x, approximate=stage.approximate == "tanh"),
     s.ReLU: lambda stage, x, *_: jax.nn.relu(x),
@@ -156,4 +160,5 @@ _STEPS: dict[type[Stage], Callable[..., Any]] = {
     s.Mish: lambda stage, x, *_: jax.nn.mish(x),
     s.Softplus: _softplus,
     s.Exp: lambda stage, x, *_: jnp.exp(x),
+    s.Log: lambda stage, x, *_: jnp.log(x),
 }

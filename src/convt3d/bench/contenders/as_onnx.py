@@ -46,9 +46,13 @@ def onnx_model(case: Case, arrays: Arrays) -> OnnxModel:
         writer.index = index
         value = _STEPS[type(stage)](writer, stage, value, given)
     declared = ", ".join(f"{kind}{list(array.shape)} {name}" for name, array in inputs.items())
+    if case.pipeline.dropped:
+        value = writer.op("Squeeze", value, writer.whole(*case.pipeline.dropped))
     body = "\n".join([*writer.lines, f"y = Identity({value})"])
     head = f'<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}]>'
-    model = parser.parse_model(f"{head}\ng ({declared}) => ({kind}{list(trace.output)} y) {{\n{body}\n}}")
+    model = parser.parse_model(
+        f"{head}\ng ({declared}) => ({kind}{list(case.pipeline.result_shape(trace.output))} y) {{\n{body}\n}}"
+    )
     model.graph.initializer.extend(writer.constants)
     onnx.checker.check_model(model)
     return OnnxModel(model.SerializeToString(), inputs)
@@ -117,6 +121,8 @@ def _conv(m: _Writer, stage: s.ConvTranspose3d, x: str, given: Sequence[str]) ->
 
 
 def _pool(m: _Writer, stage: Any, x: str, given: Sequence[str]) -> str:
+    if getattr(stage, "divisor_override", None) is not None:
+        raise UnsupportedError("ONNX has no divisor of one's own")
     if stage.ceil_mode:
         raise UnsupportedError("runtimes of ONNX disagree with PyTorch on ceil_mode")
     kernel, stride, padding = stage.triples
@@ -128,7 +134,7 @@ def _pool(m: _Writer, stage: Any, x: str, given: Sequence[str]) -> str:
 
 def _reduction(name: str) -> Callable[..., str]:
     def step(m: _Writer, stage: Any, x: str, given: Sequence[str]) -> str:
-        return m.op(name, x, m.whole(*((1,) if stage.over == "channels" else (2, 3, 4))), keepdims=1)
+        return m.op(name, x, m.whole(*s.OVER[stage.over]), keepdims=1)
 
     return step
 
@@ -180,10 +186,12 @@ def _keep(m: _Writer, stage: s.Keep, x: str, given: Sequence[str]) -> str:
 def _binary(name: str) -> Callable[..., str]:
     def step(m: _Writer, stage: s.Binary, x: str, given: Sequence[str]) -> str:
         if stage.label:
-            return m.op(name, x, m.labelled[stage.label])
-        if stage.other == "channel":
-            return m.op(name, x, m.column(given[0]))
-        return m.op(name, x, given[0] if given else m.number(float(stage.other)))
+            other = m.labelled[stage.label]
+        elif stage.other == "channel":
+            other = m.column(given[0])
+        else:
+            other = given[0] if given else m.number(float(stage.other))
+        return m.op(name, *stage.sides(x, other))
 
     return step
 
@@ -221,6 +229,7 @@ _STEPS: dict[type[Stage], Callable[..., str]] = {
     s.InstanceNorm: _instance_norm,
     s.BatchNorm: _batch_norm,
     s.Keep: _keep,
+    s.Recall: lambda m, stage, x, given: m.labelled[stage.label],
     s.Add: _binary("Add"),
     s.Subtract: _binary("Sub"),
     s.Multiply: _binary("Mul"),
@@ -238,4 +247,5 @@ _STEPS: dict[type[Stage], Callable[..., str]] = {
     s.Mish: _plain("Mish"),
     s.Softplus: _softplus,
     s.Exp: _plain("Exp"),
+    s.Log: _plain("Log"),
 }
