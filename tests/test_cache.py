@@ -252,7 +252,7 @@ def test_forked_child_is_not_stuck_on_a_lock_of_its_parent(monkeypatch, folder):
     monkeypatch.setenv("CONVT3D_CACHE_DIR", str(folder))
     store = object_cache()
     store.put(KEY, b"code")
-    with store._lock:
+    with store._memory._lock:
         child = os.fork()
         if child == 0:
             os._exit(0 if object_cache().fetch(KEY, never) == b"code" else 1)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import threading
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from .recent import Recent
 
 DIRECTORY_VARIABLE = "CONVT3D_CACHE_DIR"
 DISK_LIMIT = 256 << 20
@@ -26,20 +26,32 @@ _HEADER = struct.Struct("<8sQ32s")  # magic, payload length, sha256 of key and p
 _ENTRY_SUFFIX = ".obj"
 _TEMPORARY_PREFIX = "tmp-"
 _ABANDONED_SECONDS = 3600.0
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+# Without O_NONBLOCK, opening a pipe would wait for a writer.
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def default_directory() -> Path | None:
-    """Where entries live on disk; None when the user turned that off or has no home."""
+    """Where entries live on disk; None when the user turned that off, or has no home."""
     asked = os.environ.get(DIRECTORY_VARIABLE)
     if asked is not None:
-        return None if asked.strip().lower() in ("", "off") else Path(asked).expanduser()
+        if asked.strip().lower() in ("", "off"):
+            return None
+        try:
+            return Path(asked).expanduser()
+        except RuntimeError as problem:  # ~somebody who is not known here
+            _warn(f"{DIRECTORY_VARIABLE}={asked}: {problem}")
+            return None
     base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "convt3d"
     try:
-        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "convt3d"
+        home = Path.home()
     except RuntimeError:  # no home directory
         return None
+    # Of an empty HOME Python makes the root directory; a relative one is wherever the program was started.
+    nowhere = not home.is_absolute() or home == Path(home.anchor)
+    return None if nowhere else home / ".cache" / "convt3d"
 
 
 class ObjectCache:
@@ -48,44 +60,35 @@ class ObjectCache:
     def __init__(self, directory: Path | None, disk_limit: int = DISK_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self.directory = directory if directory is not None and _prepare(directory) else None
         self._disk_limit = disk_limit
-        self._memory_limit = memory_limit
-        self._memory: OrderedDict[str, bytes] = OrderedDict()
-        self.renew_locks()
-
-    def renew_locks(self) -> None:
-        """For a forked child: a thread that held a lock in the parent does not exist here to release it."""
-        self._lock = threading.Lock()
-        self._being_made: dict[str, threading.Lock] = {}
+        self._memory: Recent[bytes] = Recent(memory_limit)
 
     def fetch(self, key: str, make: Callable[[], bytes]) -> bytes:
         """The object of `key`; made, and kept, if it is nowhere. Threads asking for the same key make it once."""
-        with self._lock:
-            making = self._being_made.setdefault(key, threading.Lock())
-        try:
-            with making:
-                payload = self.get(key)
-                if payload is None:
-                    payload = make()
-                    self.put(key, payload)
-                return payload
-        finally:
-            with self._lock:
-                self._being_made.pop(key, None)
+
+        def find() -> tuple[bytes, int]:
+            payload = self._read(key)
+            if payload is None:
+                payload = make()
+                self._store(key, payload)
+            return payload, len(payload)
+
+        return self._memory.once(key, find)
 
     def get(self, key: str) -> bytes | None:
         """The object of `key`, or None."""
-        with self._lock:
-            if key in self._memory:
-                self._memory.move_to_end(key)
-                return self._memory[key]
-        payload = self._read(key)
-        if payload is not None:
-            self._remember(key, payload)
+        payload = self._memory.get(key)
+        if payload is None:
+            payload = self._read(key)
+            if payload is not None:
+                self._memory.put(key, payload, len(payload))
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
         """Keep an object in memory and, if the disk allows it, on disk."""
-        self._remember(key, payload)
+        self._memory.put(key, payload, len(payload))
+        self._store(key, payload)
+
+    def _store(self, key: str, payload: bytes) -> None:
         if self.directory is not None:
             with suppress(OSError):  # read-only, full, or removed meanwhile: memory is enough
                 self._write(self.directory, key, payload)
@@ -93,18 +96,10 @@ class ObjectCache:
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk."""
-        with self._lock:
-            self._memory.clear()
+        self._memory.clear()
         if self.directory is not None:
             for path in self.directory.glob(f"*{_ENTRY_SUFFIX}"):
                 _delete(path)
-
-    def _remember(self, key: str, payload: bytes) -> None:
-        with self._lock:
-            self._memory[key] = payload
-            self._memory.move_to_end(key)
-            while len(self._memory) > 1 and sum(map(len, self._memory.values())) > self._memory_limit:
-                self._memory.popitem(last=False)
 
     def _read(self, key: str) -> bytes | None:
         if self.directory is None:
@@ -112,9 +107,13 @@ class ObjectCache:
         path = self.directory / (key + _ENTRY_SUFFIX)
         try:
             # The open file is checked, not the name: the name could point elsewhere a moment later.
-            with open(os.open(path, _READ_FLAGS), "rb") as file:
-                status = os.fstat(file.fileno())
-                content = file.read() if stat.S_ISREG(status.st_mode) and _only_ours(status) else b""
+            descriptor = os.open(path, _READ_FLAGS)
+            try:
+                status = os.fstat(descriptor)
+                usable = stat.S_ISREG(status.st_mode) and _only_ours(status) and status.st_size <= self._disk_limit
+                content = _read_all(descriptor) if usable else b""
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return None
         except OSError:  # a symbolic link, a directory, an unreadable file or disk
@@ -162,12 +161,15 @@ class ObjectCache:
 def object_cache() -> ObjectCache:
     """The process's cache for the directory that the environment names now."""
     directory = default_directory()
-    if directory not in _caches:
-        _caches[directory] = ObjectCache(directory)
-    return _caches[directory]
+    return _caches.once(directory, lambda: (ObjectCache(directory), 1))
 
 
-_caches: dict[Path | None, ObjectCache] = {}
+_caches: Recent[ObjectCache] = Recent(64)
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
 
 
 def _wrap(key: str, payload: bytes) -> bytes:
@@ -199,13 +201,15 @@ def _prepare(directory: Path) -> bool:
         return False
     if _only_ours(status):
         return True
-    warnings.warn(
-        f"convt3d keeps compiled kernels in memory only: {directory} is owned by or writable for somebody else; "
-        f"run `chmod 700` on it or set {DIRECTORY_VARIABLE} to a directory of your own",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    _warn(f"{directory} is owned by or writable for somebody else; run `chmod 700` on it")
     return False
+
+
+def _warn(why: str) -> None:
+    message = (
+        f"convt3d keeps compiled kernels in memory only: {why}, or set {DIRECTORY_VARIABLE} to a directory of yours"
+    )
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _only_ours(status: os.stat_result) -> bool:
@@ -217,12 +221,3 @@ def _only_ours(status: os.stat_result) -> bool:
 def _delete(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-
-
-def _renew_all_locks() -> None:
-    for one in _caches.values():
-        one.renew_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all_locks)

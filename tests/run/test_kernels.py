@@ -15,6 +15,7 @@ from helpers.draws import make
 import convt3d as ct
 from convt3d.plan.machine import machine
 from convt3d.run import kernels
+from convt3d.run.compiled import loaded
 
 SAME_STRUCTURE = (ct.LayerNorm(affine=True), ct.GELU(), ct.MaxPool3d(3, 2, 1), ct.InstanceNorm())
 
@@ -29,7 +30,7 @@ def compiled() -> Callable[[], int]:
 def _cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing in memory and nothing on disk."""
     monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "cache"))
-    kernels._kernel.cache_clear()
+    loaded.clear()
 
 
 @pytest.mark.usefixtures("_cold")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from convt3d.run import team
-from convt3d.run.build import Target, compile_ir, load
+from convt3d.run.build import Function, Target, compile_ir, load
 from convt3d.run.team import launch
 
 # arguments: 0 items left, 1 sum, 2 turns to waste per index > 0, 3 turns to waste at index 0, 8 + index: times run
@@ -52,10 +52,8 @@ SECOND = 1_000_000_000  # turns of `waste`, more or less
 
 
 @pytest.fixture(scope="module")
-def kernel() -> int:
-    code = load(compile_ir(KERNEL).object_code, ["kernel"])
-    globals()["keeps_alive"] = code
-    return code.addresses["kernel"]
+def kernel() -> Function:
+    return load(compile_ir(KERNEL).object_code, ["kernel"])["kernel"]
 
 
 def arguments(items: int = 100, worker: float = 0.0, caller: float = 0.0) -> np.ndarray:
@@ -156,7 +154,7 @@ def test_interpreter_exits_cleanly_while_workers_listen():
         "import sys; sys.argv = ['x']\n"
         "from convt3d.run.team import launch; from convt3d.run.build import compile_ir, load\n"
         "code = load(compile_ir('define void @f(ptr %a, i64 %i) {\\n  ret void\\n}').object_code, ['f'])\n"
-        "for _ in range(3): launch(code.addresses['f'], 0, 3)\n"
+        "for _ in range(3): launch(code['f'], 0, 3)\n"
     )
     for _ in range(3):
         done = subprocess.run(

@@ -80,8 +80,8 @@ def test_equal_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_for_packed_weights_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that goes through many models must not keep all of them."""
-    monkeypatch.setattr(weights._kept, "most_bytes", 20_000)
+    monkeypatch.setattr(weights._kept.entries, "most", 20_000)
     for size in range(1, 12):
         make(PLAIN, (1, 2, 2, 2, 2), (2, size, 3, 3, 3)).run()
-    kept = weights._kept.entries.values()
-    assert len(kept) == 1 or sum(one.bytes for one in kept) <= 20_000
+    kept = weights._kept.entries
+    assert len(kept) == 1 or kept.total <= 20_000

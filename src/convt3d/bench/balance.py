@@ -11,7 +11,7 @@ from ..plan.cores import get_num_threads
 from ..plan.machine import Machine
 from ..plan.plan import Plan
 from ..plan.roofline import Rates, number_bytes
-from ..run.build import Code
+from ..run.build import Code, Function
 from ..run.compiled import compiled
 from ..run.memory import empty
 from ..run.team import launch
@@ -87,8 +87,8 @@ def multiplier(machine: Machine, item: int, threads: int) -> Callable[[], float]
     numbers = empty((threads + 1) * machine.lanes(item), f"f{item}")
     numbers[:] = 0.5
     flop = 2 * _CHAINS * machine.lanes(item) * _TURNS * threads
-    code = _code(machine, item)  # in the closure: its addresses are good for as long as it lives
-    return lambda: flop / _seconds(code.addresses["multiply"], [numbers.ctypes.data, _TURNS], threads)
+    function = _code(machine, item)["multiply"]
+    return lambda: flop / _seconds(function, [numbers.ctypes.data, _TURNS], threads)
 
 
 def copier(machine: Machine, threads: int) -> Callable[[], float]:
@@ -98,15 +98,15 @@ def copier(machine: Machine, threads: int) -> Callable[[], float]:
     source, target = (empty(size, np.uint8) for _ in range(2))
     source[:], target[:] = 1, 2  # pages exist, and are not all the same one of zeros
     moved = 2 * vectors * machine.vector_bytes * threads
-    code = _code(machine, 4)
-    return lambda: moved / _seconds(code.addresses["copy"], [target.ctypes.data, source.ctypes.data, vectors], threads)
+    function = _code(machine, 4)["copy"]
+    return lambda: moved / _seconds(function, [target.ctypes.data, source.ctypes.data, vectors], threads)
 
 
 def _code(machine: Machine, item: int) -> Code:
-    return compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"))
+    return compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"), machine)
 
 
-def _seconds(function: int, arguments: list[int], threads: int) -> float:
+def _seconds(function: Function, arguments: list[int], threads: int) -> float:
     table = np.array(arguments, np.int64)
     start = time.perf_counter()
     launch(function, table.ctypes.data, threads)

@@ -17,7 +17,8 @@ from ..plan.structure import ConvCode, scalars
 from ..plan.tiles import rows_together
 from ..spec.lazy import lazy
 from ..spec.stages import AvgPool3d, MaxPool3d
-from .kernels import NativeKernel, kernel
+from .build import Code
+from .kernels import kernel
 from .packing import WeightLayout
 from .tables import direct_tables, minimal_tables
 
@@ -39,7 +40,7 @@ class BoundPass:
     kept: list[Any] = field(default_factory=list)  # arrays the table points to
 
     @lazy
-    def native(self) -> NativeKernel:
+    def native(self) -> Code:
         return kernel(self.one.structure, self.plan.machine)
 
     @lazy
@@ -71,20 +72,20 @@ class BoundPass:
     @lazy
     def _template(self) -> Words:
         """The table with all that is known without arrays, and the counter of tiles before it."""
-        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.names], dtype=np.int64)
+        return np.array([0] * _BEFORE + [self._known.get(name, 0) for name in self.native.parameters], dtype=np.int64)
 
     @lazy
     def _open(self) -> tuple[str, ...]:
         """The parameters that a call has to fill in."""
-        return tuple(name for name in self.native.names if name not in self._known and name != "counter")
+        return tuple(name for name in self.native.parameters if name not in self._known and name != "counter")
 
     @lazy
     def _open_places(self) -> Words:
-        return np.array([_BEFORE + self.native.names.index(name) for name in self._open], dtype=np.int64)
+        return np.array([_BEFORE + self.native.parameters.index(name) for name in self._open], dtype=np.int64)
 
     @lazy
     def _counter_place(self) -> int:
-        return _BEFORE + self.native.names.index("counter")
+        return _BEFORE + self.native.parameters.index("counter")
 
     @lazy
     def _known(self) -> dict[str, int]:

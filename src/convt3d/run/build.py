@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BuildError
 from ..plan.machine import Machine, machine
@@ -47,12 +47,23 @@ class Target:
         return Target(cpu, features, triple)
 
 
+class Function(NamedTuple):
+    """A native function that cannot be gone while somebody holds this."""
+
+    address: int
+    code: Code
+
+
 class Code:
     """Native functions in memory. The memory lives as long as this object or any function taken from it."""
 
     def __init__(self, owner: Any, addresses: dict[str, int]) -> None:
         self._owner = owner
         self.addresses = addresses
+        self.parameters: tuple[str, ...] = ()  # of a kernel: the words of its table, in order
+
+    def __getitem__(self, name: str) -> Function:
+        return Function(self.addresses[name], self)
 
     def function(self, name: str, *argument_types: Any) -> Callable[..., None]:
         """The native function `name` returning nothing; calling it releases the GIL."""
@@ -91,11 +102,12 @@ def compile_ir(
     return build
 
 
-def load(object_code: bytes, names: Sequence[str]) -> Code:
+def load(object_code: bytes, names: Sequence[str], parameters: Sequence[str] = ()) -> Code:
     """Load an object file emitted for this machine and find the functions `names` in it."""
     build = Build("", Target.of(machine()), names=tuple(names), object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
+    build.code.parameters = tuple(parameters)
     return build.code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,11 @@ def same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     share = -(-words // (threads * _LANES)) * _LANES
     table = np.zeros(_FIELDS + threads, np.int64)
     table[:_FIELDS] = a.ctypes.data, b.ctypes.data, words, share
-    launch(_code().addresses["differ"], table.ctypes.data, threads)
+    launch(_code()["differ"], table.ctypes.data, threads)
     rest = [array.reshape(-1).view(np.uint8)[8 * words :].tobytes() for array in (a, b)]
     return rest[0] == rest[1] and not table[_FIELDS:].any()
 
 
-@cache
 def _code() -> Code:
     return compiled("compare", compare_ir, ("differ",))
 

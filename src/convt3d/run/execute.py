@@ -136,7 +136,7 @@ class _Run:
             words["scratch"] = memory.ctypes.data
             table, address = bound.table(words)
             alive.append(table)
-            launch(bound.native.address, address, threads)
+            launch(bound.native["run"], address, threads)
         if steps.finish is not None:
             given = [self._wide(name) for name in steps.finish.arrays]
             if self.wild.any():  # tiles that were left out
@@ -154,8 +154,8 @@ class _Run:
         adjacent = item == self.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
         words[f"{name} adjacent"] = int(adjacent)
         if adjacent:
-            found = squares(self.plan.dtype.name, self.plan.machine).addresses
-            words["read square"], words["write square"] = found["read"], found["write"]
+            self.squares = squares(self.plan.dtype.name, self.plan.machine)  # held until the run is over
+            words["read square"], words["write square"] = (self.squares.addresses[way] for way in ("read", "write"))
 
     def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:

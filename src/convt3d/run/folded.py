@@ -22,7 +22,7 @@ def folded(
     # A tensor stands in by an array that says which one it is.
     places = [np.array([float(at)]) for at in range(len(kinds))]
 
-    def make(own: tuple[Array, ...]) -> tuple[tuple[Array, ...] | None, int]:
+    def make(own: tuple[Array, ...]) -> tuple[tuple[Array, ...] | None, tuple[Array, ...]]:
         rest = iter(own)
         wide = tuple(
             place if kind == "tensor" else _wide(next(rest), kind, dtype)
@@ -30,8 +30,9 @@ def folded(
         )
         made = rewritten.operands(wide)
         if made is None:
-            return None, 0
-        return tuple(np.ascontiguousarray(array).view(Made) for array in made), sum(array.nbytes for array in made)
+            return None, ()
+        arrays = tuple(np.ascontiguousarray(array).view(Made) for array in made)
+        return arrays, arrays
 
     own = [operand for kind, operand in zip(kinds, operands, strict=True) if kind != "tensor"]
     found = _kept.get((rewritten.pipeline, pipeline, dtype.name), own, make)

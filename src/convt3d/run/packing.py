@@ -8,7 +8,7 @@ many points share what the axes before gave.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +21,7 @@ from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.schemes import Method, Scheme
 from ..plan.structure import RegisterTile
+from ..spec.lazy import lazy
 from .build import Code
 from .compiled import compiled
 from .memory import empty, scratch
@@ -58,6 +59,14 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @lazy
+    def _hash(self) -> int:
+        """Once: every call looks up its weights."""
+        return hash((self.groups, self.axes, self.tile, self.number))
 
     @staticmethod
     def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
@@ -132,11 +141,10 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
             "largest": state[_LINE:].ctypes.data,
         }
         table = np.array([words[name] for name in _FIELDS], np.int64)
-        launch(_code(weights.dtype.name, layout.number, machine()).addresses["pack"], table.ctypes.data, threads)
+        launch(_code(weights.dtype.name, layout.number, machine())["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
 
 
-@cache
 def _code(stored: str, number: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..emit.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk

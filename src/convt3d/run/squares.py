@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from ..plan.machine import Machine
 from .build import Code
@@ -15,7 +14,6 @@ def channels_adjacent(shape: Sequence[int], strides: Sequence[int], item: int) -
     return shape[1] > 1 and strides[1] == item != strides[4]
 
 
-@cache
 def squares(dtype: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..emit.program import STORAGE  # here: nobody needs LLVM who finds the code on disk

@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..plan.machine import architecture
+from .build import Function
 from .compiled import compiled
 from .threads import parallel
 
@@ -359,12 +360,16 @@ class _Team:
                 box = self.boxes + self.count * _BOX_BYTES
                 try:
                     threading.Thread(target=_attend, args=(box,), name="convt3d-worker", daemon=True).start()
-                except RuntimeError:  # no more threads allowed, or the interpreter is shutting down: run with fewer
+                except (
+                    RuntimeError,
+                    MemoryError,
+                ):  # no more threads allowed, or the interpreter is shutting down: run with fewer
                     return
                 self.count += 1
 
 
 def _attend(box: int) -> None:
+    """A box whose worker did not get so far for want of memory stays without one, and callers pass over it."""
     _native().attend(box, threading.get_native_id(), LISTEN_TURNS)
 
 
@@ -377,22 +382,22 @@ def _callable(address: int) -> Any:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
 
 
-def launch(function: int, arguments: int, n_threads: int) -> None:
+def launch(function: Function, arguments: int, n_threads: int) -> None:
     """Run the native `void function(void *arguments, int64 index)` for n_threads indices; return when all have ended.
 
-    Both are addresses; the caller keeps what is behind them alive. Ctrl-C takes effect when the work is done.
+    `arguments` is an address; the caller keeps what is behind it alive. Ctrl-C takes effect when the work is done.
     """
     if n_threads == 1:
-        _callable(function)(arguments, 0)
+        _callable(function.address)(arguments, 0)
     elif not SUPPORTED:
-        call = _callable(function)
+        call = _callable(function.address)
         parallel(lambda index: call(arguments, index), n_threads)
     else:
         native, team = _native(), _team
         wanted = min(n_threads - 1, MOST_WORKERS)
         if team.count < wanted:
             team.grow(wanted)
-        native.launch(team.boxes, team.count, function, arguments, n_threads, LISTEN_TURNS)
+        native.launch(team.boxes, team.count, function.address, arguments, n_threads, LISTEN_TURNS)
 
 
 def _forget_workers() -> None:

@@ -24,9 +24,9 @@ _kept: Kept[Packed] = Kept(256 << 20)
 def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
 
-    def make(own: tuple[Array, ...]) -> tuple[Packed, int]:
+    def make(own: tuple[Array, ...]) -> tuple[Packed, list[Array]]:
         rows, largest = pack(own[0], layout)
-        return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number)), rows.nbytes
+        return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number)), [rows]
 
     return _kept.get(layout, [weights], make)
 
