@@ -25,7 +25,7 @@ def build_wheel(folder: Path) -> Path:
             pytest.skip(f"a wheel needs {name}")
     copy = folder / "sources"
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     _pip("wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, copy)
     (wheel,) = folder.glob("*.whl")

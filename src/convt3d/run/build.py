@@ -84,6 +84,7 @@ class Build:
     seconds: dict[str, float] = field(default_factory=dict)
     object_code: bytes = b""
     code: Code | None = None
+    context: Any = None
     module: Any = None
     target_machine: Any = None
 
@@ -129,7 +130,8 @@ def _parse(build: Build) -> None:
 
     _initialise(cross=build.target.triple is not None)
     build.target_machine = _target_machine(build.target)
-    build.module = llvm.parse_assembly(build.ir)
+    build.context = _context()
+    build.module = llvm.parse_assembly(build.ir, build.context)
     build.module.triple = build.target_machine.triple
     build.module.data_layout = str(build.target_machine.target_data)
     _dump(build, "parse", lambda: str(build.module))
@@ -146,12 +148,13 @@ def _optimise(build: Build) -> None:
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(build.target_machine, options)
-    if build.recipe == "full":
+    passes = llvm.create_new_function_pass_manager()
+    quick = [getattr(passes, f"add_{name}_pass", None) for name in QUICK]
+    if build.recipe == "full" or None in quick:  # llvmlite 0.44 offers no sroa of its own
         passes = builder.getFunctionPassManager()
     else:
-        passes = llvm.create_new_function_pass_manager()
-        for name in QUICK:
-            getattr(passes, f"add_{name}_pass")()
+        for add in quick:
+            add()
     for function in build.module.functions:
         if not function.is_declaration:
             passes.run(function, builder)
@@ -163,9 +166,9 @@ def _emit(build: Build) -> None:
     _dump(build, "emit", lambda: str(_target_machine(build.target).emit_assembly(build.module.clone())))
     build.object_code = build.target_machine.emit_object(build.module)
     # Freed here, under the lock, and not by the garbage collector during another thread's fork.
-    build.module.close()
-    build.target_machine.close()
-    build.module = build.target_machine = None
+    for one in (build.module, build.context, build.target_machine):
+        one.close()
+    build.module = build.context = build.target_machine = None
 
 
 def _load(build: Build) -> None:
@@ -205,6 +208,17 @@ def _target_machine(target: Target) -> Any:
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="default"
     )
+
+
+def _context() -> Any:
+    """A new LLVM context whose pointers have no types. llvmlite 0.44 gives pointers types unless the environment asks
+    it not to, and what it does for others in this process, such as numba, must stay as it is."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    if getattr(llvmlite, "opaque_pointers_enabled", True):
+        return llvm.create_context()
+    return llvm.ContextRef(llvm.ffi.lib.LLVMPY_ContextCreate(True))
 
 
 def _initialise(cross: bool) -> None:
