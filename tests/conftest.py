@@ -2,6 +2,8 @@
 where an optional library is absent."""
 
 import os
+import signal
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,11 @@ except ImportError:
 else:
     settings.register_profile("convt3d", deadline=None, derandomize=os.environ.get("CI") == "true", print_blob=True)
     settings.load_profile("convt3d")
+
+# `nohup` and shells that start jobs in the background have interrupts ignored, and children inherit that; some tests
+# interrupt theirs.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # GPU kernels run through Triton's interpreter here; it looks when it is imported, which torch may do.
 os.environ.setdefault("TRITON_INTERPRET", "1")
