@@ -38,7 +38,7 @@ else:
 
 
 class Module(pytest.Module):
-    """A file of tests that imports an optional library, directly or through a helper, is skipped without it."""
+    """A file of tests that imports an optional library, itself or through what it imports, is skipped without it."""
 
     def collect(self) -> "Iterator[pytest.Item | pytest.Collector]":
         try:

@@ -16,6 +16,7 @@ from convt3d.front.pipeline import Pipeline
 from convt3d.front.solutions import problems
 from convt3d.plan.machine import machine
 from convt3d.plan.plan import make_plan
+from convt3d.run.build import context
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.stages import ConvTranspose3d, Keep, ReLU, Softmax
 
@@ -95,7 +96,7 @@ def test_dump_ir_is_what_llvm_reads(run: Run) -> None:
     for number, (text, word) in enumerate(zip(modules, KERNELS, strict=True)):
         title, _, module = text.partition("\n")
         assert title.startswith(f"{number + 1}: ct3d_f32_{word}")
-        llvm.parse_assembly(module).verify()
+        llvm.parse_assembly(module, context()).verify()
 
 
 def test_dump_asm(run: Run) -> None:

@@ -21,6 +21,7 @@ from .link import in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
+OLDER = ("sroa", "cfg_simplification", "instruction_combining")  # the same, as llvmlite 0.44 calls them
 RECIPES = ("quick", "full")
 
 _llvm = threading.RLock()
@@ -130,7 +131,7 @@ def _parse(build: Build) -> None:
 
     _initialise(cross=build.target.triple is not None)
     build.target_machine = _target_machine(build.target)
-    build.context = _context()
+    build.context = context()
     build.module = llvm.parse_assembly(build.ir, build.context)
     build.module.triple = build.target_machine.triple
     build.module.data_layout = str(build.target_machine.target_data)
@@ -148,16 +149,17 @@ def _optimise(build: Build) -> None:
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(build.target_machine, options)
-    passes = llvm.create_new_function_pass_manager()
-    quick = [getattr(passes, f"add_{name}_pass", None) for name in QUICK]
-    if build.recipe == "full" or None in quick:  # llvmlite 0.44 offers no sroa of its own
-        passes = builder.getFunctionPassManager()
-    else:
-        for add in quick:
-            add()
+    passes = builder.getFunctionPassManager() if build.recipe == "full" else llvm.create_new_function_pass_manager()
+    old = build.recipe == "quick" and not hasattr(passes, "add_sroa_pass")
+    if old:  # llvmlite 0.44 has sroa among its older passes only
+        passes = llvm.create_function_pass_manager(build.module)
+    if build.recipe == "quick":
+        for name in OLDER if old else QUICK:
+            getattr(passes, f"add_{name}_pass")()
     for function in build.module.functions:
         if not function.is_declaration:
-            passes.run(function, builder)
+            passes.run(function, *(() if old else (builder,)))
+    passes.close()
     _dump(build, "optimise", lambda: str(build.module))
 
 
@@ -210,7 +212,7 @@ def _target_machine(target: Target) -> Any:
     )
 
 
-def _context() -> Any:
+def context() -> Any:
     """A new LLVM context whose pointers have no types. llvmlite 0.44 gives pointers types unless the environment asks
     it not to, and what it does for others in this process, such as numba, must stay as it is."""
     import llvmlite
