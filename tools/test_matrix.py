@@ -124,6 +124,7 @@ def run_row(row: Row, folder: Path, wheel: Path, sources: Path, tests: list[str]
     try:
         python = environment(row.python, place, ["setuptools>=77"])
         environment(row.python, place, wanted(row, python, wheel))
+        environment(row.python, place, ["--no-deps", "--force-reinstall", str(wheel)])  # an older one may be there
     except subprocess.CalledProcessError as problem:
         return line(row, ["-"] * len(SHOWN), tests, f"not installed: {problem}")
     code = "import convt3d, sys; sys.exit(not convt3d.__file__.startswith(sys.prefix))"
