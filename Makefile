@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test soak test-gpu-compile test-gpu gpu-report lint bench clean
+.PHONY: demo test soak test-matrix test-gpu-compile test-gpu gpu-report lint bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/convt3d demo
@@ -15,6 +15,11 @@ test: $(VENV)/.test
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tools/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# The wheel with every Python found here, and with the lowest versions promised; writes docs/versions.md.
+# ARGS="--only 3.10-lowest tests/front", ...
+test-matrix: $(BIN)/python
+	$(BIN)/python tools/test_matrix.py $(ARGS)
 
 # Every GPU kernel compiled for sm_80, sm_90 and sm_100, and every exported file judged; needs no GPU. Nearly two hours.
 test-gpu-compile: $(VENV)/.gpu

@@ -57,7 +57,7 @@ def python(arguments: list[str], source: Path, **environment: str) -> str:
         cwd=source,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -56,7 +56,7 @@ def run(path: Path, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1]), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,7 @@ def browse(page: Path, *options: str) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -119,12 +119,10 @@ def test_a_real_signal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "convt3d", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    for _ in range(600):
-        if path.exists() and path.read_text().count("\n") >= 1:
-            break
-        time.sleep(0.1)
+    while process.poll() is None and not (path.exists() and "\n" in path.read_text()):
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
     assert len(read_rows(path)) >= 1
 

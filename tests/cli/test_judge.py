@@ -138,7 +138,7 @@ def test_a_failure_is_explained_and_kept(run, kernel, tmp_path: Path) -> None:
     assert len(script.read_text().splitlines()) == 3
     with np.load(arrays) as kept:
         assert kept["expected"].shape == kept["got"].shape == (1, 13, 5, 7, 11)
-    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert "(0, 0, 0, 0, 10)" in done.stdout
     path.write_text(kernels_python.solution(CONV, kernels_python.NUMPY))
@@ -160,7 +160,7 @@ def test_a_case_that_ends_in_a_crash_is_kept_too(run, kernel, tmp_path: Path) ->
     assert code == 1
     with np.load(arrays) as kept:
         assert "got" not in kept.files
-    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], env=_environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stdout
 
@@ -183,12 +183,11 @@ def test_a_judge_that_is_told_to_end_leaves_nothing(kernel, tmp_path: Path) -> N
     with seen.open("wb") as output:
         judge = subprocess.Popen(command, env={**_environment(), "TMPDIR": str(folder)}, stdout=output, stderr=output)
     try:
-        limit = time.monotonic() + 30
-        while len(list(folder.iterdir())) < 2 and time.monotonic() < limit:
+        while judge.poll() is None and len(list(folder.iterdir())) < 2:
             time.sleep(0.05)
         time.sleep(0.3)
         judge.terminate()
-        assert judge.wait(30) == 128 + 15, seen.read_text()
+        assert judge.wait(600) == 128 + 15, seen.read_text()
     finally:
         judge.kill()
         judge.wait()

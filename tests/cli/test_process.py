@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,8 +89,7 @@ class Session:
         self.seen = ""
 
     def read_until(self, text: str | None) -> None:
-        limit = time.monotonic() + 60
-        while (text is None or text not in self.seen) and time.monotonic() < limit:
+        while text is None or text not in self.seen:
             try:
                 data = os.read(self.terminal, 65536)
             except OSError:  # the other side is closed
@@ -118,7 +116,6 @@ def test_a_terminal_gets_boxes_and_colours() -> None:
     assert "\x1b" not in plain.seen
 
 
-@pytest.mark.skipif(signal.getsignal(signal.SIGINT) == signal.SIG_IGN, reason="this process passes no interrupts on")
 def test_long_work_shows_a_bar_and_can_be_interrupted() -> None:
     session = Session(_command("run", NORM, "--size", "benchmark", "--repeat", "1000", "--json"))
     session.read_until("so far")

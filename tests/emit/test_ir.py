@@ -15,6 +15,7 @@ from llvmlite import ir as llvm_ir
 from convt3d.emit import ir, values, vecmath
 from convt3d.emit.values import F16, F32, F64, I16, I64, PTR
 from convt3d.plan.machine import architecture, machine
+from convt3d.run.build import context
 
 WIDTHS = (1, 2, 4, 8, 16)
 X86 = architecture() == "x86_64"
@@ -169,7 +170,7 @@ def test_no_fast_math_and_no_libm_on_any_target():
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for triple, cpu, features in [("aarch64-linux-gnu", "generic", "+neon"), ("x86_64-linux-gnu", "haswell", "")]:
-        parsed = llvm.parse_assembly(f'target triple = "{triple}"\n' + text)
+        parsed = llvm.parse_assembly(f'target triple = "{triple}"\n' + text, context())
         machine = llvm.Target.from_triple(triple).create_target_machine(cpu, features, opt=3)
         assembly = machine.emit_assembly(parsed)
         assert not re.search(r"\b(callq?|bl)\s", assembly), triple
@@ -189,7 +190,7 @@ def test_define_sets_attributes():
     )
     b.ret()
     text = str(module)
-    llvm.parse_assembly(text).verify()
+    llvm.parse_assembly(text, context()).verify()
     assert 'noalias %"x"' in text
     assert 'noalias %"y"' not in text
     assert "nounwind" in text

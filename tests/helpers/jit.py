@@ -13,6 +13,7 @@ from llvmlite import ir as llvm_ir
 from convt3d.emit import ir, values
 from convt3d.emit.values import F32, F64, I64, PTR
 from convt3d.plan.machine import architecture
+from convt3d.run.build import context
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -42,7 +43,7 @@ class Compiled:
     def __init__(self, module: llvm_ir.Module, cpu: str | None = None, features: str | None = None):
         module.triple = llvm.get_default_triple()
         start = time.perf_counter()
-        parsed = llvm.parse_assembly(str(module))
+        parsed = llvm.parse_assembly(str(module), context())
         parsed.verify()
         self.parse_seconds = time.perf_counter() - start
         machine = target_machine(cpu, features)

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,26 @@ NEEDED = ("numpy", "llvmlite")
 
 
 def build_wheel(folder: Path) -> Path:
-    """In `folder`, without the network; skips where setuptools or pip is missing."""
-    for name in ("pip", "setuptools"):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"a wheel needs {name}")
+    """In `folder`, without the network; skips where pip or a setuptools that knows licence expressions is missing."""
+    need("pip")
+    need("setuptools", 77)
     copy = folder / "sources"
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     _pip("wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, copy)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def need(name: str, major: int = 0) -> None:
+    """Skip unless it is installed. It is not imported: setuptools replaces modules of the standard library."""
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = "-1"
+    if int(found.partition(".")[0]) < major:
+        pytest.skip(f"this needs {name} {major or ''}".strip())
 
 
 def make_venv(folder: Path, wheel: Path, needs: Sequence[str] = NEEDED) -> Path:

@@ -59,7 +59,7 @@ def test_a_python_kernel_is_judged(wheel: Path, tmp_path: Path, layout: str) -> 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -122,16 +122,14 @@ def test_describe_is_plain_data() -> None:
     assert {type(value) for value in facts.values()} <= {str, int, float, type(None)}
 
 
-def test_import_is_fast_and_does_not_load_llvm() -> None:
+def test_import_does_not_load_llvm() -> None:
     """A program that only imports the package, or finds its kernels on disk, does not pay for a compiler."""
     code = (
-        "import numpy, sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "import convt3d.plan.machine, convt3d.run.build, convt3d.cache, convt3d.run.team, convt3d.run.memory\n"
-        "print('llvmlite' in sys.modules, time.perf_counter() - start)"
+        "print('llvmlite' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    loaded, seconds = done.stdout.split()
-    assert loaded == "False"
-    assert float(seconds) < 0.5  # about 30 ms; generous because the machine is shared
+    assert done.stdout == "False\n"

@@ -186,7 +186,7 @@ stop = True; other.join(); print(codes)
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=600,
         check=False,
     )
     assert done.stdout.strip() == "[7, 7, 7, 7, 7]", done.stderr

@@ -24,7 +24,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
 

@@ -89,7 +89,7 @@ def run(program: str, cache: Path, *arguments: str) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONVT3D_CACHE_DIR": str(cache)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

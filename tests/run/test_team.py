@@ -162,7 +162,7 @@ def test_interpreter_exits_cleanly_while_workers_listen():
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=600,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -215,5 +215,5 @@ def test_one_core_is_enough():
         "    y = [convt3d.conv_transpose3d(x, w, stride=2) for _ in range(20)]\n"
         "print(all(float(each.sum()) == float(y[0].sum()) for each in y), len(os.sched_getaffinity(0)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.split() == ["True", "1"]

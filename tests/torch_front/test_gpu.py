@@ -134,7 +134,7 @@ def test_float32_is_exact_unless_both_settings_allow_less() -> None:
     )
     path = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=600, check=False
     )
     assert dict(zip(SETTINGS, done.stdout.split(), strict=True)) == SETTINGS, done.stderr
 

@@ -129,7 +129,7 @@ def test_forked_workers() -> None:
     with torch.no_grad():
         expected = torch.stack([ours(torch.full((4, 3, 4, 2), float(index))) for index in range(4)])
     loader = torch.utils.data.DataLoader(
-        Upsampled(ours), batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=60
+        Upsampled(ours), batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=600
     )
     assert torch.equal(torch.cat(list(loader)), expected)
 

@@ -21,6 +21,7 @@ from .link import in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
+OLDER = ("sroa", "cfg_simplification", "instruction_combining")  # the same, as llvmlite 0.44 calls them
 RECIPES = ("quick", "full")
 _ROOM = 64 << 20  # bytes that a build may take
 
@@ -80,6 +81,7 @@ class Build:
     seconds: dict[str, float] = field(default_factory=dict)
     object_code: bytes = b""
     code: Code | None = None
+    context: Any = None
     module: Any = None
     target_machine: Any = None
 
@@ -131,7 +133,8 @@ def _parse(build: Build) -> None:
 
     _initialise(cross=build.target.triple is not None)
     build.target_machine = _target_machine(build.target)
-    build.module = llvm.parse_assembly(build.ir)
+    build.context = context()
+    build.module = llvm.parse_assembly(build.ir, build.context)
     build.module.triple = build.target_machine.triple
     build.module.data_layout = str(build.target_machine.target_data)
     _dump(build, "parse", lambda: str(build.module))
@@ -148,15 +151,17 @@ def _optimise(build: Build) -> None:
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(build.target_machine, options)
-    if build.recipe == "full":
-        passes = builder.getFunctionPassManager()
-    else:
-        passes = llvm.create_new_function_pass_manager()
-        for name in QUICK:
+    passes = builder.getFunctionPassManager() if build.recipe == "full" else llvm.create_new_function_pass_manager()
+    old = build.recipe == "quick" and not hasattr(passes, "add_sroa_pass")
+    if old:  # llvmlite 0.44 has sroa among its older passes only
+        passes = llvm.create_function_pass_manager(build.module)
+    if build.recipe == "quick":
+        for name in OLDER if old else QUICK:
             getattr(passes, f"add_{name}_pass")()
     for function in build.module.functions:
         if not function.is_declaration:
-            passes.run(function, builder)
+            passes.run(function, *(() if old else (builder,)))
+    passes.close()
     _dump(build, "optimise", lambda: str(build.module))
 
 
@@ -165,9 +170,9 @@ def _emit(build: Build) -> None:
     _dump(build, "emit", lambda: str(_target_machine(build.target).emit_assembly(build.module.clone())))
     build.object_code = build.target_machine.emit_object(build.module)
     # Freed here, under the lock, and not by the garbage collector during another thread's fork.
-    build.module.close()
-    build.target_machine.close()
-    build.module = build.target_machine = None
+    for one in (build.module, build.context, build.target_machine):
+        one.close()
+    build.module = build.context = build.target_machine = None
 
 
 def _load(build: Build) -> None:
@@ -207,6 +212,17 @@ def _target_machine(target: Target) -> Any:
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="default"
     )
+
+
+def context() -> Any:
+    """A new LLVM context whose pointers have no types. llvmlite 0.44 gives pointers types unless the environment asks
+    it not to, and what it does for others in this process, such as numba, must stay as it is."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    if getattr(llvmlite, "opaque_pointers_enabled", True):
+        return llvm.create_context()
+    return llvm.ContextRef(llvm.ffi.lib.LLVMPY_ContextCreate(True))
 
 
 def _initialise(cross: bool) -> None:

@@ -3,7 +3,7 @@
     import convt3d.torch
     report = convt3d.torch.swap(model)      # every nn.ConvTranspose3d in place; report.undo() restores
 
-Needs torch 2.4 or newer (`pip install convt3d[torch]`).
+Needs torch 2.4 or newer (`pip install '.[torch]'` in a checkout).
 """
 
 from ..run.gpu_tune import autotune

@@ -1,0 +1,34 @@
+"""The recipe for continuous integration: it can be read, and what it asks make for exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / ".github" / "workflows" / "ci.yml"
+ELSEWHERE = {"soak"}  # the nightly job
+
+
+def test_its_targets_exist() -> None:
+    asked = set(re.findall(r"run: make ([\w-]+)", RECIPE.read_text()))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"lint", "test", "test-matrix"} <= asked
+    assert asked - targets <= ELSEWHERE
+
+
+def test_it_tests_every_python_that_is_promised() -> None:
+    promised = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert f"python: {promised}".replace("'", '"') in RECIPE.read_text()
+
+
+def test_it_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load(RECIPE.read_text())["jobs"]
+    assert jobs.keys() == {"lint", "test", "lowest", "wheel", "soak"}
+    for job in jobs.values():
+        assert job["timeout-minutes"] < 360
+        assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+        assert all(re.search(r"@v\d+$", step["uses"]) for step in job["steps"] if "uses" in step)
