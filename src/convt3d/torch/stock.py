@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,13 +15,18 @@ from ..spec.stages import Binary, Keep
 from .layout import result_format
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
+Others: TypeAlias = Mapping[type[Stage], Callable[..., Tensor]]
+NO_OTHERS: Others = {}
+_conv_transpose3d = functional.conv_transpose3d  # PyTorch's, also where somebody puts ours in its place
 AXES = {"channels": 1, "spatial": (2, 3, 4)}
 
 
-def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """The result as eager PyTorch computes it, in the memory format of the operators."""
+def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], others: Others = NO_OTHERS) -> Tensor:
+    """The result as eager PyTorch computes it, in the memory format of the operators; `others` are meanings that some
+    stages have instead of PyTorch's."""
     x, operands, unbatched = batched(pipeline, x, operands)
-    value = function_of(pipeline)(x, operands)
+    last = len(pipeline.stages)
+    value = values(pipeline, x, operands, {last}, others)[last]
     if not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
     return value[0] if unbatched else value
@@ -34,14 +39,12 @@ def function_of(pipeline: Pipeline) -> Callable[[Tensor, Sequence[Tensor]], Tens
 
 
 def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], bool]:
-    """x and the operands of a 4-D call with a batch of one in front."""
-    if x.dim() != 4:
-        return x, list(operands), False
+    """x with a batch, and whether it had none; second values with as many axes, as broadcasting has them."""
     tensors = [
-        tensor[None] if slot.operand.kind == "tensor" and tensor.dim() == 4 else tensor
+        tensor.reshape(*(1,) * (5 - tensor.dim()), *tensor.shape) if slot.operand.kind == "tensor" else tensor
         for slot, tensor in zip(pipeline.slots, operands, strict=True)
     ]
-    return x[None], tensors, True
+    return (x[None], tensors, True) if x.dim() == 4 else (x, tensors, False)
 
 
 def weight_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> Tensor:
@@ -53,7 +56,9 @@ def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> 
     return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
 
 
-def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int]) -> dict[int, Tensor]:
+def values(
+    pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int], others: Others = NO_OTHERS
+) -> dict[int, Tensor]:
     """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used."""
     found = {0: x} if 0 in wanted else {}
     kept, value = {"x": x}, x
@@ -64,7 +69,7 @@ def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: se
         elif isinstance(stage, Binary) and stage.label:
             value = MEANINGS[type(stage)](stage, value, kept[stage.label])
         else:
-            value = MEANINGS[type(stage)](stage, value, *own)
+            value = (others.get(type(stage)) or MEANINGS[type(stage)])(stage, value, *own)
         if index + 1 in wanted:
             found[index + 1] = value
     return found
@@ -87,7 +92,7 @@ def other(stage: Binary, operand: Tensor | None) -> Tensor | float:
 
 def _conv(stage: stages.ConvTranspose3d, v: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     stride, padding, output_padding, dilation = stage.triples
-    return functional.conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
+    return _conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
 
 
 def _max_pool(stage: stages.MaxPool3d, v: Tensor) -> Tensor:
