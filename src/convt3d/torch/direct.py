@@ -24,6 +24,8 @@ def _keys(*names: str) -> int:
 _PLAIN_TENSORS = (_keys("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys("CPU", "AutocastCPU"))
 _PLAIN_THREADS = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"))  # each second: inference mode
 
+_NO_TENSORS = frozenset((int, float, tuple, str, type(None)))  # others are looked at more closely
+
 
 def direct(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
@@ -35,12 +37,12 @@ def direct(arguments: tuple[Any, ...]) -> bool:
         return False
     recording = torch.is_grad_enabled()
     for argument in arguments:
-        if isinstance(argument, list):
+        if type(argument) is list:
             if not all(_plain(each, recording) for each in argument):
                 return False
-        elif isinstance(argument, torch.Tensor) and not _plain(argument, recording):
+        elif type(argument) not in _NO_TENSORS and not _plain(argument, recording):
             return False
-    return True
+    return isinstance(arguments[0], torch.Tensor)
 
 
 def _plain(tensor: Any, recording: bool) -> bool:
