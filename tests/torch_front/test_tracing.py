@@ -121,8 +121,8 @@ def test_vmap_of_a_tensor_added(batch: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.func.vmap(ours)(x), torch.stack([ours(each) for each in x]))
 
 
-@pytest.mark.filterwarnings("ignore:convt3d.torch", "ignore:.torch.jit:DeprecationWarning")
-def test_other_transforms_take_the_stock_way() -> None:
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_other_transforms() -> None:
     x, w = tensors((2, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
 
     def loss(function: Any) -> Any:

@@ -16,9 +16,12 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 
 
-def _keys(*names: str) -> int:
+_raw: Any = getattr(_C.DispatchKeySet, "raw_repr", repr)  # torch 2.4 has no raw_repr
+
+
+def _keys(*names: str) -> Any:
     key, keys = _C.DispatchKey, _C.DispatchKeySet
-    return int(reduce(or_, (keys(getattr(key, name)) for name in names)).raw_repr())
+    return _raw(reduce(or_, (keys(getattr(key, name)) for name in names)))
 
 
 _PLAIN_TENSORS = (_keys("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys("CPU", "AutocastCPU"))
@@ -29,7 +32,7 @@ _NO_TENSORS = frozenset((int, float, tuple, str, type(None)))  # others are look
 
 def direct(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
-    if torch.compiler.is_compiling() or _C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_THREADS:
+    if torch.compiler.is_compiling() or _raw(_C._dispatch_tls_local_include_set()) not in _PLAIN_THREADS:
         return False
     if torch.is_autocast_enabled("cpu") or _C._is_torch_function_mode_enabled() or torch.autograd._profiler_enabled():
         return False
@@ -47,4 +50,4 @@ def direct(arguments: tuple[Any, ...]) -> bool:
 
 def _plain(tensor: Any, recording: bool) -> bool:
     known = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
-    return known and not (recording and tensor.requires_grad) and _C._dispatch_keys(tensor).raw_repr() in _PLAIN_TENSORS
+    return known and not (recording and tensor.requires_grad) and _raw(_C._dispatch_keys(tensor)) in _PLAIN_TENSORS
