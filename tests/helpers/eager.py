@@ -139,4 +139,5 @@ def positional(case: str, values: list[Any]) -> tuple[Any, ...]:
     names = [argument.name for argument in schema]
     given.update(zip(names, values, strict=False))
     last = max(names.index(name) for name in given)
-    return tuple(given.get(a.name, a.default_value) for a in schema[: last + 1])
+    rows = [(given.get(a.name, a.default_value), "List[int]" in str(a.type)) for a in schema[: last + 1]]
+    return tuple([value] * 3 if sizes and isinstance(value, int) else value for value, sizes in rows)

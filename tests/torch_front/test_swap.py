@@ -213,7 +213,7 @@ def test_what_is_left_and_why() -> None:
     assert "Parametrized" in report.left["spectral"]
     assert report.left["complex"] == "its weight is torch.complex64"
     assert report.left["patched"] == "has a forward of its own"
-    assert report.swapped["plain"] == "alone: not followed by anything in an nn.Sequential"
+    assert report.swapped["plain"] == "alone: ModuleDict decides what follows it"
     assert report.swapped["batch.0"] == "alone; then BatchNorm3d uses the statistics of the batch"
     assert report.swapped["then.0"] == "fused with ReLU; then Conv3d is no stage"
     assert "left    own: is a Own" in str(report)
@@ -392,8 +392,8 @@ def test_report_of_shared_modules_names_every_place() -> None:
     )
     report = ct.swap(model)
     assert report.swapped == {
-        "first.0": "fused with ReLU; at another place: alone; "
-        "at another place: alone: not followed by anything in an nn.Sequential",
+        "first.0": "fused with ReLU; at another place: alone: last of its sequence; "
+        "at another place: alone: ModuleDict decides what follows it",
         "twice.0": "fused with Tanh; then ConvTranspose3d is no stage; at another place: fused with SiLU",
     }
     assert report.left == {}
@@ -408,3 +408,107 @@ def test_report_of_a_swapped_model_says_so() -> None:
     around = ct.swap(nn.Sequential(model[0], nn.Tanh()))
     assert around.swapped == {"0": "fused with Tanh"}
     assert around.left == {}
+
+
+class Adn(nn.Sequential):  # type: ignore[misc]
+    """Norm, dropout and activation, as MONAI puts them together."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.add_module("N", nn.InstanceNorm3d(channels))
+        self.add_module("D", nn.Dropout(0.2))
+        self.add_module("A", nn.PReLU())
+
+
+class Convolution(nn.Sequential):  # type: ignore[misc]
+    """A convolution and its Adn, with attributes of its own."""
+
+    def __init__(self, cin: int, cout: int) -> None:
+        super().__init__()
+        self.cin, self.cout = cin, cout
+        self.add_module("conv", nn.ConvTranspose3d(cin, cout, 3, 2, 1, 1))
+        self.add_module("adn", Adn(cout))
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        return self.cin, self.cout
+
+
+class Doubled(nn.Sequential):  # type: ignore[misc]
+    """Does more than run its modules in order."""
+
+    def forward(self, input: Any) -> Any:
+        return 2 * super().forward(input)
+
+
+class Backwards(nn.Sequential):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        return iter(list(self._modules.values())[::-1])
+
+
+def test_subclasses_of_sequential_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(Convolution(2, 4), nn.Sequential(Convolution(4, 3), nn.Tanh())).eval()
+    x, text, copied = torch.randn(2, 2, 3, 4, 3), repr(model), copy.deepcopy(model)
+    with torch.no_grad():
+        expected = model(x)
+    report = ct.swap(model)
+    assert report.swapped == {
+        "0.conv": "fused with InstanceNorm3d, Dropout, PReLU; then ConvTranspose3d is no stage",
+        "1.0.conv": "fused with InstanceNorm3d, Dropout, PReLU, Tanh",
+    }
+    assert repr(model) == text
+    assert isinstance(model[0], Convolution)
+    assert model[0].channels == (2, 4)
+    with torch.no_grad():
+        close(model(x), expected)
+        close(model[0](x), copied[0](x))  # also when it is called by itself
+        for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert isinstance(again[0], Convolution)
+            assert again[0].channels == (2, 4)
+            assert fused_calls(again, x, monkeypatch) == 2
+            close(again(x), expected)
+    assert fused_calls(model, x, monkeypatch) == 2
+    model.train()  # dropout draws: conv and norm are fused, what follows is not
+    assert fused_calls(model, x, monkeypatch) == 2
+    report.undo()
+    assert [type(m) for m in model.modules()] == [type(m) for m in copied.modules()]
+
+
+def test_subclasses_with_a_forward_of_their_own_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(6)
+    for kind, tail in ((Doubled, (nn.ConvTranspose3d(2, 2, 2), nn.ReLU())), (Backwards, (nn.ReLU(), nn.Tanh()))):
+        model = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), kind(*tail), nn.SiLU()).eval()
+        x = torch.randn(1, 2, 3, 3, 3)
+        with torch.no_grad():
+            expected = model(x)
+            report = ct.swap(model)
+            close(model(x), expected)
+        assert type(model[1]) is kind
+        assert report.swapped["0"] == f"alone; then {kind.__name__} is no stage"
+        if kind is Doubled:
+            assert report.swapped["1.0"] == "alone: Doubled decides what follows it"
+        assert fused_calls(model, x, monkeypatch) == 0
+    bare = ct.swap(nn.ConvTranspose3d(2, 2, 2))
+    assert bare.swapped == {"(model)": "alone: it is the whole model"}
+
+
+def test_lazy_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.LazyConvTranspose3d(4, 3, 2), nn.ReLU())
+    stock, x = copy.deepcopy(model), torch.randn(1, 2, 3, 3, 3)
+    report = ct.swap(model)
+    assert report.swapped == {"0": "lazy: fused with what can be, once it has its weight"}
+    torch.manual_seed(0)
+    expected = stock(x)
+    torch.manual_seed(0)
+    close(model(x), expected)
+    assert type(model[0]) is ct.ConvTranspose3d
+    assert fused_calls(model, x, monkeypatch) == 1
+    assert report.undo() == []
+    assert type(model[0]) is nn.ConvTranspose3d
+    lazy = nn.Sequential(nn.LazyConvTranspose3d(4, 3))
+    ct.swap(lazy).undo()
+    assert type(lazy[0]) is nn.LazyConvTranspose3d
+    own = ct.LazyConvTranspose3d(4, 3, bias=False)
+    assert own(x).shape == (1, 4, 5, 5, 5)
+    assert type(own) is ct.ConvTranspose3d

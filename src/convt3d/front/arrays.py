@@ -118,7 +118,7 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
             )
         tensor = tensor.resolve_neg()
     try:
-        stored = tensor_storage(tensor, dtype, torch)
+        stored = tensor_storage(tensor, dtype, torch, writable=writable)
     except RuntimeError as error:  # a fake or batched tensor has no memory to read
         rule = f"must be a tensor with memory of its own ({error})"
         raise ArgumentTypeError(operator, name, described(type(tensor).__name__), rule, "Pass a plain tensor") from None
@@ -131,14 +131,37 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
     return Taken(stored, dtype, wrap)
 
 
-def tensor_storage(tensor: Any, dtype: DType, torch: Any) -> Storage:
-    """The memory of a strided CPU tensor of that type."""
-    plain = tensor.detach() if tensor.requires_grad else tensor
-    if dtype.name == "bfloat16":
-        bits: Storage = plain.view(torch.int16).numpy()
-        return bits.view(dtype.storage)
-    stored: Storage = plain.numpy()
-    return stored
+def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = False) -> Storage:
+    """The memory of a strided CPU tensor of that type. Nothing about the tensor changes: after `.numpy()` it could not
+    be resized any more, and one that is copied when written would be copied."""
+    address = tensor.data_ptr() if writable else _address(tensor, torch)
+    if not address and tensor.numel():
+        raise RuntimeError("it has no memory")
+    strides = tuple([step * dtype.itemsize for step in tensor.stride()])
+    return np.asarray(_Memory(tensor, address, np.dtype(dtype.storage).str, tuple(tensor.shape), strides))
+
+
+class _Memory:
+    """Where an array lies, as numpy asks for it; keeps the owner alive as long as numpy has the array."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, owner: Any, address: int, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": kind,
+            "shape": shape,
+            "strides": strides,
+            "data": (address, False),
+        }
+
+
+def _address(tensor: Any, torch: Any) -> int:
+    """Of the first element, to read from."""
+    if hasattr(tensor, "const_data_ptr"):
+        return int(tensor.const_data_ptr())
+    return int(torch._C._data_address(tensor) + tensor.storage_offset() * tensor.element_size())  # before it, torch 2.4
 
 
 def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:

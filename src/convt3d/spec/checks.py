@@ -44,6 +44,8 @@ def is_a(value: Any, kind: type) -> bool:
 @reads
 def integer(stage: str, argument: str, value: Any, minimum: int) -> int:
     """An integer >= minimum that fits 64 bits. Booleans and floats (also 2.0) are refused, as in PyTorch."""
+    if type(value).__name__ == "SymInt":  # PyTorch is tracing: the number stays a symbol, and has been checked there
+        return value  # type: ignore[no-any-return]
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or not hasattr(value, "__index__"):
         raise ArgumentTypeError(stage, argument, value, "must be an integer", f"Write an int >= {minimum}")
     try:

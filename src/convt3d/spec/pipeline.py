@@ -52,6 +52,7 @@ class Pipeline:
     stages: tuple[Stage, ...]
     conv_index: int
     slots: tuple[Slot, ...]
+    _hash: int | None
 
     def __init__(self, *stages: Stage) -> None:
         for position, stage in enumerate(stages):
@@ -75,7 +76,7 @@ class Pipeline:
             ("stages", tuple(stages)),
             ("conv_index", convolutions[0]),
             ("slots", _name_slots(stages)),
-            ("_hash", hash(tuple(stages))),
+            ("_hash", None),
         ):
             object.__setattr__(self, name, value)
 
@@ -92,7 +93,9 @@ class Pipeline:
         return isinstance(other, Pipeline) and self.stages == other.stages
 
     def __hash__(self) -> int:
-        return int(object.__getattribute__(self, "_hash"))
+        if self._hash is None:  # computed when first asked for: stages with symbols for sizes have none
+            object.__setattr__(self, "_hash", hash(self.stages))
+        return int(self._hash)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(map(repr, self.stages))})"

@@ -6,6 +6,15 @@
 Needs torch 2.4 or newer (`pip install '.[torch]'` in a checkout).
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "convt3d.torch needs PyTorch 2.4 or newer, which is not installed: pip install 'torch>=2.4'", name="torch"
+    ) from None
+
 from ..run.gpu_tune import autotune
 from .functions import (
     conv_transpose3d,
@@ -21,6 +30,7 @@ from .modules import (
     ConvTranspose3dLayerNormGELUScaling,
     ConvTranspose3dMaxMaxSum,
     ConvTranspose3dSumLayerNormAvgPoolGELU,
+    LazyConvTranspose3d,
 )
 from .swap import FusedSequential, Report, swap
 
@@ -31,6 +41,7 @@ __all__ = [
     "ConvTranspose3dMaxMaxSum",
     "ConvTranspose3dSumLayerNormAvgPoolGELU",
     "FusedSequential",
+    "LazyConvTranspose3d",
     "Report",
     "autotune",
     "conv_transpose3d",

@@ -16,18 +16,23 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 
 
-def _keys(*names: str) -> int:
+_raw: Any = getattr(_C.DispatchKeySet, "raw_repr", repr)  # torch 2.4 has no raw_repr
+
+
+def _keys(*names: str) -> Any:
     key, keys = _C.DispatchKey, _C.DispatchKeySet
-    return int(reduce(or_, (keys(getattr(key, name)) for name in names)).raw_repr())
+    return _raw(reduce(or_, (keys(getattr(key, name)) for name in names)))
 
 
 _PLAIN_TENSORS = (_keys("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys("CPU", "AutocastCPU"))
 _PLAIN_THREADS = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"))  # each second: inference mode
 
+_NO_TENSORS = frozenset((int, float, tuple, str, type(None)))  # others are looked at more closely
+
 
 def direct(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
-    if torch.compiler.is_compiling() or _C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_THREADS:
+    if torch.compiler.is_compiling() or _raw(_C._dispatch_tls_local_include_set()) not in _PLAIN_THREADS:
         return False
     if torch.is_autocast_enabled("cpu") or _C._is_torch_function_mode_enabled() or torch.autograd._profiler_enabled():
         return False
@@ -35,14 +40,14 @@ def direct(arguments: tuple[Any, ...]) -> bool:
         return False
     recording = torch.is_grad_enabled()
     for argument in arguments:
-        if isinstance(argument, list):
+        if type(argument) is list:
             if not all(_plain(each, recording) for each in argument):
                 return False
-        elif isinstance(argument, torch.Tensor) and not _plain(argument, recording):
+        elif type(argument) not in _NO_TENSORS and not _plain(argument, recording):
             return False
-    return True
+    return isinstance(arguments[0], torch.Tensor)
 
 
 def _plain(tensor: Any, recording: bool) -> bool:
     known = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
-    return known and not (recording and tensor.requires_grad) and _C._dispatch_keys(tensor).raw_repr() in _PLAIN_TENSORS
+    return known and not (recording and tensor.requires_grad) and _raw(_C._dispatch_keys(tensor)) in _PLAIN_TENSORS

@@ -95,7 +95,13 @@ def foreign(tensor: Tensor) -> str:
 
 def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     dtype = _DTYPES[x.dtype]
-    source, arrays = tensor_storage(x, dtype, torch), [tensor_storage(tensor, dtype, torch) for tensor in operands]
+    source = tensor_storage(x, dtype, torch)
+    arrays = [
+        _full(array) if slot.operand.kind == "tensor" else array
+        for slot, array in zip(
+            pipeline.slots, [tensor_storage(tensor, dtype, torch) for tensor in operands], strict=True
+        )
+    ]
     result: Any = None
 
     def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
@@ -109,7 +115,7 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
             chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
         result = _result(operator, (1, *shape) if unbatched else shape, dtype, x.dtype, chosen)
         result = result[0] if unbatched else result
-        return tensor_storage(result, dtype, torch)
+        return tensor_storage(result, dtype, torch, writable=True)
 
     compute(operator, pipeline, dtype, source, arrays, allocate)
     return result
@@ -126,6 +132,11 @@ def _result(operator: str, shape: tuple[int, ...], dtype: DType, kind: Any, memo
     if dtype.name == "bfloat16":
         return torch.from_numpy(stored.view(np.int16)).view(kind)
     return torch.from_numpy(stored)
+
+
+def _full(array: Storage) -> Storage:
+    """With five axes, as broadcasting adds them."""
+    return array.reshape((1,) * (5 - array.ndim) + array.shape)
 
 
 def _plain(array: Storage) -> bool:

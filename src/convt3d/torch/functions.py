@@ -5,16 +5,22 @@ input is (B, Cin, D, H, W) or unbatched (Cin, D, H, W); weight is (Cin, Cout/gro
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
 
-from . import operators, ops, stock
+from ..spec.pipeline import Pipeline
+from ..spec.text import write_pipeline
+from . import ops, stock
+from .arguments import checked, text
 from .direct import direct
 from .engine import knows, run, tell, unknown
+from .operators import BY_NAME
 from .stock import Tensor
+from .training import train
 
 Size: TypeAlias = int | Sequence[int]
 
@@ -115,35 +121,50 @@ def conv_transpose3d_layernorm_gelu_scaling(
     return _call(name, input, weight, scaling_factor, *conv, *norm, groups, dilation)
 
 
-def pipeline(input: Tensor, operands: Sequence[Tensor], stages: str) -> Tensor:
-    """A pipeline written as text, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()"."""
-    return _call("pipeline", input, list(operands), stages)
+def pipeline(
+    input: Tensor, operands: Sequence[Tensor], stages: str | Pipeline, *, training: bool = False, momentum: float = 0.1
+) -> Tensor:
+    """A pipeline, or the text of one, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()".
+
+    With `training`, a BatchNorm takes mean and variance of the batch, and moves the running statistics among the
+    operands towards them by `momentum`, as `torch.nn.functional.batch_norm` does."""
+    words = write_pipeline(stages) if isinstance(stages, Pipeline) else text("pipeline", "stages", stages)
+    if training:
+        x, tensors, _ = checked("pipeline", (input, operands, words))
+        return train(x, tensors, words, momentum)
+    return _call("pipeline", input, list(operands) if isinstance(operands, tuple) else operands, words)
 
 
 def _call(name: str, *arguments: Any) -> Tensor:
+    operator = BY_NAME[name]
     if direct(arguments):
-        return run(name, *getattr(operators, name)(*arguments))
-    reason = _why_stock(arguments[0])
-    if not reason:
-        return getattr(ops.NAMESPACE, name)(*arguments)
-    # All of it is stock PyTorch's, its derivatives too.
-    result = stock.run(*getattr(operators, name)(*arguments))
+        return run(name, *operator.lower(*arguments))
     if not torch.compiler.is_compiling():
+        flat = _flat(arguments)
+        if has_torch_function(flat):
+            rest = dict(zip(operator.names[1:], arguments[1:], strict=False))
+            return handle_torch_function(globals()[name], flat, arguments[0], **rest)
+    given = checked(name, arguments)
+    reason = _why_stock(given)
+    if not reason:
+        return getattr(ops.NAMESPACE, name)(*given)
+    result = stock.run(*operator.lower(*given))
+    if not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         tell(name, reason)
     return result
 
 
-def _why_stock(input: Tensor) -> str:
-    """Why PyTorch could not differentiate the operator here: an odd type, or a transform that operators defined in
-    Python do not take part in."""
-    if not knows(input.dtype):
-        return unknown(input.dtype)
-    if torch.compiler.is_compiling():
-        return ""
-    transforms = torch._C._functorch.get_interpreter_stack() or ()
-    if any(each.key() != _VMAP for each in transforms):
-        return "torch.func transforms other than vmap need its own operations"
-    return "forward-mode derivatives need its own operations" if forward_ad._current_level >= 0 else ""
+def _why_stock(arguments: Sequence[Any]) -> str:
+    """Why all of it is stock PyTorch's: types it could not differentiate the operator for, tensors in shards, which it
+    shares out by its own operations, and ONNX, which knows no others."""
+    if not knows(arguments[0].dtype):
+        return unknown(arguments[0].dtype)
+    if torch.onnx.is_in_onnx_export():
+        return "ONNX knows no other operations"
+    sharded = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(sharded, "DTensor", None)
+    return "its tensors are sharded" if kind and any(isinstance(each, kind) for each in _flat(arguments)) else ""
 
 
-_VMAP = torch._C._functorch.TransformType.Vmap
+def _flat(arguments: Sequence[Any]) -> list[Any]:
+    return [each for value in arguments for each in (value if isinstance(value, (list, tuple)) else (value,))]

@@ -69,7 +69,7 @@ def _in_chunks(
     result: Tensor | None,
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    chunk = _chunk(pipeline, x, operands, wanted)
+    chunk = _chunk(pipeline, grad, x, operands, wanted)
     if chunk is None:
         return _chunk_gradients(pipeline, grad, x, operands, result, wanted)
     totals: list[Any] = [None] * (1 + len(operands))
@@ -96,10 +96,15 @@ def _in_chunks(
     return [None if total is None else total.to(x.dtype) for total in totals]
 
 
-def _chunk(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool]) -> int | None:
-    """How many samples to take at once; None for all, also while PyTorch is tracing or recording gradients."""
+def _chunk(
+    pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool]
+) -> int | None:
+    """How many samples to take at once; None for all, also while PyTorch is tracing or recording gradients, or where
+    vmap has hidden another batch."""
     batch = x.shape[0]
     if type(batch) is not int or batch < 2 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (grad, x, *operands))):
         return None
     largest = max(prod(shape[1:]) for shape in shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape))
     chunk = max(1, CHUNK_BYTES // (largest * x.element_size()))

@@ -30,6 +30,12 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
         return self._output_padding(input, output_size, *geometry, 3, self.dilation)
 
 
+class LazyConvTranspose3d(nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ignore[misc]
+    """`torch.nn.LazyConvTranspose3d`: takes in_channels from its first input, and is a ConvTranspose3d from then on."""
+
+    cls_to_become = ConvTranspose3d
+
+
 class _Fused(ConvTranspose3d):
     """A convolution with a tail; `tail` names what its repr shows beside the convolution."""
 

@@ -8,6 +8,9 @@ from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any, TypeAlias
 
+import torch
+
+from ..errors import ArgumentError, ArgumentTypeError, Error, described
 from ..front import named
 from ..front.named import remembered, shared
 from ..spec.pipeline import Pipeline
@@ -20,26 +23,41 @@ Lowered: TypeAlias = tuple[Pipeline, Tensor, list[Tensor]]  # the pipeline, its 
 
 @dataclass(frozen=True)
 class Operator:
-    """`lower` takes the arguments of the schema; `operands` names those that are tensors of the pipeline, in slot
+    """`meaning` takes the arguments of the schema; `operands` names those that are tensors of the pipeline, in slot
     order; a float32 tensor among `promotes` makes the result float32 under autocast."""
 
-    lower: Callable[..., Lowered]
+    meaning: Callable[..., Lowered]
     schema: str
     operands: tuple[str, ...]
     promotes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.lower.__name__
+        return self.meaning.__name__
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(signature(self.lower).parameters)
+        return tuple(signature(self.meaning).parameters)
 
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """Where the operands stand among the arguments."""
-        return tuple(self.names.index(name) for name in self.operands)
+    def lower(self, *arguments: Any, **named: Any) -> Lowered:
+        """The pipeline and operands of a call, or why it cannot be one."""
+        try:
+            pipeline, x, operands = self.meaning(*arguments, **named)
+        except Error as e:
+            kind = RefusedError if isinstance(e, ArgumentError) else type(e)
+            raise kind(self.name, e.argument, e.received, e.rule, e.remedy) from None
+        for each in operands:
+            if not isinstance(each, torch.Tensor):
+                where, what = self.operands[0], described(type(each).__name__)
+                raise ArgumentTypeError(self.name, where, what, "and all operands must be tensors", "Pass tensors")
+        if len(operands) != len(pipeline.slots):
+            count, names = described(f"{len(operands)} tensors after input"), ", ".join(pipeline.operand_names)
+            raise ArgumentTypeError(self.name, self.operands[0], count, f"must be {names}", "Pass each of them once")
+        return pipeline, x, operands
+
+
+class RefusedError(ArgumentError, RuntimeError):
+    """A parameter outside its range, which PyTorch refuses with a RuntimeError."""
 
 
 def conv_transpose3d(
@@ -53,7 +71,7 @@ def conv_transpose3d(
     dilation: Size = (1,),
 ) -> Lowered:
     conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-    return remembered(named.plain, *conv), input, _given(weight, bias)
+    return _built(named.plain, *conv), input, _given(weight, bias)
 
 
 def conv_transpose3d_max_max_sum(
@@ -67,7 +85,7 @@ def conv_transpose3d_max_max_sum(
     dilation: Size = (1,),
 ) -> Lowered:
     conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-    return remembered(named.max_max_sum, *conv), input, _given(weight, bias)
+    return _built(named.max_max_sum, *conv), input, _given(weight, bias)
 
 
 def conv_transpose3d_sum_layernorm_avgpool_gelu(
@@ -87,7 +105,7 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
 ) -> Lowered:
     conv = _conv(stride, padding, output_padding, groups, dilation, bias)
     norm = eps, norm_weight is not None, norm_bias is not None
-    pipeline = remembered(named.sum_layernorm_avgpool_gelu, *conv, *norm, sum_weight, approximate)
+    pipeline = _built(named.sum_layernorm_avgpool_gelu, *conv, *norm, sum_weight, approximate)
     return pipeline, input, _given(weight, bias, norm_weight, norm_bias)
 
 
@@ -106,7 +124,7 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
     dilation: Size = (1,),
 ) -> Lowered:
     conv = _conv(stride, padding, output_padding, groups, dilation, bias)
-    pipeline = remembered(named.avgpool_clamp_softmax_multiply, *conv, _sizes(pool_kernel), clamp_min, clamp_max)
+    pipeline = _built(named.avgpool_clamp_softmax_multiply, *conv, _sizes(pool_kernel), clamp_min, clamp_max)
     return pipeline, input, _given(weight, bias, scale)
 
 
@@ -127,12 +145,19 @@ def conv_transpose3d_layernorm_gelu_scaling(
 ) -> Lowered:
     conv = _conv(stride, padding, output_padding, groups, dilation, bias)
     norm = eps, norm_weight is not None, norm_bias is not None
-    pipeline = remembered(named.layernorm_gelu_scaling, *conv, *norm, scaling_factor, approximate)
+    pipeline = _built(named.layernorm_gelu_scaling, *conv, *norm, scaling_factor, approximate)
     return pipeline, input, _given(weight, bias, norm_weight, norm_bias)
 
 
 def pipeline(input: Tensor, operands: Sequence[Tensor], stages: str) -> Lowered:
-    return _read(stages), input, list(operands)
+    return _known(stages), input, list(operands)
+
+
+def _known(text: str) -> Pipeline:
+    return _read(text)
+
+
+_known._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, not imported
 
 
 @lru_cache(maxsize=1024)
@@ -145,15 +170,22 @@ def _conv(stride: Size, padding: Size, output_padding: Size, groups: int, dilati
 
 
 def _sizes(given: Size) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+    return tuple(given) if isinstance(given, Sequence) else (given,)
+
+
+def _built(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:
+    try:
+        return remembered(build, *arguments)
+    except TypeError:  # while PyTorch traces, sizes may be symbols, which cannot be looked up
+        return build(*arguments)
 
 
 def _given(*tensors: Tensor | None) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-_SIZES = "int[3] stride={}, int[3] padding={}, int[3] output_padding={}"
-_REST = "int groups=1, int[3] dilation=1"
+_SIZES = "SymInt[3] stride={}, SymInt[3] padding={}, SymInt[3] output_padding={}"
+_REST = "SymInt groups=1, SymInt[3] dilation=1"
 _NORM = 'Tensor? bias=None, Tensor? norm_weight=None, Tensor? norm_bias=None, float eps=1e-5, str approximate="none"'
 
 OPERATORS = (
@@ -186,3 +218,4 @@ OPERATORS = (
     ),
     Operator(pipeline, "Tensor input, Tensor[] operands, str stages", ("operands",)),
 )
+BY_NAME = {operator.name: operator for operator in OPERATORS}

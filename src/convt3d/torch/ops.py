@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import register_decomposition
+from torch.utils.flop_counter import register_flop_formula
 
 from ..spec.pipeline import Pipeline
-from . import gpu, stock
+from . import derivatives, gpu, stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
-from .gradients import gradients, needs_result, operands_read
-from .layout import empty, result_format
+from .layout import empty, result_format, shapes_of
 from .operators import OPERATORS, Operator
 from .stock import Tensor
 
@@ -30,9 +31,11 @@ def _register(operator: Operator) -> None:
     _library.impl(name, _cuda(operator), "CUDA")
     _library.impl(name, _elsewhere(operator), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _fake(operator), lib=_library)
-    torch.library.register_autograd(qualified, _backward(operator), setup_context=_setup(operator), lib=_library)
+    _library.impl(name, derivatives.kernel(operator, overload), "Autograd", with_keyset=True)
     for device, key in DEVICES.items():
         _library.impl(name, cast(operator, overload, device, key), key)
+    register_decomposition(overload)(_decomposed(operator))
+    register_flop_formula(getattr(NAMESPACE, name), get_raw=True)(_flops(operator))
     if hasattr(torch.library, "register_vmap"):  # torch 2.5; before, PyTorch's own loop over samples takes its place
         torch.library.register_vmap(qualified, _vmap(operator, overload), lib=_library)
 
@@ -74,46 +77,26 @@ def _fake(operator: Operator) -> Callable[..., Tensor]:
     return kernel
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------
+def _decomposed(operator: Operator) -> Callable[..., Tensor]:
+    """In PyTorch's own operations, for exporters that know no others: ONNX."""
+
+    def decomposition(*arguments: Any) -> Tensor:
+        return stock.run(*operator.lower(*arguments))
+
+    return decomposition
 
 
-def _setup(operator: Operator) -> Callable[..., None]:
-    def setup_context(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-        ctx.pipeline, x, operands = operator.lower(*inputs)
-        wanted = [tensor.requires_grad for tensor in (x, *operands)]
-        ctx.result_kept = needs_result(ctx.pipeline, wanted)
-        ctx.given = [inputs[place] is not None for place in operator.places]
-        read = operands_read(ctx.pipeline, wanted)
-        ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(operands, read, strict=True)]
-        kept = [tensor for tensor, reads in zip(operands, read, strict=True) if reads]
-        ctx.save_for_backward(x, *kept, *([output] if ctx.result_kept else []))
+def _flops(operator: Operator) -> Callable[..., int]:
+    """What `torch.utils.flop_counter` counts: of the convolution alone, as it does for PyTorch's own."""
 
-    return setup_context
+    def count(*arguments: Any, out_val: Any = None, **named: Any) -> int:
+        pipeline, x, operands = operator.lower(*arguments, **named)
+        x, operands, _ = stock.batched(pipeline, x, operands)
+        weight = stock.weight_of(pipeline, operands)
+        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
+        return int(2 * batch * d * h * w * weight.numel())
 
-
-def _backward(operator: Operator) -> Callable[..., tuple[Any, ...]]:
-    takes_list = operator.operands == ("operands",)
-
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        x, *kept = ctx.saved_tensors
-        result = kept.pop() if ctx.result_kept else None
-        rest = iter(kept)
-        unread = x.new_full((), torch.nan)  # would show if it were read
-        operands = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
-        needed = ctx.needs_input_grad
-        places = [place for place, given in zip(operator.places, ctx.given, strict=True) if given]
-        wanted = needed[operator.places[0]] if takes_list else [needed[place] for place in places]
-        of_x, *of_operands = gradients(ctx.pipeline, grad, x, operands, result, [needed[0], *wanted])
-        returned: list[Any] = [None] * len(operator.names)
-        returned[0] = of_x
-        if takes_list:
-            returned[operator.places[0]] = of_operands
-        else:
-            for place, each in zip(places, of_operands, strict=True):
-                returned[place] = each
-        return tuple(returned)
-
-    return backward
+    return count
 
 
 # --- vmap -------------------------------------------------------------------------------------------------------------

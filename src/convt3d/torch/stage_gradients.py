@@ -124,13 +124,15 @@ def _softmax(stage: Any, g: Tensor, v: Tensor | None, r: Tensor, own: Sequence[T
         g = g * (column(own[0]) if own else stage.scale)
     if stage.over == "channels":
         return (aten._softmax_backward_data(g, r, 1, g.dtype), *grads)
-    return (aten._softmax_backward_data(g.flatten(2), r.flatten(2), 2, g.dtype).reshape(shape), *grads)
+    rows = (*shape[:2], shape[2] * shape[3] * shape[4])  # not flatten(2), of which PyTorch's older vmap knows nothing
+    return (aten._softmax_backward_data(g.reshape(rows), r.reshape(rows), 2, g.dtype).reshape(shape), *grads)
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wider(tensor: Tensor) -> Tensor:
+    """In the type that norms are computed in."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -152,7 +154,7 @@ def _layer_norm(
     stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
 ) -> Any:
     axis, kind = 1 if stage.over == "channels" else 4, g.dtype
-    g, v, weight = _wide(g), _wide(v), _wide(own[0]) if own else None
+    g, v, weight = wider(g), wider(v), wider(own[0]) if own else None
     shaped = weight if weight is None or axis == 4 else column(weight)
     back, unit = _normalised(g, v, shaped, (axis,), stage.eps)
     rest = tuple(index for index in range(5) if index != axis)
@@ -165,7 +167,7 @@ def _group_norm(
 ) -> Any:
     groups = stage.num_groups if isinstance(stage, stages.GroupNorm) else shape[1]
     kind = g.dtype
-    g, v, weight = _wide(g), _wide(v), _wide(own[0]) if own else None
+    g, v, weight = wider(g), wider(v), wider(own[0]) if own else None
     batch, channels, *space = shape
     split = (batch, groups, channels // groups, *space)
     if torch.is_grad_enabled():

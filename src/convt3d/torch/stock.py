@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -16,14 +16,18 @@ from ..spec.stages import Binary, Keep
 from .layout import result_format, shapes_of
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
+Others: TypeAlias = Mapping[type[Stage], Callable[..., Tensor]]
+NO_OTHERS: Others = {}
+_conv_transpose3d = functional.conv_transpose3d  # PyTorch's, also where somebody puts ours in its place
 AXES = stages.OVER
 
 
-def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """The result as eager PyTorch computes it, in the memory format of the operators."""
+def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], others: Others = NO_OTHERS) -> Tensor:
+    """The result as eager PyTorch computes it, in the memory format of the operators; `others` are meanings that some
+    stages have instead of PyTorch's."""
     x, operands, unbatched = batched(pipeline, x, operands)
     last = len(pipeline.stages)
-    value = values(pipeline, x, operands, {last})[last]
+    value = values(pipeline, x, operands, {last}, others)[last]
     if not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
     return as_result(pipeline, value, unbatched)
@@ -51,13 +55,14 @@ def function_of(pipeline: Pipeline) -> Callable[[Tensor, Sequence[Tensor]], Tens
 
 
 def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], bool]:
-    """x and its tensors with all axes, a batch of one in front of a 4-D call; numbers as often as they are needed."""
+    """x with a batch, and whether it had none; second values with as many axes, as broadcasting has them; numbers as
+    often as they are needed."""
     unbatched = x.dim() == 4
     x = x[None] if unbatched else x
     tensors = list(operands)
     for at, (slot, tensor) in enumerate(zip(pipeline.slots, operands, strict=True)):
-        if slot.operand.kind == "tensor" and tensor.dim() in (0, 4):
-            tensors[at] = tensor[None] if tensor.dim() else tensor.reshape(1, 1, 1, 1, 1)
+        if slot.operand.kind == "tensor":
+            tensors[at] = tensor.reshape(*(1,) * (5 - tensor.dim()), *tensor.shape)
         elif slot.operand.kind == "channel" and slot.operand.number and tensor.dim() == 0:
             shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
             tensors[at] = tensor.expand(shapes[slot.stage][1]).contiguous()
@@ -73,7 +78,9 @@ def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> 
     return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
 
 
-def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int]) -> dict[int, Tensor]:
+def values(
+    pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int], others: Others = NO_OTHERS
+) -> dict[int, Tensor]:
     """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used."""
     found = {0: x} if 0 in wanted else {}
     kept, value = {"x": x}, x
@@ -84,7 +91,7 @@ def values(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: se
         elif stage.uses:
             value = MEANINGS[type(stage)](stage, value, kept[stage.uses])
         else:
-            value = MEANINGS[type(stage)](stage, value, *own)
+            value = (others.get(type(stage)) or MEANINGS[type(stage)])(stage, value, *own)
         if index + 1 in wanted:
             found[index + 1] = value
     return found
@@ -107,7 +114,7 @@ def other(stage: Binary, operand: Tensor | None) -> Tensor | float:
 
 def _conv(stage: stages.ConvTranspose3d, v: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     stride, padding, output_padding, dilation = stage.triples
-    return functional.conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
+    return _conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
 
 
 def _max_pool(stage: stages.MaxPool3d, v: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""swap(model): every nn.ConvTranspose3d computed by convt3d, and what follows it in an nn.Sequential fused into it.
+"""swap(model): every nn.ConvTranspose3d computed by convt3d, and what follows it in an nn.Sequential fused into it;
+subclasses of nn.Sequential too, as long as running their modules in order is all they do.
 
 Nothing is moved or copied: a module changes its class and nothing else, so parameters, hooks, state_dict, references
 from elsewhere and optimisers stay as they are; `Report.undo()` gives the classes back.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from torch import nn
 from .engine import knows
 from .fold import fold_chain, why_apart
 from .functions import pipeline
-from .modules import ConvTranspose3d
+from .modules import ConvTranspose3d, LazyConvTranspose3d
 from .stock import Tensor
 
 
@@ -29,7 +30,8 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         at = 0
         while at < len(modules):
             count = 1
-            if type(modules[at]) is ConvTranspose3d and input.dim() == 5:  # of 4-D values norms and softmax mean others
+            # Of 4-D values norms and softmax mean others. A symbol of torch.fx is no tensor: it sees every module.
+            if type(modules[at]) is ConvTranspose3d and isinstance(input, torch.Tensor) and input.dim() == 5:
                 text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 if count > 1 and _one_type(input, operands):
                     input = pipeline(input, operands, text)
@@ -40,14 +42,41 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         return input
 
     def _get_name(self) -> str:
-        return "Sequential"
+        return "Sequential" if type(self) is FusedSequential else str(super()._get_name())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A class made here for a subclass of nn.Sequential is found again by that subclass."""
+        if type(self) is FusedSequential:
+            return super().__reduce_ex__(protocol)
+        return _remade, (type(self).__mro__[2],), self.__dict__.copy()
 
 
-_SEQUENCES = (nn.Sequential, FusedSequential)
+_fused_classes: dict[type[Any], type[Any]] = {nn.Sequential: FusedSequential}
+
+
+def fused_class(kind: type[Any]) -> type[Any]:
+    """The class of a fused sequence that was of class `kind`, and still is an instance of it."""
+    if kind not in _fused_classes:
+        named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        _fused_classes[kind] = type(kind.__name__, (FusedSequential, kind), named)
+    return _fused_classes[kind]
+
+
+def _remade(kind: type[Any]) -> FusedSequential:
+    fused: Any = fused_class(kind)
+    return cast(FusedSequential, fused.__new__(fused))
+
+
+def is_sequence(module: nn.Module) -> bool:
+    """Whether it calls its modules in order, and does nothing else: subclasses of nn.Sequential may."""
+    kind = type(module)
+    if not isinstance(module, nn.Sequential) or kind.forward not in (nn.Sequential.forward, FusedSequential.forward):
+        return False
+    return kind.__iter__ is nn.Sequential.__iter__ and kind.__call__ is nn.Module.__call__
 
 
 def flat(sequence: nn.Sequential) -> list[nn.Module]:
-    """Its modules in order, those of plain sequences inside it in their place."""
+    """Its modules in order, those of sequences inside it in their place."""
     modules: list[nn.Module] = []
     for module in sequence:
         modules = modules + (flat(module) if _is_inlined(module) else [module])
@@ -55,7 +84,7 @@ def flat(sequence: nn.Sequential) -> list[nn.Module]:
 
 
 def _is_inlined(module: nn.Module) -> bool:
-    return type(module) in _SEQUENCES and not why_apart(module)
+    return is_sequence(module) and not why_apart(module)
 
 
 def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
@@ -76,9 +105,12 @@ class Change:
     after: type[Any]
 
     def taken_back(self) -> bool:
-        if type(self.module) is not self.after:
+        given = {self.after: self.before}
+        if self.after is LazyConvTranspose3d:  # one that has got its weight meanwhile has left that class
+            given[ConvTranspose3d] = nn.ConvTranspose3d
+        if type(self.module) not in given:
             return False
-        self.module.__class__ = self.before
+        self.module.__class__ = given[type(self.module)]
         return True
 
 
@@ -103,6 +135,9 @@ class Report:
         return "\n".join(rows) or "nothing to swap: no nn.ConvTranspose3d in the model"
 
 
+_KINDS = {nn.ConvTranspose3d: ConvTranspose3d, nn.LazyConvTranspose3d: LazyConvTranspose3d}
+
+
 def swap(model: nn.Module) -> Report:
     """Makes convt3d compute the transposed convolutions of a model, in place."""
     report = Report()
@@ -113,13 +148,13 @@ def swap(model: nn.Module) -> Report:
         if reason:
             report.left[name] = reason
         else:
-            _change(report, name, module, ConvTranspose3d)
+            _change(report, name, module, _KINDS[type(module)])
     places = _places(model)
     changed = {change.module for change in report._changes}
-    for sequence in [module for module in names if type(module) is nn.Sequential]:
+    for sequence in [module for module in names if is_sequence(module) and not isinstance(module, FusedSequential)]:
         chains = list(_chains(sequence))
         if any(len(chain) > 1 for chain in chains):
-            _change(report, names[sequence], sequence, FusedSequential)
+            _change(report, names[sequence], sequence, fused_class(type(sequence)))
             changed.update(chain[0] for chain in chains)
     for module, name in convolutions.items():
         if module in changed:
@@ -131,14 +166,15 @@ def swap(model: nn.Module) -> Report:
 def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
     """What happens to each convolution, wherever it stands in the model."""
     places: dict[nn.Module, list[str]] = {module: [] for module in model.modules()}
-    sequences = [module for module in places if type(module) in _SEQUENCES]
+    sequences = [module for module in places if is_sequence(module)]
     inside = {module for sequence in sequences for module in sequence if _is_inlined(module)}
     for sequence in sequences:
         for chain in () if sequence in inside else _chains(sequence):
             places[chain[0]].append(_describe(chain))
-    bare = [model, *(child for parent in places if type(parent) not in _SEQUENCES for child in parent.children())]
-    for module in bare:
-        places[module].append("alone: not followed by anything in an nn.Sequential")
+    places[model].append("alone: it is the whole model")
+    for parent in places:
+        for child in () if is_sequence(parent) else parent.children():
+            places[child].append(f"alone: {type(parent).__name__} decides what follows it")
     return places
 
 
@@ -150,7 +186,7 @@ def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> No
 def _why_left(conv: nn.ConvTranspose3d) -> str:
     if isinstance(conv, ConvTranspose3d):
         return "is convt3d's already"
-    if type(conv) is not nn.ConvTranspose3d:
+    if type(conv) not in _KINDS:
         return f"is a {type(conv).__name__}, which may compute something else"
     if "forward" in conv.__dict__:
         return "has a forward of its own"
@@ -164,12 +200,14 @@ def _chains(sequence: nn.Sequential) -> Iterator[list[nn.Module]]:
     """Each convolution of the sequence, with all that follows it."""
     modules = flat(sequence)
     for at, module in enumerate(modules):
-        if type(module) is ConvTranspose3d:
+        if type(module) in _KINDS.values():
             yield modules[at:]
 
 
 def _describe(chain: list[nn.Module]) -> str:
+    if type(chain[0]) is LazyConvTranspose3d:
+        return "lazy: fused with what can be, once it has its weight"
     _, _, count, why = fold_chain(chain)
     fused = ", ".join(type(module).__name__ for module in chain[1:count])
     first = f"fused with {fused}" if fused else "alone"
-    return f"{first}; then {why}" if why else first
+    return f"{first}; then {why}" if why else first if fused else "alone: last of its sequence"

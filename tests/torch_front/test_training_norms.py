@@ -1,0 +1,98 @@
+"""BatchNorm in training: values, running statistics and gradients of PyTorch's, by swapped models and by pipelines."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import convt3d  # noqa: E402
+import convt3d.torch as ct  # noqa: E402
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.7, None])
+@pytest.mark.parametrize("tracked", [True, False])
+def test_swapped_models(momentum: float | None, tracked: bool) -> None:
+    """momentum=None is the average over all batches."""
+    torch.manual_seed(0)
+    stock = nn.Sequential(
+        nn.ConvTranspose3d(2, 4, 3, 2, bias=False),
+        nn.BatchNorm3d(4, momentum=momentum, track_running_stats=tracked),
+        nn.ReLU(),
+    ).double()
+    ours = copy.deepcopy(stock)
+    ct.swap(ours)
+    for step in range(3):
+        results = []
+        for model in (stock, ours):
+            model.train(step != 2)
+            x = torch.randn(2, 2, 3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+            y = model(x.requires_grad_())
+            results.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, *model.parameters()])])
+        torch.testing.assert_close(*results)
+    assert list(stock.state_dict()) == list(ours.state_dict())
+    torch.testing.assert_close(ours.state_dict(), stock.state_dict())
+    if tracked:
+        assert int(ours[1].num_batches_tracked) == 2
+
+
+STAGES = (
+    convt3d.ConvTranspose3d(stride=2, bias=True),
+    convt3d.BatchNorm(1e-3, affine=True),
+    convt3d.Keep("y"),
+    convt3d.Sigmoid(),
+    convt3d.Multiply("y"),
+)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 3, 2, 4), (2, 3, 2, 4)], ids=str)
+def test_pipelines(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    values = [torch.randn(each, dtype=torch.float64) for each in (shape, (2, 4, 3, 3, 3), (4,), (4,), (4,))]
+    x, w, bias, weight, shift = (value.requires_grad_() for value in values)
+    statistics = [(torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)) for _ in range(2)]
+    pipeline = convt3d.Pipeline(*STAGES)
+    for _ in range(2):
+        got = ct.pipeline(x, [w, bias, *statistics[0], weight, shift], pipeline, training=True, momentum=0.3)
+        batch = functional.conv_transpose3d(x if x.dim() == 5 else x[None], w, bias, 2)
+        value = functional.batch_norm(batch, *statistics[1], weight, shift, True, 0.3, 1e-3)
+        expected = functional.silu(value if x.dim() == 5 else value[0])
+        torch.testing.assert_close(got, expected)
+        upstream = torch.randn_like(expected)
+        given = [x, w, bias, weight, shift]
+        torch.testing.assert_close(
+            torch.autograd.grad(got, given, upstream), torch.autograd.grad(expected, given, upstream)
+        )
+        torch.testing.assert_close(*statistics)
+    assert float(statistics[0][0].abs().max()) > 0
+    evaluated = ct.pipeline(x, [w, bias, *statistics[0], weight, shift], pipeline)  # the running ones, left as they are
+    with torch.no_grad():
+        scaled = functional.batch_norm(batch, *statistics[1], weight, shift, False, 0.3, 1e-3)
+        torch.testing.assert_close(evaluated.detach(), functional.silu(scaled if x.dim() == 5 else scaled[0]))
+    torch.testing.assert_close(*statistics)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo")  # it compiles the parts, and says where it parts them
+def test_compiled() -> None:
+    """The update of the statistics survives torch.compile."""
+    torch._dynamo.reset()
+    x, w, text = torch.randn(2, 2, 3, 3, 3), torch.randn(2, 4, 2, 2, 2), "ConvTranspose3d() -> BatchNorm() -> Tanh()"
+    found = []
+    for wrap in (lambda f: f, lambda f: torch.compile(f, backend="aot_eager")):
+        mean, var = torch.zeros(4), torch.ones(4)
+        y = wrap(lambda x, m, v: ct.pipeline(x, [w, m, v], text, training=True))(x, mean, var)
+        found.append((y, mean, var))
+    torch.testing.assert_close(*found)
+    assert float(mean.abs().max()) > 0
+    torch._dynamo.reset()
+
+
+def test_one_value_for_each_channel_is_refused_as_in_pytorch() -> None:
+    operands: list[Any] = [torch.randn(2, 4, 1, 1, 1), torch.zeros(4), torch.ones(4)]
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        ct.pipeline(torch.randn(1, 2, 1, 1, 1), operands, "ConvTranspose3d() -> BatchNorm()", training=True)
