@@ -37,13 +37,16 @@ def target_machine(cpu: str | None = None, features: str | None = None) -> llvm.
     )
 
 
+CONTEXT = context()  # for good: the collector of garbage might free it before an engine that needs it
+
+
 class Compiled:
     """An optimised module in memory; keep it alive while its functions are in use."""
 
     def __init__(self, module: llvm_ir.Module, cpu: str | None = None, features: str | None = None):
         module.triple = llvm.get_default_triple()
         start = time.perf_counter()
-        parsed = llvm.parse_assembly(str(module), context())
+        parsed = llvm.parse_assembly(str(module), CONTEXT)
         parsed.verify()
         self.parse_seconds = time.perf_counter() - start
         machine = target_machine(cpu, features)

@@ -122,6 +122,7 @@ def _run(build: Build, steps: Sequence[tuple[str, Callable[[Build], None]]]) -> 
             try:
                 step(build)
             except RuntimeError as problem:
+                _free(build)
                 raise BuildError(
                     "build", f"step {name}", build.target.cpu, str(problem), "This is a defect of convt3d: report it"
                 ) from problem
@@ -169,9 +170,15 @@ def _emit(build: Build) -> None:
     # Code generation alters the module, so the assembly is made from a copy, by a generator of its own.
     _dump(build, "emit", lambda: str(_target_machine(build.target).emit_assembly(build.module.clone())))
     build.object_code = build.target_machine.emit_object(build.module)
-    # Freed here, under the lock, and not by the garbage collector during another thread's fork.
+    _free(build)
+
+
+def _free(build: Build) -> None:
+    """Under the lock and in this order, and not by the garbage collector, which knows neither: it might run during
+    another thread's fork, or free the context before the module in it."""
     for one in (build.module, build.context, build.target_machine):
-        one.close()
+        if one is not None:
+            one.close()
     build.module = build.context = build.target_machine = None
 
 
