@@ -99,7 +99,8 @@ def drawn_method(rng: np.random.Generator, axes: Any, points: int = EXACT_POINTS
 
 
 def _drawn_part(rng: np.random.Generator, most: Part) -> Part:
-    """Some blocks of one group, or some groups."""
+    """Some blocks of one group, or some groups; behind minimal multiplication, some channels."""
+    most = most._replace(channels=int(rng.integers(1, most.channels + 1)))
     if rng.integers(2):
         return most._replace(groups=1, blocks=int(rng.integers(1, most.blocks + 1)))
     return most._replace(groups=int(rng.integers(1, most.groups + 1)))
