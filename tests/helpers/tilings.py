@@ -17,7 +17,7 @@ from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
 from convt3d.plan.tile_cost import choose
 from convt3d.plan.tiles import Part, Tilings
 from convt3d.run import execute as execution
-from convt3d.run.memory import scratch
+from convt3d.run.memory import shared_scratch
 
 
 @contextmanager
@@ -73,11 +73,11 @@ def streamed(everything: bool) -> Iterator[None]:
 
 
 @contextmanager
-def poisoned(size: int) -> Iterator[Any]:
+def poisoned(size: int, threads: int) -> Iterator[Any]:
     """Scratch memory full of NaN: a result that shows one has read what nobody wrote."""
-    with scratch(size) as memory:
+    with shared_scratch(size, threads) as (memory, threads):
         memory[...] = 0xFF
-        yield memory
+        yield memory, threads
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def planned_by(choose_method: Callable[..., Any]) -> Iterator[None]:
     """Plans made inside have the tiling that this chooses. Scratch memory is poisoned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "choose_method", choose_method)
-        patch.setattr(execution, "scratch", poisoned)
+        patch.setattr(execution, "shared_scratch", poisoned)
         planning._make_plan.cache_clear()
         try:
             yield
@@ -99,7 +99,8 @@ def drawn_method(rng: np.random.Generator, axes: Any, points: int = EXACT_POINTS
 
 
 def _drawn_part(rng: np.random.Generator, most: Part) -> Part:
-    """Some blocks of one group, or some groups."""
+    """Some blocks of one group, or some groups; behind minimal multiplication, some channels."""
+    most = most._replace(channels=int(rng.integers(1, most.channels + 1)))
     if rng.integers(2):
         return most._replace(groups=1, blocks=int(rng.integers(1, most.blocks + 1)))
     return most._replace(groups=int(rng.integers(1, most.groups + 1)))

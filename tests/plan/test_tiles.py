@@ -11,6 +11,7 @@ import pytest
 from helpers.draws import drawn
 from helpers.problems import PROBLEMS
 
+import convt3d as ct
 from convt3d.plan.choice import AUTO
 from convt3d.plan.cores import num_threads
 from convt3d.plan.machine import machine
@@ -18,6 +19,7 @@ from convt3d.plan.passes import RowNorm
 from convt3d.plan.plan import Plan, _make_plan, make_plan
 from convt3d.plan.tiles import Tiling
 from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
 
 
 def plan_of(problem: object, dtype: str = "float32", batch: int | None = None) -> Plan:
@@ -110,3 +112,23 @@ def test_a_volume_beyond_32_bits_can_be_planned() -> None:
     plan = make_plan(problem.pipeline, x, (problem.kernel,), DTYPES["float16"])
     assert prod(plan.trace.output) > 2**35
     assert plan.scratch <= 16 * plan.machine.l2
+
+
+LAYERS = [(64, 64, (12, 16, 32)), (128, 64, (6, 8, 16)), (128, 128, (12, 16, 32)), (64, 32, (24, 32, 64))]
+LAYERS += [(32, 32, (6, 8, 16)), (32, 16, (16, 16, 16)), (256, 128, (8, 8, 8)), (16, 16, (12, 16, 32))]
+
+
+@pytest.mark.parametrize("l2", [512 << 10, 1 << 20, 2 << 20])
+def test_a_tensor_that_is_added_does_not_change_the_algorithm(l2: int) -> None:
+    """Its rows and those it is added to were held for all channels at once: they left the cache, and direct summation,
+    which takes channels in parts, looked faster."""
+    host, minimal = replace(machine(), l2=l2), 0
+    for cin, cout, volume in LAYERS:
+        x, kernel, direct = (1, cin, *volume), (cin, cout, 3, 3, 3), []
+        for added in ((), (ct.Add("tensor"),)):
+            pipeline = Pipeline(ct.ConvTranspose3d(2, 1, 1), ct.BatchNorm(), *added, ct.ReLU())
+            shapes = tuple(pipeline.operand_shapes(x, kernel))
+            direct.append(_make_plan(pipeline, x, shapes, DTYPES["float32"], AUTO, True, host).method.direct)
+        assert direct[0] or not direct[1], f"{cin} -> {cout} at {volume}"
+        minimal += not direct[0]
+    assert minimal > len(LAYERS) // 2

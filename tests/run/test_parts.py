@@ -62,13 +62,14 @@ def pipeline_of(stages: list[Stage], groups: int) -> Pipeline:
 
 
 @contextmanager
-def parts(part: Part | None) -> Iterator[None]:
-    """Plans made inside sum directly and take channels in these parts."""
+def parts(part: Part | None, algorithm: str = "direct") -> Iterator[None]:
+    """Plans made inside use this algorithm, unless direct is asked for, and take channels in these parts."""
     honest = planning.choose_method
 
     def choose_method(*given: Any) -> Any:
         *others, options = given
-        tiling = honest(*others, replace(options, algorithm="direct"))
+        wanted = options.algorithm if options.algorithm == "direct" else algorithm
+        tiling = honest(*others, replace(options, algorithm=wanted))
         return replace(tiling, part=part)
 
     with planned_by(choose_method):
@@ -92,6 +93,23 @@ def test_results_do_not_depend_on_parts(stages: str, groups: int) -> None:
                 assert case.run(out).tobytes() == whole, f"{part}, {'own' if out is None else out.strides}"
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("stages", [*APART, *COUPLED])
+def test_results_of_minimal_multiplication_do_not_depend_on_parts(stages: str, groups: int) -> None:
+    """The convolution makes all channels; what follows takes some at a time."""
+    conv = ct.ConvTranspose3d(2, 1, 1, groups, bias=True)
+    case = make(Pipeline(conv, *(APART | COUPLED)[stages]), (2, 4 * groups, 3, 4, 5), (4 * groups, 7, 3, 3, 3))
+    with parts(None, "minimal"):
+        assert not plan_of(case.pipeline, case.x.shape, (4 * groups, 7, 3, 3, 3), Options()).method.direct
+        case.check()
+        whole = case.run().tobytes()
+    channels_last = np.empty(np.array(case.output)[[0, 2, 3, 4, 1]], np.float32).transpose(0, 4, 1, 2, 3)
+    for channels in (1, 3, 7 * groups, 1 << 20):
+        with parts(Part(groups, 1, channels), "minimal"):
+            for out in (None, channels_last):
+                assert case.run(out).tobytes() == whole, f"{channels}, {'own' if out is None else out.strides}"
+
+
 @pytest.mark.parametrize("stages", APART)
 def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
     """As many as a share of the second-level cache holds, and at least one block."""
@@ -106,6 +124,21 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
     assert part.channels * pitch * 4 <= plan.machine.l2 // 4 or part.blocks == 1
     assert f"{part.channels} of 200 channels at a time" in explain(plan)
     assert one.tiling.passing < one.tiling.scratch
+
+
+def test_parts_behind_minimal_multiplication() -> None:
+    """Its result and its input pass through a tile as a whole, what is added and what is stored a part at a time."""
+    pipeline = Pipeline(ct.ConvTranspose3d(2, 1, 1), ct.Add("tensor"), ct.ReLU())
+    plan = plan_of(pipeline, (1, 64, 12, 16, 32), (64, 64, 3, 3, 3), Options("minimal"))
+    tiling = plan.passes[0].tiling
+    pitches = {name: pitch for name, _, pitch in tiling.buffers}
+    behind = pitches["op1"] + pitches["op2.0"]
+    assert 1 <= tiling.part.channels < 64
+    assert tiling.part.channels * (pitches["phased"] + behind) * 4 <= plan.machine.l2 // 4
+    assert tiling.near == 4 * 64 * behind
+    assert tiling.moved - tiling.passing == 4 * (64 - tiling.part.channels) * behind
+    text = explain(plan)
+    assert f"{tiling.part.channels} of 64 channels at a time, through the steps behind the convolution" in text
 
 
 @pytest.mark.parametrize("stages", COUPLED)

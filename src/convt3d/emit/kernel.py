@@ -119,6 +119,10 @@ class Kernel:
                 self._confine_buffer(self.b, name)
         return self._loaded[key]
 
+    def begin_buffer(self, name: str, place: Number) -> None:
+        """From here on, the buffer is what lies behind this place of it."""
+        self._loaded[f"@{name}"] = self.b.at(self.buffer(name), place, self.number)
+
     def _confine_buffer(self, b: CheckedBuilder, name: str) -> None:
         length, buffer = self.param(f"size {name}"), self._loaded[f"@{name}"]
         with b.raw.goto_entry_block():

@@ -97,6 +97,15 @@ def _multiply_and_transform(
 
 
 @contextmanager
+def part_behind(k: Kernel) -> Iterator[tuple[Number, Number]]:
+    """Runs the body for some channels (first, count) after the other. The convolution has computed all of them: it
+    transforms inputs once for all."""
+    b, channels, most = k.b, k.param("out channels"), k.param("part channels")
+    with b.loop(0, channels, most) as first:
+        yield first, b.min(b.sub(channels, first), most)
+
+
+@contextmanager
 def only_tame(k: Kernel, tame: ir.Value) -> Iterator[None]:
     """The rest of the tile runs only if it is tame; otherwise its sample is marked, to be computed directly.
 

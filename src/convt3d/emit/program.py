@@ -12,7 +12,7 @@ from ..plan.structure import ConvCode, Structure
 from .chain import emit_chain
 from .conv import all_channels, convolve, part_by_part
 from .kernel import Kernel
-from .minimal import convolve_minimally, only_tame, unless_wild
+from .minimal import convolve_minimally, only_tame, part_behind, unless_wild
 from .move import ArrayRows, load_box, store_box
 from .phases import Planar, unphase
 from .pool import emit_phase_pool, emit_pool
@@ -97,6 +97,9 @@ class _Tile:
             tame = fill_paced_slab(k, self.step, source, code.pace)
             around.enter_context(only_tame(k, tame))
             convolve_minimally(k, self.step, code)
+            if in_parts:
+                k.first_channel, self.channels = around.enter_context(part_behind(k))
+                k.begin_buffer("phased", k.dot((k.first_channel, k.param("pitch phased"))))
         else:
             fill_slab(k, self.step, source)
             part = all_channels(k, code.tile, code.blocks)

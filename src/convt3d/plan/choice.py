@@ -85,7 +85,7 @@ def _minimal_methods(
             for size, length, period in zip(one.result[2:], tile, tilings.periods, strict=True)
         )
         tiling = tilings.of((d, h, w))
-        if tiling.scratch - tiling.passing > _CHUNK_CACHES * machine.l2:
+        if tiling.chunk > _CHUNK_CACHES * machine.l2:
             return inf
         return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)
 

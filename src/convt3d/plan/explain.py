@@ -74,7 +74,8 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         rows.append(("slab", _slab(tiling.slab)))
         channels = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1][1]
         if tiling.part is not None and tiling.part.channels < channels:
-            rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through all steps"))
+            steps = "all steps" if tiling.method.direct else "the steps behind the convolution"
+            rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through {steps}"))
         rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
     arithmetic, memory = load.seconds(rates)
     rows += [
@@ -106,7 +107,7 @@ def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
     lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")
     lines.append(f"expected {rate / 1e9:.0f} GFLOP/s of direct summation, at {rates.flops / 1e9:.0f} that are made")
     chunk = f"{blocking.positions} positions at once, {blocking.blocks} blocks of output channels"
-    lines.append(f"{chunk}, {amount(one.tiling.scratch - one.tiling.passing)} of transformed inputs and products")
+    lines.append(f"{chunk}, {amount(one.tiling.chunk)} of transformed inputs and products")
     return lines
 
 

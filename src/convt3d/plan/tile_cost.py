@@ -31,8 +31,9 @@ def choose(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: 
     whole, limit = tilings.periods, _CACHES * machine.l2
 
     def fits(tiling: Tiling, room: int) -> bool:
-        """Also where channels are taken in parts, scratch has room for all of them."""
-        return tiling.passing <= room and (tiling.part is None or tiling.scratch <= limit)
+        """Also where channels are taken in parts, scratch has room for all of them. Where direct summation takes them,
+        nothing else would bound it."""
+        return tiling.passing <= room and (not method.direct or tiling.part is None or tiling.scratch <= limit)
 
     def wasteful(tiling: Tiling) -> bool:
         """Tiles that go through far more memory than the arrays have."""
@@ -95,7 +96,7 @@ def cost(trace: Trace, one: Pass, tiling: Tiling, machine: Machine, item: int) -
     """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     lanes = machine.lanes(item)
     slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 4
-    moved = 6 * slow * tiling.moved / item / lanes
+    moved = 6 * (slow * (tiling.moved - tiling.near) + tiling.near) / item / lanes
     moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
     work = 300 + moved + convolution_cost(trace, one, tiling, machine, item)
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
@@ -201,7 +202,7 @@ def _minimal_costs(
     vectors = prod(vectors_of(tiling, step, lanes))
     in_group, method = channels // groups, tiling.method
     transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
-    beyond = max(0, tiling.scratch - tiling.passing - machine.l2)  # what the cache cannot hold of a chunk
+    beyond = max(0, tiling.chunk - machine.l2)  # what the cache cannot hold of a chunk
     transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     transforms += _CALLS * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     products = 0.0

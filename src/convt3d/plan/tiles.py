@@ -64,8 +64,9 @@ class Blocking:
 
 
 class Part(NamedTuple):
-    """Output channels that go through all steps of a tile before the next ones are computed: some groups, or some
-    blocks of one."""
+    """Output channels that the convolution computes together, some groups or some blocks of one, and how many of them
+    go through the steps behind it together. Direct summation: the same ones, from the beginning to the end of a tile.
+    Minimal multiplication computes all, since it transforms inputs once for all of them."""
 
     groups: int
     blocks: int  # of each group
@@ -80,10 +81,16 @@ class Tiling:
     method: Method
     slab: Slab | None
     blocking: Blocking | None  # of minimal multiplication
-    part: Part | None  # of direct summation, where channels can be taken in parts
+    part: Part | None  # where channels can be taken in parts
     scratch: int  # bytes for one thread
     passing: int  # of them, those that a tile goes through once: not what is used again and again inside it
     moved: int  # bytes that go through these: all channels, one part after the other
+    near: int  # of them, what stays in a part's share of the cache; none where each part goes through the input again
+
+    @property
+    def chunk(self) -> int:
+        """Bytes that are used again and again inside a tile."""
+        return self.scratch - self.moved
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -131,7 +138,7 @@ class Tilings:
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
         buffers: list[tuple[str, int, int]] = []
-        total = chunk = kept_out = 0
+        total = chunk = kept_out = near = 0
         held: list[tuple[int, int]] = []  # channels and their pitch, of what a part of the channels goes through
 
         def add(name: str, channels: int, pitch: int) -> int:
@@ -189,13 +196,16 @@ class Tilings:
                     elif isinstance(link.stage, Keep):
                         add(f"op{index}.{at}", channels, lanes)
                 channels = _channels_after(op, channels)
-        if self._conv is not None and method.direct and channels_apart(one.ops[self._conv + 1 :]):
+        if self._conv is not None and channels_apart(one.ops[self._conv + 1 :]):
+            assert slab is not None
             pitch = sum(pitch for count, pitch in held if count == channels)
             part = self._part(pitch * item)
-            kept_out = (channels - part.channels) * pitch
+            behind = pitch if method.direct else pitch - slab.out_channel
+            kept_out, near = (channels - part.channels) * behind, 0 if method.direct else channels * behind
         moved = (total - chunk) * item
         passing = moved - kept_out * item
-        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, part, total * item, passing, moved)
+        sizes = total * item, passing, moved, near * item
+        return Tiling(tile, axes, tuple(buffers), method, slab, blocking, part, *sizes)
 
     def _part(self, channel: int) -> Part:
         """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
@@ -204,6 +214,8 @@ class Tilings:
         per_out, channels = self.trace.operands[op.stage][0][1], self.trace.values[op.stage + 1][1]
         tile = register_tile(per_out, self.machine.vector_registers)
         room = self.machine.l2 // _PARTS // channel
+        if not self.method.direct:
+            return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
         if room >= per_out:
             groups = min(channels // per_out, room // per_out)
             return Part(groups, len(tile.blocks(per_out)), groups * per_out)

@@ -146,14 +146,15 @@ class BoundPass:
         words["dest direct"] = int(direct)
         words["dest channels"] = dest.shape[1] if adjacent else 1
         if adjacent:  # they are stored together
-            words["part groups"] = words["part blocks"] = _ALL
+            words["part groups"] = words["part blocks"] = words["part channels"] = _ALL
 
     @lazy
     def usual(self) -> dict[str, int]:
-        """What a call has to fill in, where no array has its channels side by side: groups and blocks of the output
-        channels that a tile takes together, and no code for squares."""
-        groups, blocks, _ = self.one.tiling.part or (_ALL, _ALL, 0)
-        return {"part groups": groups, "part blocks": blocks, "read square": 0, "write square": 0}
+        """What a call has to fill in, where no array has its channels side by side: the output channels that a tile
+        takes together, and no code for squares."""
+        groups, blocks, channels = self.one.tiling.part or (_ALL, _ALL, _ALL)
+        parts = {"part groups": groups, "part blocks": blocks, "part channels": channels}
+        return {**parts, "read square": 0, "write square": 0}
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
         """Address of an array that lives as long as this object."""
