@@ -139,7 +139,7 @@ def test_nothing_unwritten_is_read(one_tile: bool, width: int, outputs: tuple[in
 
 @pytest.mark.parametrize("layer", LAYERS[:5], ids=str)
 def test_fast_precision_states_its_error(layer: Any) -> None:
-    """docs/math.md: the largest error stays within 40 times that of direct summation."""
+    """Within 40 times that of direct summation for these layers, the largest error; docs/math.md shows larger ones."""
     pipe = pipeline(layer)
     x, w = arrays(layer, "float32", 0)
     truth = evaluate(pipe, x.astype(np.float64), [w.astype(np.float64)])
