@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..plan.machine import Machine
 
-_SOURCE_FOLDERS = ("emit", "plan", "run")
+_SOURCE_FOLDERS = ("spec", "emit", "plan", "run")
 
 
 def entry_key(plan_key: str, machine: Machine) -> str:
