@@ -222,7 +222,7 @@ def test_sample_shows_input_expected_and_got(run, kernel) -> None:
     [
         ("mine.f90", "", "must end in one of .py, .cu, .c"),
         ("mine.py", "def solution(*a): pass", "must be given, since FILE has no line"),
-        ("mine.py", "# convt3d problem: nothing", "must be one of conv-transpose"),
+        ("mine.py", "# convt3d problem: nothing", "must be one of max-max-sum"),
         ("missing", None, "must be a file that can be read"),
     ],
 )

@@ -167,3 +167,18 @@ def test_compiled(backend: str, fixed: bool) -> None:
         compiled = torch.compile(lambda x, dx, m=mine: jvp(m, (x,), (dx,))[1], backend=backend, fullgraph=True)
         close(compiled(x, dx), expected)
     torch._dynamo.reset()
+
+
+def test_what_is_not_recorded_stays_so_below_a_level() -> None:
+    """no_grad inside a function that is differentiated twice: its result counts as a constant, as in eager."""
+    x, w = torch.randn(1, 2, 4, 4, 4, dtype=torch.float64), torch.randn(2, 4, 3, 3, 3, dtype=torch.float64)
+
+    def twice(conv: Any) -> Any:
+        def f(v: Any) -> Any:
+            with torch.no_grad():
+                c = conv(v, w)
+            return (c * v.sum()).sum() + (v**3).sum()
+
+        return torch.func.grad(lambda v: torch.func.grad(f)(v).sum())(x)
+
+    torch.testing.assert_close(twice(ct.conv_transpose3d), twice(torch.nn.functional.conv_transpose3d))

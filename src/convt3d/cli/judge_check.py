@@ -139,7 +139,9 @@ def _check_once(args: argparse.Namespace, before_text: str = "") -> int:
         judgement = check(args.file, problem, options, before, given, examine)
     document = _document(args, problem, options, judgement)
     if args.html:
-        document["html_file"] = _written("--html", args.html, draw_page(document, _png(judgement)).encode())
+        document["html_file"] = _written(
+            "--html", args.html, draw_page(document, _png(judgement)).encode(errors="backslashreplace")
+        )
     emit_json(document) if args.json else emit(before_text + _text(Screen(sys.stdout), document, judgement))
     return OK if judgement.verdict.passed else CHECK_FAILED
 

@@ -33,9 +33,11 @@ def kernel(operator: Operator, overload: Any) -> Callable[..., Tensor]:
     """The kernel of the Autograd key, to be registered with the set of keys as its first argument."""
 
     def autograd(keys: Any, *arguments: Any) -> Tensor:
+        recording, forward = torch.is_grad_enabled(), _C._is_fwd_grad_enabled()
+
         def below() -> Tensor:
-            # What lies below may be an outer level of torch.func, which records for itself.
-            with torch.enable_grad(), _set_fwd_grad_enabled(True), _C._AutoDispatchBelowAutograd():
+            # What lies below may be an outer level of torch.func, which records for itself, as the caller allows.
+            with torch.set_grad_enabled(recording), _set_fwd_grad_enabled(forward), _C._AutoDispatchBelowAutograd():
                 return overload.redispatch(keys & _C._after_autograd_keyset, *arguments)
 
         pipeline, x, operands = operator.lower(*arguments)

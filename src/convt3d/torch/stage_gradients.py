@@ -250,6 +250,13 @@ def _mish(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape:
     return (g * (flat + v * sigmoid * (1 - flat * flat)),)
 
 
+def _silu(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return (aten.silu_backward(g, v),)
+    sigmoid = torch.sigmoid(v)  # PyTorch's own has no derivative
+    return (g * sigmoid * (1 + v * (1 - sigmoid)),)
+
+
 GRADIENTS: dict[type[Stage], Gradient] = {
     stages.ConvTranspose3d: Gradient(_conv, "v", reads=1),
     stages.MaxPool3d: Gradient(_max_pool, "v"),
@@ -278,7 +285,7 @@ GRADIENTS: dict[type[Stage], Gradient] = {
     stages.PReLU: Gradient(_prelu, "v", reads=1),
     stages.Sigmoid: Gradient(lambda stage, g, v, r, own, want, shape: (aten.sigmoid_backward(g, r),), "r"),
     stages.Tanh: Gradient(lambda stage, g, v, r, own, want, shape: (aten.tanh_backward(g, r),), "r"),
-    stages.SiLU: Gradient(lambda stage, g, v, r, own, want, shape: (aten.silu_backward(g, v),), "v"),
+    stages.SiLU: Gradient(_silu, "v"),
     stages.HardSwish: Gradient(lambda stage, g, v, r, own, want, shape: (aten.hardswish_backward(g, v),), "v"),
     stages.HardTanh: Gradient(
         lambda stage, g, v, r, own, want, shape: (aten.hardtanh_backward(g, v, stage.min_val, stage.max_val),), "v"
