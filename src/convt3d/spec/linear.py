@@ -63,9 +63,12 @@ def mean_over_taps(conv: ConvTranspose3d, after: Stage, axes: Sequence[ConvAxis]
         return None
     voxels = float(prod(axis.out for axis in axes))
     single = replace(conv, stride=1, padding=0, output_padding=0, dilation=1)
-    stages: tuple[Stage, ...] = (Sum("spatial"), Multiply(1.0 / voxels), single)
-    if isinstance(after, Sum):
-        stages = (*stages, Multiply(voxels)) if conv.bias else (Sum("spatial"), single)
+    if isinstance(after, Sum) and not conv.bias:
+        return Folded((Sum("spatial"), single), (*kernel[:2], 1, 1, 1), lambda w: w.sum(axis=(2, 3, 4), keepdims=True))
+    share = prod(axis.size for axis in axes) / voxels  # inputs for each output
+    # A stage of its own, not part of the weights: they are kept for every size of the input.
+    stages: tuple[Stage, ...] = (Mean("spatial"), *([Multiply(share)] if share != 1 else []), single)
+    stages = (*stages, Multiply(voxels)) if isinstance(after, Sum) else stages
     return Folded(stages, (*kernel[:2], 1, 1, 1), lambda w: w.sum(axis=(2, 3, 4), keepdims=True))
 
 
