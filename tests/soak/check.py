@@ -51,7 +51,7 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
     out_fence = fences[-1]
     wide = [kind.widen(array) for array in (x, *operands)]
     before = [array.tobytes() for array in (x, *operands)]
-    given = [_public(array, draw) for array in (x, *operands, out)]
+    given = [_public(array, draw) for array in (x, *operands, draw.written(out))]
     results = []
     with drawn_tiles(draw.tiles) if draw.tiles is not None else nullcontext(), streamed(draw.streamed):
         for threads in (draw.threads, 1 + draw.threads % 3):
@@ -61,7 +61,7 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
                     pipeline(given[0], *given[1:-1], out=given[-1], algorithm=draw.algorithm)
                 except Exception as problem:
                     raise Failed(f"{type(problem).__name__}: {problem}") from problem
-            results.append(out.copy())
+            results.append(draw.written(out).copy())
     if not untouched_gaps(out, out_fence):
         raise Failed("memory: bytes between the elements of the result were written")
     if [array.tobytes() for array in (x, *operands)] != before:

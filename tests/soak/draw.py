@@ -85,6 +85,11 @@ class Draw:
         ]
         return laid[0], tuple(laid[1:-1]), laid[-1]
 
+    def written(self, out: Any) -> Any:
+        """What a call is given to write to: without the axes that reductions drop."""
+        dropped = self.asked().dropped
+        return out[tuple(0 if axis in dropped else slice(None) for axis in range(5))]
+
 
 def _at(words: tuple[str, ...], at: int, otherwise: str) -> str:
     return words[at] if at < len(words) else otherwise
