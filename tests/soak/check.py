@@ -73,7 +73,9 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
     if all(np.isfinite(array).all() for array in wide) and not _cancels(draw, operands):
         # PyTorch takes gelu(-9) as 1 + erf(...), and errs by a share of 1: of the scale, that is nothing.
         scale = max(1.0, float(np.abs(found.values[np.isfinite(found.values)]).max(initial=0.0)))
-        _compare("pytorch", replace(found, tolerance=found.tolerance + scale * 2.0**-40), _by_torch(draw, wide))
+        _compare(
+            "pytorch", replace(found, tolerance=found.tolerance + scale * 2.0**-40), _by_torch(draw, wide, out.shape)
+        )
 
 
 def _public(array: Any, draw: Draw) -> Any:
@@ -100,14 +102,14 @@ def _cancels(draw: Draw, operands: tuple[Any, ...]) -> bool:
     return any(prod(values[at][2:]) == 1 for at in norms)
 
 
-def _by_torch(draw: Draw, wide: list[Any]) -> Any:
+def _by_torch(draw: Draw, wide: list[Any], shape: tuple[int, ...]) -> Any:
     import torch
 
     from convt3d.torch import stock
 
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in wide]
     result = stock.run(round_scalars(draw.asked(), draw.kind), tensors[0], tensors[1:]).numpy()
-    result = result.reshape(draw.output)  # the meaning keeps axes that a reduction drops
+    result = result.reshape(shape)  # the meaning keeps axes that a reduction drops
     return draw.kind.widen(draw.kind.narrow(result))  # 1e6 is no float16
 
 
