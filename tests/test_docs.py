@@ -24,7 +24,7 @@ PACKAGE = ROOT / "src" / "convt3d"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     *("interpreter", "errors", "units", "recent", "cache"),
-    *("spec", "plan", "emit", "run", "front", "torch", "bench", "judge", "cli"),
+    *("spec", "plan", "cpu", "gpu", "front", "torch", "bench", "judge", "cli"),
 )
 FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 SUFFIXES = (
@@ -111,7 +111,7 @@ def test_the_import_reader_reads() -> None:
     assert "spec.shapes.Box" in set(imported(PACKAGE / "spec" / "stage.py"))
     assert "spec.dtypes.DTYPES" in set(imported(PACKAGE / "cli" / "run.py"))
     assert "front.solutions.problems" in set(imported(PACKAGE / "cli" / "run.py"))
-    assert "emit.program.emit" in set(imported(PACKAGE / "run" / "kernels.py"))
+    assert "cpu.steps.program.emit" in set(imported(PACKAGE / "cpu" / "runtime" / "kernels.py"))
 
 
 # --- mathematics ------------------------------------------------------------------------------------------------------

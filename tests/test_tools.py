@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from convt3d.plan.gpu_limits import DEVICES
+from convt3d.gpu.limits import DEVICES
 from convt3d.spec.problems import PROBLEMS
 
 torch = pytest.importorskip("torch")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import convt3d
-from convt3d.plan.choice import Options
-from convt3d.plan.plan import make_plan
-from convt3d.plan.schemes import AxisMethod
+from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.plan.plan import make_plan
+from convt3d.cpu.plan.schemes import AxisMethod
 from convt3d.spec.dtypes import DTYPES
 
 LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (4, 2, 1), (5, 2, 2), (3, 2, 1)]  # kernel, stride, padding

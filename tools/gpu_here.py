@@ -4,7 +4,7 @@
 
 Without a GPU it says so, does nothing and ends well. Results are compared before they are timed. TF32 is off, so that
 all contenders multiply float32 exactly; times are medians; the roofline is that of the data sheet, for GPUs in
-src/convt3d/plan/gpu_limits.py.
+src/convt3d/gpu/limits.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from convt3d.plan.gpu_limits import DEVICES, Device
+from convt3d.gpu.limits import DEVICES, Device
 from convt3d.spec.problems import PROBLEMS, Problem
 from convt3d.spec.work import count
 

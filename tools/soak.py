@@ -31,7 +31,7 @@ from soak import faults  # noqa: E402
 from soak.draw import Draw, read  # noqa: E402
 from soak.reduce import environment, program, reduced, verdict_alone  # noqa: E402
 
-from convt3d.plan.machine import LEVELS, architecture, machine  # noqa: E402
+from convt3d.cpu.plan.machine import LEVELS, architecture, machine  # noqa: E402
 
 BATCH = 5  # pipelines, each with some cases, that one process runs
 CHECKED_EVERY = 4  # batches, of which one runs with checked accesses

@@ -8,6 +8,7 @@
 """
 
 from . import interpreter  # noqa: F401 - first: it says where the package cannot run
+from .cpu.plan.cores import get_num_threads, num_threads, set_num_threads
 from .errors import (
     AllocationError,
     ArgumentError,
@@ -30,7 +31,6 @@ from .front.functions import (
 )
 from .front.pipeline import Pipeline
 from .front.solutions import problems
-from .plan.cores import get_num_threads, num_threads, set_num_threads
 from .spec.stages import (
     GELU,
     Add,

@@ -16,9 +16,9 @@ from spec.stage_rows import ROWS, Row
 from convt3d.bench.contenders import MODULES, find_contender
 from convt3d.bench.contenders.base import Absent, NotInstalledError, UnsupportedError
 from convt3d.bench.measure import judge
+from convt3d.cpu.plan.cores import available_cores
 from convt3d.errors import ArgumentError
 from convt3d.front.verify import draw_sample
-from convt3d.plan.cores import available_cores
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stages import ConvTranspose3d, Keep

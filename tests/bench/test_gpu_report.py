@@ -15,8 +15,8 @@ from helpers.triton import compiling_environment, need_triton
 from convt3d.bench import gpu_report
 from convt3d.bench.gpu_jobs import FURTHER, Job, channels_last, further_jobs, jobs, tuned
 from convt3d.bench.gpu_report import Row
-from convt3d.plan.gpu_config import GENERATIONS, Config
-from convt3d.run.gpu_compile import Facts
+from convt3d.gpu.compile import Facts
+from convt3d.gpu.config import GENERATIONS, Config
 from convt3d.spec.problems import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]

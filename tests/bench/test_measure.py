@@ -17,7 +17,7 @@ from convt3d.bench.contenders import find_contender
 from convt3d.bench.contenders.base import Ready, UnsupportedError
 from convt3d.bench.measure import measure_case
 from convt3d.bench.rounds import Pace
-from convt3d.plan.machine import machine
+from convt3d.cpu.plan.machine import machine
 from convt3d.spec.dtypes import DTYPES
 
 

@@ -11,8 +11,8 @@ from helpers.bench_rows import small_case
 
 from convt3d.bench.cases import Case, read_case
 from convt3d.bench.suites import SUITES, choose_cases, read_suite
+from convt3d.cpu.plan.cores import available_cores
 from convt3d.errors import ArgumentError
-from convt3d.plan.cores import available_cores
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 

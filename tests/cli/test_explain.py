@@ -12,11 +12,11 @@ import pytest
 from convt3d import cache
 from convt3d.cli import main as cli
 from convt3d.cli.dump import dump_kernels
+from convt3d.cpu.plan.machine import machine
+from convt3d.cpu.plan.plan import make_plan
+from convt3d.cpu.runtime.build import context
 from convt3d.front.pipeline import Pipeline
 from convt3d.front.solutions import problems
-from convt3d.plan.machine import machine
-from convt3d.plan.plan import make_plan
-from convt3d.run.build import context
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.stages import ConvTranspose3d, Keep, ReLU, Softmax
 

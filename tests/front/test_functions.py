@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt3d
-from convt3d.plan.plan import make_plan
+from convt3d.cpu.plan.plan import make_plan
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from convt3d.cpu.runtime.execute import execute
 from convt3d.front import verify
 from convt3d.front.verify import compare, make_crop, sampled_check
-from convt3d.run.execute import execute
 from convt3d.spec.dtypes import DTYPES, float16, float32
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate

@@ -22,11 +22,11 @@ from helpers.tilings import drawn_tiles
 from soak.draw import Draw, drawn, read
 
 import convt3d as ct
-from convt3d.emit.program import emit
-from convt3d.plan import machine as machines
-from convt3d.plan.choice import Options
-from convt3d.plan.machine import LEVELS, Machine
-from convt3d.plan.plan import _make_plan
+from convt3d.cpu.plan import machine as machines
+from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.plan.machine import LEVELS, Machine
+from convt3d.cpu.plan.plan import _make_plan
+from convt3d.cpu.steps.program import emit
 from convt3d.spec.dtypes import DTYPES
 
 FILE = Path(__file__).with_name("golden.json")
@@ -105,7 +105,7 @@ def result_digest(draw: Draw) -> str:
         wide = draw.kind.widen(out.copy())
         return _digest(np.where(np.isnan(wide), np.nan, wide).tobytes())
     finally:
-        from convt3d.run import folded, weights
+        from convt3d.cpu.runtime import folded, weights
 
         for kept in (weights._kept, folded._kept):
             kept.entries.clear()

@@ -10,8 +10,8 @@ import pytest
 from golden.golden import FILE, ISA, ir_digests, result_digest
 from soak.draw import read
 
-from convt3d.plan.host import llvm_host
-from convt3d.plan.machine import LEVELS, architecture, host_level
+from convt3d.cpu.plan.host import llvm_host
+from convt3d.cpu.plan.machine import LEVELS, architecture, host_level
 
 GOLDEN = json.loads(FILE.read_text())
 OFFERED = [level.name for level in LEVELS[architecture()]]

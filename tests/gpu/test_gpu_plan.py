@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import convt3d as ct
-from convt3d.emit.triton_chain import LINES
-from convt3d.emit.triton_text import module, module_text
-from convt3d.plan.gpu import GpuKernel, gpu_plan
-from convt3d.plan.gpu_config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Need, configurations
-from convt3d.plan.gpu_geometry import GpuAxis
+from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Need, configurations
+from convt3d.gpu.geometry import GpuAxis
+from convt3d.gpu.plan import GpuKernel, gpu_plan
+from convt3d.gpu.text.chain import LINES
+from convt3d.gpu.text.module import module, module_text
 from convt3d.plan.passes import Affine
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.triton import need_triton
 
-from convt3d.emit.triton_parts import PARTS
+from convt3d.gpu.text.parts import PARTS
 from convt3d.judge.export import export
 from convt3d.spec.problems import PROBLEMS
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import torch
 import convt3d as ct
-from convt3d.run.gpu import run
+from convt3d.gpu.run import run
 from convt3d.spec.pipeline import Pipeline
 torch.manual_seed(3)
 x, w = torch.randn(1, 16, 2, 2, 2).bfloat16(), torch.randn(16, 4, 2, 2, 2).bfloat16()

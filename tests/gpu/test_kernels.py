@@ -15,12 +15,12 @@ from helpers.draws import drawn  # noqa: E402
 from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
-from convt3d.emit.triton_code import ELEMENTS  # noqa: E402
-from convt3d.plan.gpu import gpu_plan  # noqa: E402
-from convt3d.plan.gpu_pieces import NotOnGpu  # noqa: E402
-from convt3d.run.gpu import run  # noqa: E402
-from convt3d.run.gpu_compile import launches  # noqa: E402
-from convt3d.run.gpu_module import load  # noqa: E402
+from convt3d.gpu.compile import launches  # noqa: E402
+from convt3d.gpu.module import load  # noqa: E402
+from convt3d.gpu.pieces import NotOnGpu  # noqa: E402
+from convt3d.gpu.plan import gpu_plan  # noqa: E402
+from convt3d.gpu.run import run  # noqa: E402
+from convt3d.gpu.text.code import ELEMENTS  # noqa: E402
 from convt3d.spec.dtypes import DTYPES as KINDS  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.problems import PROBLEMS  # noqa: E402

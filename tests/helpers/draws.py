@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import convt3d as ct
+from convt3d.cpu.runtime.execute import execute
 from convt3d.errors import Error
-from convt3d.run.execute import execute
 from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate

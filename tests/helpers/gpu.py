@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.draws import Case, make
 
-from convt3d.run.gpu import run
+from convt3d.gpu.run import run
 from convt3d.spec.pipeline import Pipeline
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

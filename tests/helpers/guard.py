@@ -66,7 +66,7 @@ def untouched_gaps(array: Any, fence: Fence) -> bool:
 
 def fence_scratch(at_end: bool, fences: list[Fence]) -> None:
     """Scratch and intermediate values of the engine come from fenced memory too."""
-    from convt3d.run import memory
+    from convt3d.cpu.runtime import memory
 
     def fenced(size: int) -> Any:
         fences.append(Fence(size, at_end))
@@ -94,7 +94,7 @@ def main(first: int, count: int) -> None:
         with drawn_tiles(seed) if seed % 2 else nullcontext(), streamed(seed % 3 > 0):
             Case(case.pipeline, case.dtype, x, operands).check(out, f"seed {seed}: ")
         assert untouched_gaps(out, out_fence), "bytes between the elements of out were written"
-        from convt3d.run.memory import free_scratch
+        from convt3d.cpu.runtime.memory import free_scratch
 
         free_scratch()
         for fence in fences:

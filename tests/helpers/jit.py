@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from llvmlite import ir as llvm_ir
 
-from convt3d.emit import ir, values
-from convt3d.emit.values import F32, F64, I64, PTR
-from convt3d.plan.machine import architecture
-from convt3d.run.build import context
+from convt3d.cpu.ir import builder as ir
+from convt3d.cpu.ir import values
+from convt3d.cpu.ir.values import F32, F64, I64, PTR
+from convt3d.cpu.plan.machine import architecture
+from convt3d.cpu.runtime.build import context
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()

@@ -1,4 +1,4 @@
-"""A synthetic register-tile kernel: the shape of code `run/build.py` must compile fast and without spills.
+"""A synthetic register-tile kernel: the shape of code `cpu/runtime/build.py` must compile fast and without spills.
 
 `tile(rows, vectors, lanes)` is LLVM IR text for
 

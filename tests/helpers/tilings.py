@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convt3d.plan import plan as planning
-from convt3d.plan.geometry import conv_axes
+from convt3d.cpu.plan import plan as planning
+from convt3d.cpu.plan.geometry import conv_axes
+from convt3d.cpu.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
+from convt3d.cpu.plan.tile_cost import choose
+from convt3d.cpu.plan.tiles import Part, Tilings
+from convt3d.cpu.runtime import execute as execution
+from convt3d.cpu.runtime.memory import shared_scratch
 from convt3d.plan.passes import RowNorm
-from convt3d.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
-from convt3d.plan.tile_cost import choose
-from convt3d.plan.tiles import Part, Tilings
-from convt3d.run import execute as execution
-from convt3d.run.memory import shared_scratch
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import pytest
 from helpers import kernels_c, kernels_python, kernels_triton
 from helpers.triton import need_triton
 
+from convt3d.cpu.plan.cores import get_num_threads
 from convt3d.judge.check import Options
 from convt3d.judge.diagnose import diagnose, place, where
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.repeat import thread_counts
-from convt3d.plan.cores import get_num_threads
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 

@@ -13,10 +13,10 @@ import pytest
 from helpers.triton import compiling_environment, need_triton
 
 from convt3d.bench.gpu_report import TENSOR_CORES
+from convt3d.gpu.geometry import GpuAxis
+from convt3d.gpu.limits import GENERATIONS
 from convt3d.judge.cases import known_cases
 from convt3d.judge.export import export
-from convt3d.plan.gpu_geometry import GpuAxis
-from convt3d.plan.gpu_limits import GENERATIONS
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 
@@ -159,7 +159,7 @@ def test_all_threads_of_a_block_fit_the_registers(dtype: str, channels: int, gua
 COMPILE = """
 import sys, torch
 from triton.runtime.jit import JITFunction
-from convt3d.run.gpu_compile import compile_call
+from convt3d.gpu.compile import compile_call
 from convt3d.spec.problems import PROBLEMS
 import exported
 

@@ -8,10 +8,10 @@ from helpers.draws import drawn
 from spec.stage_rows import classes
 
 import convt3d as ct
-from convt3d.emit.chain import STEPS
-from convt3d.plan.explain import explain
+from convt3d.cpu.plan.explain import explain
+from convt3d.cpu.plan.plan import Plan, make_plan
+from convt3d.cpu.steps.chain import STEPS
 from convt3d.plan.passes import LOWER, Affine, Chain, Conv, Pool, Reduce, RowNorm
-from convt3d.plan.plan import Plan, make_plan
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import MEANINGS
 

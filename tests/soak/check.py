@@ -18,9 +18,9 @@ from helpers.tilings import drawn_tiles, streamed
 from soak.draw import MOST_WORK, Draw, read
 
 import convt3d as ct
+from convt3d.cpu.runtime import folded, weights
+from convt3d.cpu.runtime.memory import free_scratch
 from convt3d.judge.tolerance import Expectation, expectation
-from convt3d.run import folded, weights
-from convt3d.run.memory import free_scratch
 from convt3d.spec.rewrite import round_scalars
 
 FAILED, NO_SENSE = 1, 3

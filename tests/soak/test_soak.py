@@ -21,8 +21,8 @@ from soak.check import Failed, check  # noqa: E402
 from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read  # noqa: E402
 from soak.reduce import environment, program, reduced  # noqa: E402
 
+from convt3d.cpu.runtime import bind, execute  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
-from convt3d.run import bind, execute  # noqa: E402
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
 SMALL = Draw(

@@ -12,7 +12,8 @@ from helpers.data import signed
 from helpers.draws import make
 
 import convt3d as ct
-from convt3d.plan.plan import make_plan, rewrite
+from convt3d.cpu.plan.plan import make_plan
+from convt3d.plan.prepare import rewrite
 from convt3d.spec.dtypes import float32, float64
 from convt3d.spec.linear import RULES
 from convt3d.spec.pipeline import Pipeline

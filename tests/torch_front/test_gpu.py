@@ -23,9 +23,9 @@ from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 import convt3d.torch  # noqa: E402
-from convt3d.plan.gpu import gpu_plan  # noqa: E402
-from convt3d.run import gpu as run_gpu  # noqa: E402
-from convt3d.run import gpu_tune  # noqa: E402
+from convt3d.gpu import run as run_gpu  # noqa: E402
+from convt3d.gpu import tune as gpu_tune  # noqa: E402
+from convt3d.gpu.plan import gpu_plan  # noqa: E402
 from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402

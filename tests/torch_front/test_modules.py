@@ -13,7 +13,7 @@ from helpers import eager  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
-from convt3d.plan.cores import get_num_threads  # noqa: E402
+from convt3d.cpu.plan.cores import get_num_threads  # noqa: E402
 
 CONV = ((4, 6, (3, 2, 3)), {"stride": (2, 1, 2), "padding": 1, "output_padding": (1, 0, 0), "groups": 2})
 FUSED = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..plan.machine import ISA_VARIABLE
+from ..cpu.plan.machine import ISA_VARIABLE
 from .cases import Case, read_case
 from .figures import DIRECT, OWN
 from .memory import PeakMemory

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..plan.cores import get_num_threads
-from ..plan.machine import Machine
-from ..plan.plan import Plan
-from ..plan.roofline import Rates, number_bytes
-from ..run.build import Code, Function
-from ..run.compiled import compiled
-from ..run.memory import empty
-from ..run.team import launch
+from ..cpu.plan.cores import get_num_threads
+from ..cpu.plan.machine import Machine
+from ..cpu.plan.plan import Plan
+from ..cpu.plan.roofline import Rates, number_bytes
+from ..cpu.runtime.build import Code, Function
+from ..cpu.runtime.compiled import compiled
+from ..cpu.runtime.memory import empty
+from ..cpu.runtime.team import launch
 from ..units import counted
 
 _CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..cpu.plan.plan import Plan, make_plan
 from ..errors import ShapeError
 from ..front.pipeline import Pipeline
-from ..plan.plan import Plan, make_plan
 from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Slot
 from ..spec.stages import AvgPool3d

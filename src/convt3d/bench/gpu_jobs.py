@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ..plan.gpu import GpuPlan, gpu_plan
-from ..plan.gpu_config import MOST_CONFIGURATIONS
-from ..plan.gpu_limits import GENERATIONS
+from ..gpu.config import MOST_CONFIGURATIONS
+from ..gpu.limits import GENERATIONS
+from ..gpu.plan import GpuPlan, gpu_plan
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from ..spec.problems import PROBLEMS

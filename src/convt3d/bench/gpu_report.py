@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..plan.gpu import GpuKernel, GpuPack
-from ..plan.gpu_config import Config
-from ..plan.gpu_limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
-from ..run.gpu_compile import Facts, Launch, compile_launch, launches
+from ..gpu.compile import Facts, Launch, compile_launch, launches
+from ..gpu.config import Config
+from ..gpu.limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
+from ..gpu.plan import GpuKernel, GpuPack
 from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
 from ..spec.work import count

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..plan.machine import machine
+from ..cpu.plan.machine import machine
 from .balance import copier, multiplier
 from .cases import Case
 

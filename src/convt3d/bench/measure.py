@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..cpu.plan.roofline import caller_bytes
 from ..front.verify import Check, Sample, draw_sample
-from ..plan.roofline import caller_bytes
 from .alone import first_calls, peak_memory, row_under_isa
 from .cases import Case
 from .contenders.base import Contender, Ready, UnsupportedError

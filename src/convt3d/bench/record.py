@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..cpu.plan.machine import machine
 from ..errors import ArgumentError, described
-from ..plan.machine import machine
 from .contenders import PACKAGES
 from .rounds import calm_rounds
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..plan.cores import available_cores
+from ..cpu.plan.cores import available_cores
 from .calm import Watch
 from .contenders.base import Ready
 

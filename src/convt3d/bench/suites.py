@@ -15,9 +15,9 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
+from ..cpu.plan.cores import available_cores
 from ..errors import ArgumentError
 from ..front.pipeline import Pipeline
-from ..plan.cores import available_cores
 from ..spec.dtypes import DTYPES, DType
 from ..spec.problems import PROBLEMS
 from ..spec.text import read_stages

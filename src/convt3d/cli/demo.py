@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from ..cpu.plan.machine import machine
 from ..front.solutions import problems
-from ..plan.machine import machine
 from ..spec.dtypes import float32
 from ..spec.problems import Problem, short_name
 from ..units import amount, counted, duration

@@ -6,9 +6,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from ..emit.program import emit
-from ..plan.plan import Plan
-from ..run.build import Target, compile_ir, load
+from ..cpu.plan.plan import Plan
+from ..cpu.runtime.build import Target, compile_ir, load
+from ..cpu.steps.program import emit
 from .terminal import Screen
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..cpu.plan.choice import Options
+from ..cpu.plan.cores import get_num_threads
+from ..cpu.plan.describe import Account, describe, register_tile
+from ..cpu.plan.explain import explain, rewrites, scratch_of_all, tiles
+from ..cpu.plan.plan import PassPlan, Plan, make_plan
+from ..cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
+from ..cpu.plan.schemes import Method
 from ..front.solutions import problems
-from ..plan.choice import Options
-from ..plan.cores import get_num_threads
-from ..plan.describe import Account, describe, register_tile
-from ..plan.explain import explain, rewrites, scratch_of_all, tiles
-from ..plan.plan import PassPlan, Plan, make_plan
-from ..plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
-from ..plan.schemes import Method
 from ..spec.dtypes import DTYPES
 from .choose import named_values, settings
 from .report import OK, emit, emit_json

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bench.record import version
 from ..cache import default_directory
-from ..plan.machine import machine
+from ..cpu.plan.machine import machine
 from ..units import amount
 from .report import OK, emit, emit_json
 from .terminal import Screen

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ..bench.balance import measured_rates
+from ..cpu.plan.plan import Plan, make_plan
+from ..cpu.plan.roofline import caller_bytes
 from ..judge.check import check
 from ..judge.languages import problem_of
 from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
-from ..plan.plan import Plan, make_plan
-from ..plan.roofline import caller_bytes
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
 from ..units import duration

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from ..bench.contenders import MODULES
 from ..bench.record import version
 from ..bench.suites import SUITES
+from ..cpu.plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..errors import Error
 from ..judge.export import LANGUAGES as EXPORTED
 from ..judge.starter import LANGUAGES
-from ..plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
 from .bench import bench

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..bench.memory import PeakMemory
+from ..cpu.plan.choice import AUTO, Options
+from ..cpu.plan.plan import Plan, make_plan
+from ..cpu.runtime.execute import bound_passes, execute_plan
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
-from ..plan.choice import AUTO, Options
-from ..plan.plan import Plan, make_plan
-from ..run.execute import bound_passes, execute_plan
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..cpu.plan.choice import Options
 from ..front.solutions import problems
-from ..plan.choice import Options
 from ..spec.dtypes import DTYPES
 from ..units import amount, counted, duration, operations
 from .choose import compact, named_values, settings

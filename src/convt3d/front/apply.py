@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..cpu.plan.choice import AUTO, Options
+from ..cpu.plan.plan import make_plan
+from ..cpu.runtime.execute import execute_plan
+from ..cpu.runtime.memory import check_size, empty
 from ..errors import AllocationError, DTypeError, OutputError, described, named
-from ..plan.choice import AUTO, Options
-from ..plan.plan import make_plan
-from ..run.execute import execute_plan
-from ..run.memory import check_size, empty
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..cpu.plan.explain import explain
+from ..cpu.plan.plan import make_plan
 from ..errors import ArgumentTypeError, named
-from ..plan.explain import explain
-from ..plan.plan import make_plan
 from ..spec import pipeline as spec
 from ..spec.checks import integer, is_a, one_of
 from ..spec.dtypes import DTYPES

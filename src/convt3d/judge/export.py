@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 
-from ..emit.triton_kernel import PLANES, KernelText
-from ..emit.triton_parts import parts_of
-from ..emit.triton_text import Module, module
-from ..plan.gpu import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
-from ..plan.gpu_geometry import GpuAxis
-from ..run.gpu import run_of
+from ..gpu.geometry import GpuAxis
+from ..gpu.plan import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from ..gpu.run import run_of
+from ..gpu.text.kernel import PLANES, KernelText
+from ..gpu.text.module import Module, module
+from ..gpu.text.parts import parts_of
 from ..spec.dtypes import DTYPES
 from ..spec.problems import Problem
 from ..spec.stages import CHANNELS, LayerNorm

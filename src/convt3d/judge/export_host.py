@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..plan.gpu_geometry import GpuAxis
-from ..run.gpu import run_of
+from ..gpu.geometry import GpuAxis
+from ..gpu.run import run_of
 
 # --- exported from here on --------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cpu.plan.cores import get_num_threads
+from ..cpu.runtime.execute import execute
 from ..front.verify import Storage
-from ..plan.cores import get_num_threads
-from ..run.execute import execute
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
 

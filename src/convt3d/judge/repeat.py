@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..cpu.plan.cores import get_num_threads
 from ..front.verify import Storage
-from ..plan.cores import get_num_threads
 from .arena import SIDES
 from .cases import Trial, work
 

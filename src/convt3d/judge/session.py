@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..cpu.plan.cores import get_num_threads
 from ..errors import ArgumentError
 from ..front.verify import Storage
-from ..plan.cores import get_num_threads
 from ..spec.dtypes import DType
 from ..spec.problems import Problem
 from .arena import Arena, Spot, region_bytes, tensor_bytes

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import pool_over_phases
 from ..spec.shapes import Shape
@@ -329,6 +330,32 @@ class _Cutter:
             return False
         self.passes[-1] = replace(last, ops=(*last.ops, Reduce(kind)), finish=finish)
         return True
+
+
+def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
+    """Values that may be kept in the output array: of its shape and type, and read only by the next pass, which works
+    voxel by voxel, so that nothing is overwritten before it is read."""
+    if dtype.name != dtype.accumulate:
+        return ()
+    found = []
+    for number, producer in enumerate(passes):
+        name = producer.dest
+        if name is None or name == "out" or producer.result != output:
+            continue
+        readers = [one for one in passes if name == one.source]
+        tensors = [
+            array
+            for one in passes
+            for op in one.ops
+            if isinstance(op, Chain)
+            for link in op.links
+            for array in link.arrays
+        ]
+        local = all(not isinstance(op, (Pool, PhasePool, Conv)) for one in readers for op in one.ops)
+        at_once = readers == [one for one in passes[number + 1 : number + 2] if name == one.source]
+        if local and at_once and name not in tensors and all(one.shape == output for one in readers):
+            found.append(name)
+    return tuple(found)
 
 
 def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:

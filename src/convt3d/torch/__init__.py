@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
         "convt3d.torch needs PyTorch 2.4 or newer, which is not installed: pip install 'torch>=2.4'", name="torch"
     ) from None
 
-from ..run.gpu_tune import autotune
+from ..gpu.tune import autotune
 from .functions import (
     conv_transpose3d,
     conv_transpose3d_avgpool_clamp_softmax_multiply,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..cpu.runtime.memory import HUGE_FROM
 from ..errors import Error
 from ..front.apply import allocated, compute
 from ..front.arrays import Storage, tensor_storage
-from ..run.memory import HUGE_FROM
 from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Pipeline
 from . import stock
@@ -122,7 +122,7 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
 
 
 def _result(operator: str, shape: tuple[int, ...], dtype: DType, kind: Any, memory_format: Any) -> Tensor:
-    """An empty tensor. A large one has memory of ours, on huge pages and used again (run/memory.py says why)."""
+    """An empty tensor. A large one has memory of ours, on huge pages and used again."""
     if prod(shape) * dtype.itemsize < HUGE_FROM:
         return torch.empty(shape, dtype=kind, memory_format=memory_format)
     last = memory_format is torch.channels_last_3d

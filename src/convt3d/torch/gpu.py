@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..errors import Error
-from ..plan.gpu_pieces import NotOnGpu
-from ..run import gpu
+from ..gpu import run as gpu
+from ..gpu.pieces import NotOnGpu
 from ..spec.pipeline import Pipeline
 from . import stock
 from .engine import knows, run_stock
@@ -35,7 +35,7 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
 
 
 def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str | None = None) -> Tensor:
-    """CUDA tensors, or CPU tensors where Triton's interpreter is on (run/gpu.py)."""
+    """CUDA tensors, or CPU tensors where Triton's interpreter is on (gpu/run.py)."""
     batch, given, unbatched = stock.batched(pipeline, x, operands)
     trace = pipeline.trace(batch.shape, [tuple(tensor.shape) for tensor in given])
     normal = [shape for shapes in trace.operands for shape in shapes]

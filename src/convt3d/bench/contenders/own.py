@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plan.cores import num_threads
+from ...cpu.plan.cores import num_threads
 from ..cases import Arrays, Case, Storage
 from .base import Ready, UnsupportedError
 

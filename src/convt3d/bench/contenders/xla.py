@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...plan.cores import available_cores
+from ...cpu.plan.cores import available_cores
 from ..cases import Arrays, Case, Storage
 from .as_jax import jax_function
 from .base import Ready, UnsupportedError

@@ -1,0 +1,1 @@
+"""The CPU: plans, code and its execution."""

@@ -1,0 +1,259 @@
+"""Moves rows between the caller's arrays (any type, any strides) and scratch buffers (contiguous numbers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from . import squares
+from .frame import Kernel
+from .values import Number, Storage, constant, vector
+
+# Receives (offset in the row, vector of numbers, lanes that count or None for all).
+Sink: TypeAlias = "Callable[[Number, ir.Value, Number | None], None]"
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Rows of an array given by a pointer and element strides, all parameters named after it."""
+
+    kernel: Kernel
+    name: str
+    storage: Storage
+
+    def row(self, c: Number, d: Number, h: Number) -> Number:
+        """Where the row of channel c begins, counted from the first one in the buffers."""
+        k = self.kernel
+        assert k.sample is not None
+        strides = [k.param(f"{self.name} {axis}") for axis in "bcdh"]
+        channel = k.b.add(k.first_channel, c)
+        return k.dot(*zip((k.sample, channel, d, h), strides, strict=True))
+
+    def read(self, row: Number, first: Number, count: Number, sink: Sink) -> None:
+        """Elements first .. first + count of a row, as vectors of numbers."""
+        k, b = self.kernel, self.kernel.b
+        pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
+        start = b.add(row, b.mul(first, step))
+
+        def contiguous(at: Number, lanes: Number | None) -> None:
+            sink(
+                at,
+                b.widen(b.load(pointer, b.add(start, at), self.storage.memory, k.lanes, count=lanes), self.storage),
+                lanes,
+            )
+
+        with b.if_else(b.compare("==", step, 1)) as (dense, strided):
+            with dense:
+                in_vectors(k, count, contiguous)
+            with strided, b.loop(0, count) as at:
+                one = b.load(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
+                sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
+
+    @property
+    def adjacent(self) -> ir.Value:
+        """Whether channels lie side by side."""
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} adjacent"), 1)
+
+    def read_channels(
+        self,
+        row: Number,
+        first: Number,
+        count: Number,
+        together: int,
+        channels: Number,
+        sink: Callable[[Number], Sink],
+    ) -> None:
+        """The same of the `channels` that are read at a time: sink(channel) takes those of one, counted from the row's,
+        in vectors that count as far as the row goes; the other lanes are zero."""
+        k, b = self.kernel, self.kernel.b
+        if together == 1:
+            self.read(row, first, count, sink(0))
+            return
+        pointer, step, square = k.pointer(self.name), k.param(f"{self.name} w"), k.square()
+        start = b.add(row, b.mul(first, step))
+        with b.loop(0, count, k.lanes) as at:
+            corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
+            left = b.sub(count, at)
+            b.call_address(k.code("read square"), squares.READ, corner, step, channels, left, square)
+            with b.loop(0, channels) as c:
+                value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
+                sink(c)(at, value, left)
+
+    @contextmanager
+    def rows_together(self, height: Number) -> Iterator[tuple[ir.Value, Number]]:
+        """Row numbers below `height`, and how many rows from there on are written together."""
+        b, together = self.kernel.b, self.kernel.param(f"{self.name} rows")
+        with b.loop(0, height, together) as h:
+            yield h, b.min(together, b.sub(height, h))
+
+    def put(self, row: Number, at: Number, value: ir.Value, lanes: Number | None) -> None:
+        """A vector of numbers to elements at, at + 1, ... of a row of an array that takes them directly; only the first
+        `lanes` of them where given."""
+        k, b = self.kernel, self.kernel.b
+        place, stored = b.add(row, at), b.narrow(value, self.storage)
+        if lanes is None:
+            self._store(stored, place)
+        else:
+            b.store(stored, k.pointer(self.name), place, count=lanes)
+
+    def _store(self, stored: ir.Value, place: Number) -> None:
+        """A whole vector, as the array wants it."""
+        b, pointer = self.kernel.b, self.kernel.pointer(self.name)
+        with b.if_else(self.streamed) as (past, through):
+            with past:
+                b.store_past_caches(stored, pointer, place)
+            with through:
+                b.store(stored, pointer, place)
+
+    @property
+    def direct(self) -> ir.Value:
+        """Whether the array takes vectors as they come."""
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} direct"), 1)
+
+    @property
+    def streamed(self) -> ir.Value:
+        """Whether the array is written past the caches."""
+        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} streamed"), 1)
+
+    def write(
+        self,
+        row: Number,
+        first: Number,
+        source: ir.Value,
+        start: Number,
+        pitch: Number,
+        channels: Number,
+        count: Number,
+    ) -> None:
+        """`count` elements of a row, and of those that follow it without a gap, from a scratch buffer; where channels
+        are adjacent those of all channels, which are `pitch` apart in the buffer."""
+        k, b = self.kernel, self.kernel.b
+        place = b.add(row, b.mul(first, k.param(f"{self.name} w")))
+        with b.if_else(b.compare("==", k.param(f"{self.name} channels"), 1)) as (one, all_of_them):
+            with one:
+                self._write_channel(place, b.at(source, start, k.number), count)
+            with all_of_them:
+                self._write_channels(place, b.at(source, start, k.number), pitch, channels, count)
+
+    def _write_channel(self, place: Number, source: ir.Value, count: Number) -> None:
+        """`count` numbers to consecutive places, or, where the elements of a row are apart, to those of one row."""
+        k, b = self.kernel, self.kernel.b
+        pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
+
+        def value(at: Number) -> ir.Value:
+            return b.narrow(b.load(source, at, k.number, k.lanes), self.storage)
+
+        def put(at: Number, lanes: Number | None) -> None:
+            b.store(value(at), pointer, b.add(place, at), count=lanes)
+
+        with b.if_else(b.compare("==", step, 1)) as (contiguous, strided):
+            with contiguous, b.if_else(self.streamed) as (past, through):
+                with past:
+                    ahead = b.min(b.to_boundary(pointer, place, self.storage.memory, k.lanes), count)
+                    whole = b.add(ahead, b.bits("and_", b.sub(count, ahead), -k.lanes))
+                    put(0, ahead)
+                    with b.loop(ahead, whole, k.lanes) as at:
+                        b.store_past_caches(value(at), pointer, b.add(place, at))
+                    put(whole, b.sub(count, whole))
+                with through:
+                    in_vectors(k, count, put)
+            with strided, b.loop(0, count) as at:
+                one = b.narrow(b.load(source, at, k.number), self.storage)
+                b.store(one, pointer, b.add(place, b.mul(at, step)))
+
+    def _write_channels(self, place: Number, source: ir.Value, pitch: Number, channels: Number, count: Number) -> None:
+        """The same in all channels, which lie side by side in the array: squares of channels and elements are
+        transposed."""
+        k, b = self.kernel, self.kernel.b
+        step, streamed = k.param(f"{self.name} w"), k.param(f"{self.name} streamed")
+        with b.loop(0, count, k.lanes) as at, b.loop(0, channels, k.lanes) as c:
+            corner = b.at(source, k.dot((c, pitch), (1, at)), k.number)
+            to = b.at(k.pointer(self.name), k.dot((1, place), (at, step), (1, c)), self.storage.memory)
+            some = pitch, b.sub(channels, c), b.sub(count, at)
+            b.call_address(k.code("write square"), squares.WRITE, corner, *some, to, step, streamed)
+
+
+def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:
+    """body(offset, None) for each whole vector of a row, then body(offset, lanes) for what is left."""
+    b = k.b
+    whole = b.bits("and_", count, -k.lanes)
+    with b.loop(0, whole, k.lanes) as at:
+        body(at, None)
+    with b.if_(b.compare("<", whole, count)):
+        body(whole, b.sub(count, whole))
+
+
+def to_scratch(k: Kernel, value: ir.Value, pointer: ir.Value, at: Number, lanes: Number | None) -> None:
+    """A vector into a buffer. More lanes than count may be written, since rows follow in order; a lone one is not."""
+    k.b.store(k.b.lane(value, 0) if lanes == 1 else value, pointer, at)
+
+
+def zeros(k: Kernel) -> ir.Value:
+    return constant(vector(k.number, k.lanes), 0.0)
+
+
+def fill_zero(k: Kernel, pointer: ir.Value, start: Number, count: Number) -> None:
+    """Whole vectors of zeros over `count` elements: up to one vector more is written, scratch has room for it."""
+    with k.b.loop(0, count, k.lanes) as at:
+        k.b.store(zeros(k), pointer, k.b.add(start, at))
+
+
+def channels_together(k: Kernel, source: ArrayRows | str) -> Iterator[int]:
+    """How many channels are read at a time, as many as a vector has lanes where they lie side by side: code is written
+    for each number, and one of them runs."""
+    if isinstance(source, str):
+        yield 1
+        return
+    with k.b.if_else(source.adjacent) as (many, one):
+        with many:
+            yield k.lanes
+        with one:
+            yield 1
+
+
+@contextmanager
+def each_channel(k: Kernel, together: int, some: Number) -> Iterator[Number]:
+    """Numbers of `some` channels that are read at a time."""
+    if together == 1:
+        yield 0
+    else:
+        with k.b.loop(0, some) as c:
+            yield c
+
+
+def load_box(
+    k: Kernel, source: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: str, channels: Number
+) -> None:
+    """A box of an array into a contiguous buffer (C, D, H, W)."""
+    b = k.b
+    target, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
+    depth, height, width = counts
+
+    for together in channels_together(k, source):
+        with b.loop(0, channels, together) as first, b.loop(0, depth) as d, b.loop(0, height) as h:
+            start = k.dot((first, pitch), (b.add(b.mul(d, height), h), width))
+
+            def into(c: Number, start: Number = start) -> Sink:
+                place = b.add(start, b.mul(c, pitch))
+                return lambda at, value, lanes: to_scratch(k, value, target, b.add(place, at), lanes)
+
+            row, some = source.row(first, b.add(low[0], d), b.add(low[1], h)), b.min(together, b.sub(channels, first))
+            source.read_channels(row, low[2], width, together, some, into)
+
+
+def store_box(
+    k: Kernel, buffer: str, dest: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], channels: Number
+) -> None:
+    """A contiguous buffer (C, D, H, W) into a box of an array."""
+    b = k.b
+    origin, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
+    depth, height, width = counts
+    together = k.param(f"{dest.name} channels")
+    with b.loop(0, channels, together) as c, b.loop(0, depth) as d, dest.rows_together(height) as (h, rows):
+        start = k.dot((c, pitch), (b.add(b.mul(d, height), h), width))
+        row = dest.row(c, b.add(low[0], d), b.add(low[1], h))
+        dest.write(row, low[2], origin, start, pitch, channels, b.mul(rows, width))

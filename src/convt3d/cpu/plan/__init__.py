@@ -1,0 +1,1 @@
+"""How a pipeline runs on a CPU: tiles, algorithm, code, worked out from shapes and facts of the machine."""

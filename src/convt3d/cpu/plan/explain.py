@@ -1,0 +1,157 @@
+"""A Plan in words and figures: rewrites, passes, bytes and the roofline."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...units import amount, counted, duration, operations
+from .cores import get_num_threads
+from .describe import Account, by, describe, register_tile
+from .plan import PassPlan, Plan
+from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
+from .schemes import AxisMethod, Together
+from .tile_cost import transform_share
+from .tiles import Slab
+
+
+def explain(plan: Plan, rates: Rates | None = None) -> str:
+    """All a kernel engineer asks; `rates` are assumed where none are given."""
+    rates = rates or assumed_rates(plan)
+    lines = [
+        f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {counted(get_num_threads(), 'thread')}"
+    ]
+    lines += _stages("asked", plan)
+    lines += [f"  rewrite {name}{detail}" for name, detail in rewrites(plan)]
+    if plan.rewritten.steps:
+        lines += _stages("runs", plan)
+    for number, parts in enumerate(zip(plan.passes, describe(plan), loads(plan), strict=True)):
+        lines += _pass(plan, number, *parts, rates)
+    return "\n".join([*lines, *_totals(plan, rates)])
+
+
+def rewrites(plan: Plan) -> list[tuple[str, str]]:
+    """Names of the simplifications taken, of the pipeline and of what the convolution computes, and what is to say."""
+    taken = [(step.name, "") for step in plan.rewritten.steps]
+    conv = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1]
+    if plan.reach != conv[2:]:
+        taken.append(("unread_outputs", f": {by(conv[2:])} -> {by(plan.reach)} of the convolution are computed"))
+    if plan.phase_pool is not None:
+        pool = plan.rewritten.pipeline.stages[plan.phase_pool]
+        taken.append(("pool_over_phases", f": every window of {pool!r} holds each phase once"))
+    return taken
+
+
+def tiles(plan: Plan, one: PassPlan) -> int:
+    """Tiles of the whole batch: the pieces of work that threads draw."""
+    return prod(one.tiling.counts) * plan.trace.values[0][0]
+
+
+def scratch_of_all(plan: Plan) -> int:
+    """Bytes of tile memory for all threads of the greediest pass."""
+    return max(one.tiling.scratch * min(get_num_threads(), tiles(plan, one)) for one in plan.passes)
+
+
+def _stages(title: str, plan: Plan) -> list[str]:
+    pipeline, trace = (plan.asked, plan.trace) if title == "asked" else (plan.rewritten.pipeline, plan.simplified)
+    names = ["input", *map(repr, pipeline.stages)]
+    width = max(map(len, names))
+    return [f"{title}:", *(f"  {name:<{width}}  {by(shape)}" for name, shape in zip(names, trace.values, strict=True))]
+
+
+def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, rates: Rates) -> list[str]:
+    tiling, registers = one.tiling, register_tile(one)
+    rows = [
+        ("stages", _shared(account.stages)),
+        *(("steps" if at == 0 else "", step) for at, step in enumerate(account.steps)),
+        ("ends", account.ends),
+        ("tile", f"{by(tiling.tile)} of {by(one.steps.result[2:])} voxels: {_count(plan, one)}"),
+    ]
+    if registers is not None and tiling.slab is not None:
+        lanes = plan.machine.lanes(number_bytes(plan))
+        rest = f", last block {registers.rest} rows" if registers.rest else ""
+        shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
+        rows.append(("registers", shape + rest))
+        rows.append(("slab", _slab(tiling.slab)))
+        channels = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1][1]
+        if tiling.part is not None and tiling.part.channels < channels:
+            steps = "all steps" if tiling.method.direct else "the steps behind the convolution"
+            rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through {steps}"))
+        rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
+    arithmetic, memory = load.seconds(rates)
+    rows += [
+        ("scratch", f"{amount(tiling.scratch)} for a thread, whose L2 cache has {amount(plan.machine.l2)}"),
+        ("moves", f"{amount(load.read)} read, {amount(load.written)} written"),
+        (
+            "roofline",
+            f"{load.intensity:.1f} FLOP per byte: {load.binds(rates)} binds "
+            f"(arithmetic {duration(arithmetic)}, memory {duration(memory)})",
+        ),
+    ]
+    head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
+    return [head, *(f"  {name:<9} {text}" for name, text in rows)]
+
+
+def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
+    """Schemes of each axis, what they save and what they cost; nothing for direct summation."""
+    method, blocking = one.tiling.method, one.tiling.blocking
+    if method.direct or blocking is None:
+        return []
+    lines = []
+    for name, axis in zip(("depth", "height", "width"), method.axes, strict=True):
+        phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
+        plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
+        lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
+    share = transform_share(plan.simplified, one.steps, one.tiling, plan.machine, number_bytes(plan))
+    rate = rates.flops * float(method.saving) * (1 - share)
+    saving = f"{float(method.saving):.2f} times fewer products"
+    lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")
+    lines.append(f"expected {rate / 1e9:.0f} GFLOP/s of direct summation, at {rates.flops / 1e9:.0f} that are made")
+    chunk = f"{blocking.positions} positions at once, {blocking.blocks} blocks of output channels"
+    lines.append(f"{chunk}, {amount(one.tiling.chunk)} of transformed inputs and products")
+    return lines
+
+
+def _scheme(group: Together) -> str:
+    scheme = group.scheme
+    name = f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain"
+    return name if group.pieces == 1 else f"{group.pieces} x {name}"
+
+
+def _slab(slab: Slab) -> str:
+    copies = f"; {slab.copies} copies, one for each shift along the width" if slab.copies > 1 else ""
+    return f"{slab.depth}x{slab.height} rows, pitch {slab.pitch}; a channel every {slab.channel} numbers{copies}"
+
+
+def _shared(stages: tuple[str, ...]) -> str:
+    why = "; each reads no more than the tile before it" if len(stages) > 1 else ""
+    return (", ".join(stages) or "none, a copy") + why
+
+
+def _count(plan: Plan, one: PassPlan) -> str:
+    return f"{by(one.tiling.counts)} tiles in a sample, {tiles(plan, one)} in all"
+
+
+def _totals(plan: Plan, rates: Rates) -> list[str]:
+    each = caller_bytes(plan)
+    named = {name: size for name, size in each.items() if size or name != "operands"}
+    once, passes = sum(each.values()), loads(plan)
+    moved = sum(load.bytes for load in passes)
+    least = sum(max(load.seconds(rates)) for load in passes)
+    parts = " + ".join(map(amount, named.values()))
+    return [
+        f"needed  {operations(plan.work.needed)}",
+        f"nominal {operations(plan.work.nominal)}",
+        f"{' + '.join(named)} {amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
+        f"moved by all passes {amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
+        f"intermediate values {amount(plan.intermediate)} beside the output, "
+        f"statistics of tiles {amount(tile_statistics(plan))}",
+        f"packed weights {amount(packed_weights(plan))}",
+        f"scratch {amount(plan.scratch)} for a thread, {amount(scratch_of_all(plan))} for all",
+        f"rates {rates.source}: {rates.flops / 1e9:.0f} GFLOP/s and {rates.bytes / 1e9:.1f} GB/s, "
+        f"balanced at {rates.balance:.1f} FLOP per byte",
+        f"at these rates at least {duration(least)}",
+    ]
+
+
+def _intensity(plan: Plan, size: int) -> str:
+    return f"{plan.work.needed / size:.1f}"

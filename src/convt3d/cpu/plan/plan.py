@@ -1,0 +1,137 @@
+"""A Plan: how one pipeline runs on arrays of given shapes and type. Frozen; making one touches no array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from ...plan.passes import Conv, Pass, cut, output_values
+from ...plan.prepare import rewrite
+from ...spec import work
+from ...spec.dtypes import DType
+from ...spec.lazy import lazy
+from ...spec.pipeline import Pipeline, Trace
+from ...spec.rewrite import Rewritten, pool_over_phases
+from .choice import AUTO, Options, choose_method
+from .machine import Machine, machine
+from .schemes import Method
+from .structure import Structure, structure_of
+from .tiles import Tiling
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One walk over tiles: its steps, the code they need, and the tiles for these sizes."""
+
+    steps: Pass
+    structure: Structure
+    tiling: Tiling
+    streamed: bool  # the result is stored past the caches
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    asked: Pipeline
+    dtype: DType
+    options: Options
+    trace: Trace  # of the pipeline as asked
+    rewritten: Rewritten
+    simplified: Trace  # of the pipeline as it runs
+    reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that later stages read
+    phase_pool: int | None  # stage that pools over the convolution's phases
+    work: work.Work
+    method: Method
+    machine: Machine
+    passes: tuple[PassPlan, ...]
+    aliases: tuple[str, ...]  # intermediate values that live in the output array
+
+    @property
+    def algorithm(self) -> str:
+        return "direct" if self.method.direct else "minimal"
+
+    @lazy
+    def conv_operands(self) -> list[int]:
+        """Places of the convolution's weight and bias among the operands of the pipeline as it runs."""
+        pipeline = self.rewritten.pipeline
+        return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of tile memory for one thread."""
+        return max(one.tiling.scratch for one in self.passes)
+
+    @property
+    def intermediate(self) -> int:
+        """Bytes of values that several passes share and that the output array cannot hold."""
+        number = 8 if self.dtype.accumulate == "float64" else 4
+        stored = {one.steps.dest: one.steps.result for one in self.passes if one.steps.dest not in (None, "out")}
+        return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
+
+
+def make_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    options: Options = AUTO,
+    tame: bool = True,
+) -> Plan:
+    """The plan for input shape `x` (5-D) and operand shapes in slot order; raises ShapeError where they do not fit.
+
+    `tame=False` plans without the rewrites that need finite operands of moderate size.
+    """
+    return _make_plan(pipeline, x, operands, dtype, options, tame, machine())
+
+
+@lru_cache(maxsize=1024)
+def _make_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    options: Options,
+    tame: bool,
+    host: Machine,
+) -> Plan:
+    trace = pipeline.trace(x, operands)
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
+    item = 8 if dtype.accumulate == "float64" else 4
+    walks = cut(rewritten.pipeline, simplified)
+    aliases = output_values(walks, trace.output, dtype)
+    passes = []
+    for one in walks:
+        tiling = choose_method(rewritten.pipeline, simplified, one, host, item, options)
+        structure = structure_of(one, rewritten.pipeline, simplified, dtype, host, tiling.method)
+        passes.append(PassPlan(one, structure, tiling, _streamed(one, aliases, dtype, item, host)))
+    return Plan(
+        asked=pipeline,
+        dtype=dtype,
+        options=options,
+        trace=trace,
+        rewritten=rewritten,
+        simplified=simplified,
+        reach=work.reach(rewritten.pipeline, simplified),
+        phase_pool=pool_over_phases(rewritten.pipeline),
+        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
+        method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
+        machine=host,
+        passes=tuple(passes),
+        aliases=aliases,
+    )
+
+
+def _streamed(one: Pass, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
+    """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
+    in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
+    ordinary stores."""
+    if one.dest is None or (one.dest == "out" and dtype.itemsize < number):
+        return False
+    in_place = one.source in aliases and (one.dest == "out" or one.dest in aliases)
+    item = dtype.itemsize if one.dest == "out" else number
+    return not in_place and prod(one.result) * item >= _cached_bytes(host)
+
+
+def _cached_bytes(host: Machine) -> int:
+    """Of a result, so many may still be cached when it is complete: others use the shared cache, too."""
+    return host.l3 // 4 or 4 * host.l2

@@ -1,0 +1,137 @@
+"""How many bytes the passes of a Plan move, and which binds them at given rates: arithmetic or memory.
+
+An array counts once in every pass that reads or writes it: what neighbouring tiles both read is in a cache. FLOPs are
+those of the convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ...plan.passes import STATISTICS, Chain, Conv, Pass, Reduce, RowNorm
+from .cores import get_num_threads
+from .plan import Plan
+
+UNITS = 2  # multiply-add units of a core
+UNIT_BYTES = 32  # what one of them takes at once; wider vectors go through in parts
+GHZ = 3.0
+GB_PER_SECOND = 10.0  # of one core
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What all threads together do in a second, and how that is known."""
+
+    flops: float
+    bytes: float
+    source: str
+
+    @property
+    def balance(self) -> float:
+        """FLOP per byte at which arithmetic takes as long as memory."""
+        return self.flops / self.bytes
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one pass has to do."""
+
+    flop: int  # of the products that are made
+    read: int  # bytes
+    written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+    @property
+    def intensity(self) -> float:
+        return self.flop / self.bytes if self.bytes else 0.0
+
+    def seconds(self, rates: Rates) -> tuple[float, float]:
+        """Of arithmetic and of memory, each at its full rate."""
+        return self.flop / rates.flops, self.bytes / rates.bytes
+
+    def binds(self, rates: Rates) -> str:
+        arithmetic, memory = self.seconds(rates)
+        return "arithmetic" if arithmetic > memory else "memory"
+
+
+def assumed_rates(plan: Plan) -> Rates:
+    """Rates of a usual core, for the element type, instruction set and number of threads at hand."""
+    threads = get_num_threads()
+    each = f"each of {threads} threads" if threads > 1 else "one thread"
+    lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // number_bytes(plan)
+    per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
+    source = f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for {each}"
+    return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
+
+
+def number_bytes(plan: Plan) -> int:
+    """Size of the numbers in which the plan computes and keeps intermediate values."""
+    return 8 if plan.dtype.accumulate == "float64" else 4
+
+
+def packed_weights(plan: Plan) -> int:
+    """Bytes of the weights as the kernel reads them: one for each product of a channel pair, no row is padded."""
+    channels = prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0][:2])
+    return channels * plan.method.products * number_bytes(plan)
+
+
+def tile_statistics(plan: Plan) -> int:
+    """Bytes of the statistics that tiles leave to be combined, in the pass that leaves most."""
+    kept = [0]
+    for one in plan.passes:
+        words = sum(STATISTICS[op.kind] for op in one.steps.ops if isinstance(op, Reduce))
+        kept.append(prod(one.tiling.counts) * prod(one.steps.result[:2]) * words)
+    return max(kept) * number_bytes(plan)
+
+
+def caller_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of the arrays of a call, each once."""
+    pipeline = plan.asked
+    shapes = [shape for shapes in plan.trace.operands for shape in shapes]
+    sizes = {"input": prod(plan.trace.values[0]), "weights": 0, "operands": 0, "output": prod(plan.trace.output)}
+    for slot, shape in zip(pipeline.slots, shapes, strict=True):
+        sizes["weights" if slot.operand.kind == "kernel" else "operands"] += prod(shape)
+    return {name: size * plan.dtype.itemsize for name, size in sizes.items()}
+
+
+def loads(plan: Plan) -> tuple[Load, ...]:
+    """What each pass has to do."""
+    sizes = _array_bytes(plan)
+    found = []
+    for one in plan.passes:
+        convolves = any(isinstance(op, Conv) for op in one.steps.ops)
+        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, one.steps))
+        written = sizes[one.steps.dest] if one.steps.dest else 0
+        found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
+    return tuple(found)
+
+
+def _arrays_read(plan: Plan, one: Pass) -> set[str]:
+    pipeline = plan.rewritten.pipeline
+    names = {one.source}
+    for op in one.ops:
+        if isinstance(op, Conv):
+            names |= {f"operand:{at}" for at, slot in enumerate(pipeline.slots) if slot.stage == op.stage}
+        elif isinstance(op, RowNorm):
+            names.update(op.arrays)
+        elif isinstance(op, Chain):
+            names.update(name for link in op.links for name in link.arrays)
+    return names
+
+
+def _array_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of the caller's arrays, intermediate values and statistics, by the names that passes use."""
+    number, item = number_bytes(plan), plan.dtype.itemsize
+    operands = [shape for shapes in plan.simplified.operands for shape in shapes]
+    sizes = {f"operand:{at}": prod(shape) * item for at, shape in enumerate(operands)}
+    for one in plan.passes:
+        steps = one.steps
+        if steps.dest is not None:
+            sizes[steps.dest] = prod(steps.result) * number
+        if steps.finish is not None:
+            sizes[steps.finish.result] = prod(steps.result[:2]) * number
+    return sizes | {"x": prod(plan.trace.values[0]) * item, "out": prod(plan.trace.output) * item}

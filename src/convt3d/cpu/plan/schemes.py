@@ -1,0 +1,290 @@
+"""Minimal multiplication: schemes F(m, r) that compute m outputs of r taps with m + r - 1 products instead of m * r.
+
+y[p] = sum over i of g[i] x[p + i] is  y = A [(G g) * (B x)]  with small rational matrices, made here for any m and r
+(docs/math.md derives them). Each phase of a transposed convolution is such a correlation along each axis; `AxisMethod`
+says which outputs a scheme makes together, and from which inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import count, product
+from math import gcd, lcm, prod
+
+from ...spec.lazy import lazy
+from ...spec.shapes import ConvAxis
+from .geometry import Walk
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in and out; schemes of height and width
+
+# Schemes of two outputs and at most four products round no worse than direct summation: their matrices hold 0, 1, -1
+# and 1/2, and each output is made of its own inputs only. With three outputs, or with zeros that fill up the taps,
+# others would have to cancel; with more than two pieces of taps, errors grow by half and more.
+EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 2
+MOST_POINTS = 6
+MOST_PACE = 8
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """F(outputs, taps). With one tap it is plain: nothing is transformed."""
+
+    outputs: int
+    taps: int
+
+    @property
+    def points(self) -> int:
+        return self.outputs + self.taps - 1
+
+    @property
+    def plain(self) -> bool:
+        return self.taps == 1
+
+    def __str__(self) -> str:
+        return f"f{self.outputs}{self.taps}"
+
+    @property
+    def inputs_matrix(self) -> Matrix:
+        """B, points x points, of whole numbers."""
+        return _matrices(self.outputs, self.taps)[0]
+
+    @property
+    def weights_matrix(self) -> Matrix:
+        """G, points x taps."""
+        return _matrices(self.outputs, self.taps)[1]
+
+    @property
+    def outputs_matrix(self) -> Matrix:
+        """A, outputs x points."""
+        return _matrices(self.outputs, self.taps)[2]
+
+
+def _finite_points() -> Iterator[Fraction]:
+    """0, 1, -1, 2, -2, 1/2, -1/2, 3, -3, ...: the simpler a point, the less is lost to rounding."""
+    yield Fraction(0)
+    for number in count(1):
+        for value in dict.fromkeys((Fraction(number), Fraction(1, number))):
+            yield value
+            yield -value
+
+
+@lru_cache(maxsize=64)
+def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Toom-Cook multiplies polynomials of degree m - 1 and r - 1 by their values at m + r - 1 points, one of them
+    infinity; the transpose of that computation is the correlation."""
+    n = m + r - 1
+    source = _finite_points()
+    points = [next(source) for _ in range(n - 1)]
+
+    def powers(size: int) -> Matrix:
+        """Values of a polynomial of `size` coefficients at the points; at infinity, the last coefficient."""
+        finite = [tuple(point**e for e in range(size)) for point in points]
+        return (*finite, tuple(Fraction(int(e == size - 1)) for e in range(size)))
+
+    inverse = _inverse(powers(n))
+    rows = list(zip(*inverse, strict=True))
+    scales = [lcm(*(value.denominator for value in row)) for row in rows]
+    inputs = tuple(tuple(value * scale for value in row) for row, scale in zip(rows, scales, strict=True))
+    weights = tuple(tuple(value / scale for value in row) for row, scale in zip(powers(r), scales, strict=True))
+    outputs = tuple(zip(*powers(m), strict=True))
+    if r == 1:
+        one = tuple(tuple(Fraction(int(i == j)) for j in range(n)) for i in range(n))
+        return one, ((Fraction(1),),) * n, one
+    return inputs, weights, outputs
+
+
+def _inverse(matrix: Matrix) -> Matrix:
+    """Gauss-Jordan, exactly."""
+    n = len(matrix)
+    rows = [[*row, *(Fraction(int(i == j)) for j in range(n))] for i, row in enumerate(matrix)]
+    for column in range(n):
+        pivot = next(i for i in range(column, n) if rows[i][column])
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        rows[column] = [value / rows[column][column] for value in rows[column]]
+        for i in range(n):
+            if i != column and rows[i][column]:
+                factor = rows[i][column]
+                rows[i] = [value - factor * base for value, base in zip(rows[i], rows[column], strict=True)]
+    return tuple(tuple(row[n:]) for row in rows)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Outputs of one phase along one axis that a scheme makes together.
+
+    The super-position q covers inputs pace * q + shift. Taps are cut into pieces of the scheme's length, the last one
+    filled up with zeros; the products of all pieces are summed.
+    """
+
+    scheme: Scheme
+    pieces: int
+    taps: tuple[int, ...]  # of the kernel, in the order of rising inputs
+    first: int  # shift of the first piece's first input
+    apart: int  # distance of neighbouring inputs
+    outputs: tuple[int, ...]  # o - period * q of the scheme's outputs
+
+    def shift(self, piece: int, point: int) -> int:
+        """Of an input of a piece."""
+        return self.first + self.apart * (piece * self.scheme.taps + point)
+
+
+# What is known of a group of outputs made together: the kind of its transforms, its sizes, and where in the tables of
+# places, factors and weights it begins.
+TOGETHER = (
+    *("kind", "pieces", "steps", "points", "depth in", "depth out"),
+    *("gather", "scatter", "factors in", "factors out", "weight"),
+)
+
+
+@dataclass(frozen=True)
+class AxisMethod:
+    """How one axis is computed: m positions of every phase together."""
+
+    axis: ConvAxis
+    outputs: int  # m
+    points: int  # most products of a scheme
+
+    @property
+    def apart(self) -> int:
+        """Distance of the inputs that neighbouring taps of a phase meet: above 1 only for a dilated kernel."""
+        return self.axis.dilation // gcd(self.axis.dilation, self.axis.stride)
+
+    @property
+    def pace(self) -> int:
+        """Inputs from one super-position to the next."""
+        return self.outputs * self.apart if self.outputs > 1 else 1
+
+    def groups(self) -> tuple[Together, ...]:
+        return _groups(self)
+
+    @property
+    def walk(self) -> Walk:
+        return _walk(self)
+
+    @property
+    def products(self) -> int:
+        """For each input and output channel, of one super-position."""
+        return sum(group.pieces * group.scheme.points for group in self.groups())
+
+    @property
+    def plain(self) -> bool:
+        return self.outputs == 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether it rounds no worse than direct summation."""
+        filled = all(len(group.taps) == group.pieces * group.scheme.taps for group in self.groups())
+        few = all(group.pieces <= EXACT_PIECES or group.scheme.plain for group in self.groups())
+        return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and filled and few
+
+
+@lru_cache(maxsize=1024)
+def _groups(method: AxisMethod) -> tuple[Together, ...]:
+    axis, m = method.axis, method.outputs
+    apart = method.apart if m > 1 else 1
+    phases: dict[int, list[int]] = {}
+    for k in range(axis.kernel):
+        phases.setdefault((k * axis.dilation - axis.padding) % axis.stride, []).append(k)
+    found = []
+    for j, taps in sorted(phases.items()):
+        rising = tuple(reversed(taps))  # a later tap meets an earlier input
+        scheme = _best(m, len(rising), method.points)
+        for e in range(apart):
+            first = e + (j + axis.padding - rising[0] * axis.dilation) // axis.stride
+            outputs = tuple(axis.stride * (apart * p + e) + j for p in range(m))
+            pieces = -(-len(rising) // scheme.taps)
+            found.append(Together(scheme, pieces, rising, first, method.apart, outputs))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _walk(method: AxisMethod) -> Walk:
+    last = max(group.shift(group.pieces - 1, group.scheme.points - 1) for group in method.groups())
+    walk = Walk(method.axis, method.pace)
+    return Walk(method.axis, method.pace, max(0, walk.clipped(last) - walk.shift_range[1]))
+
+
+def _best(m: int, r: int, points: int) -> Scheme:
+    """The piece length that needs fewest products for r taps; the shorter of equals. Exact ones are not filled up."""
+    lengths = [1, *range(2, min(r, points + 1 - m) + 1)] if m > 1 else [1]
+    if points <= EXACT_POINTS:
+        lengths = [length for length in lengths if r % length == 0]
+    return min((Scheme(m, length) for length in lengths), key=lambda one: -(-r // one.taps) * one.points)
+
+
+def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
+    """The plain method, then those that save products and whose positions are not too wide to shuffle."""
+    most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)
+    plain = AxisMethod(axis, 1, points)
+    exact = points <= EXACT_POINTS
+    most = EXACT_OUTPUTS if exact else points - 1
+    together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
+    fitting = [one for one in together if one.pace <= MOST_PACE and (one.exact or not exact)]
+    return [plain, *(one for one in fitting if one.products < one.pace * plain.products)]
+
+
+def terms(matrix: Matrix) -> int:
+    """Most factors in a row that are not zero."""
+    return max(sum(map(bool, row)) for row in matrix)
+
+
+def kind_of(group: tuple[Together, Together, Together]) -> Kind:
+    d, h, w = (one.scheme for one in group)
+    return terms(d.inputs_matrix), terms(d.outputs_matrix), h, w
+
+
+@dataclass(frozen=True)
+class Method:
+    """The methods of the three axes; plain on all three is the direct algorithm."""
+
+    axes: tuple[AxisMethod, AxisMethod, AxisMethod]
+
+    @property
+    def direct(self) -> bool:
+        return all(axis.plain for axis in self.axes)
+
+    @lazy
+    def walks(self) -> tuple[Walk, Walk, Walk]:
+        d, h, w = (axis.walk for axis in self.axes)
+        return d, h, w
+
+    @lazy
+    def groups(self) -> tuple[tuple[Together, Together, Together], ...]:
+        """Of the volume: one for each combination of the axes' groups."""
+        d, h, w = (axis.groups() for axis in self.axes)
+        return tuple(product(d, h, w))
+
+    @lazy
+    def kinds(self) -> tuple[Kind, ...]:
+        """The different transforms, on which the code depends."""
+        return tuple(dict.fromkeys(kind_of(group) for group in self.groups))
+
+    @lazy
+    def products(self) -> int:
+        """For each input and output channel, at one super-position of the volume."""
+        return prod(axis.products for axis in self.axes)
+
+    @property
+    def saving(self) -> Fraction:
+        """Products of direct summation for each one made."""
+        plain = prod(axis.pace * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
+        return Fraction(plain, self.products)
+
+    @lazy
+    def points(self) -> int:
+        """Of all groups: matrix products at one super-position."""
+        return sum(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups)
+
+    @lazy
+    def most_points(self) -> int:
+        """Of any group."""
+        return max(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups)
+
+    @lazy
+    def most_pieces(self) -> int:
+        """Of any group: products that are summed for each input channel."""
+        return max(d.pieces * h.pieces * w.pieces for d, h, w in self.groups)

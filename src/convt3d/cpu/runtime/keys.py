@@ -1,0 +1,37 @@
+"""Names of compiled objects in the cache: they change with anything that could change the code."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from ..plan.machine import Machine
+
+_SOURCE_FOLDERS = ("spec", "plan", "cpu")
+
+
+def entry_key(plan_key: str, machine: Machine) -> str:
+    """Name of the entry for one plan on this machine."""
+    import hashlib
+
+    import llvmlite
+
+    checked = "checked" if machine.check_bounds else ""
+    parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features, checked)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def source_fingerprint() -> str:
+    """Digest of the sources that decide what code comes out."""
+    import hashlib
+
+    package = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(path for folder in _SOURCE_FOLDERS for path in (package / folder).rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    except OSError:  # unreadable sources: a value of this process alone, so that no other process trusts its entries
+        digest.update(os.urandom(32))
+    return digest.hexdigest()

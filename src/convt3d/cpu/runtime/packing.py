@@ -1,0 +1,283 @@
+"""The convolution's weights in the order the kernel reads them: for each group and phase, blocks of [step][row]; for
+minimal multiplication transformed, and so for each group, outputs made together and point.
+
+Native code does it (cpu/ir/pack.py); here are the tables that tell it what to add up. Sums are taken axis by axis,
+since many points share what the axes before gave.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, product
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...spec.lazy import lazy
+from ..plan.cores import get_num_threads
+from ..plan.geometry import phases
+from ..plan.machine import Machine, machine
+from ..plan.schemes import Method, Scheme
+from ..plan.structure import RegisterTile
+from .build import Code
+from .compiled import compiled
+from .memory import empty, shared_scratch
+from .regions import faults, regions_of
+from .team import launch
+
+Array = npt.NDArray[Any]
+Words = npt.NDArray[np.int64]
+
+_LANES = 8  # rows that are added up together
+_CHANNELS = 16  # that one thread packs after each other: in each plane they are neighbours
+_SHARED_FROM = 1 << 16  # packed numbers, below which no other thread is woken up
+_LINE = 8  # words of a cache line
+
+
+class TapsOfPhase(NamedTuple):
+    """What the weights of a phase along one axis depend on."""
+
+    taps: tuple[int, ...]
+    scheme: Scheme
+    pieces: int
+
+    def matrix(self) -> npt.NDArray[np.float64]:
+        """(points * pieces, taps): what each point of each piece is of the taps."""
+        matrix = np.zeros((self.scheme.points, self.pieces, len(self.taps)))
+        weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
+        for number in range(len(self.taps)):
+            piece, at = divmod(number, self.scheme.taps)
+            matrix[:, piece, number] = weights[:, at]
+        return matrix.reshape(-1, len(self.taps))
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    groups: int
+    axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
+    tile: RegisterTile
+    number: str  # "float32" or "float64"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @lazy
+    def _hash(self) -> int:
+        """Once: every call looks up its weights."""
+        return hash((self.groups, self.axes, self.tile, self.number))
+
+    @staticmethod
+    def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
+        if method.direct:
+            d, h, w = (
+                tuple(TapsOfPhase(phase.taps, Scheme(1, 1), len(phase.taps)) for phase in phases(walk))
+                for walk in method.walks
+            )
+        else:
+            d, h, w = (
+                tuple(TapsOfPhase(group.taps, group.scheme, group.pieces) for group in axis.groups())
+                for axis in method.axes
+            )
+        return WeightLayout(groups, (d, h, w), tile, number)
+
+
+# The words of the native code's table.
+_FIELDS = (
+    "counter",  # address of the next item's number; an item is some channels of a group
+    "items",
+    "items of a group",
+    "channels of an item",
+    "weights",  # address
+    "packed",  # address
+    "slots",  # address
+    "slots of a thread",  # in numbers
+    "pitch",  # rows that a slot has room for
+    "channels",
+    "rows",
+    "taps",
+    "numbers of a group",
+    "blocks",  # address of pairs: first row, rows
+    "count of blocks",
+    "shared",  # address of triples: slot, first term, term behind the last
+    "count of shared",
+    "results",  # address of fives: place, how far rows are apart, steps before, terms as above
+    "count of results",
+    "terms",  # address of pairs: slot, factor as float64
+    "largest",  # address: the bits of the largest magnitude that each thread saw
+)
+_POINTERS = ("counter", "weights", "packed", "slots", "blocks", "shared", "results", "terms", "largest")
+
+
+def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
+    """weights (Cin, Cout/groups, Kd, Kh, Kw), contiguous -> (groups, all): for each phase and point the blocks of rows
+    of the register tile, a block as [step][row]; a step is a piece, then a channel. And the largest magnitude of a
+    weight, NaN if there is one."""
+    if weights.dtype == np.float16:
+        weights = weights.astype(np.float32)
+    channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
+    recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
+    packed = empty((layout.groups, recipe.numbers), layout.number)
+    pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
+    of_group = -(-channels // _CHANNELS)
+    threads = min(get_num_threads(), layout.groups * of_group) if packed.size >= _SHARED_FROM else 1
+    with shared_scratch(8 * recipe.slots * pitch, threads) as (slots, threads):
+        state = np.zeros(2 * _LINE + threads, np.int64)  # the counter in a cache line of its own, then magnitudes
+        words = {
+            "counter": state.ctypes.data,
+            "items": layout.groups * of_group,
+            "items of a group": of_group,
+            "channels of an item": _CHANNELS,
+            "weights": weights.ctypes.data,
+            "packed": packed.ctypes.data,
+            "slots": slots.ctypes.data,
+            "slots of a thread": recipe.slots * pitch,
+            "pitch": pitch,
+            "channels": channels,
+            "rows": rows,
+            "taps": prod(weights.shape[2:]),
+            "numbers of a group": recipe.numbers,
+            **recipe.words(),
+            "largest": state[_LINE:].ctypes.data,
+        }
+        arrays = (state[:1], weights, packed, slots, state[_LINE:], *recipe[:4])
+        _launch(_code(weights.dtype.name, layout.number, host := machine()), words, arrays, threads, host)
+    return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
+
+
+def _launch(code: Code, words: dict[str, int], arrays: tuple[Array, ...], threads: int, host: Machine) -> None:
+    noted = faults("pack") if host.check_bounds else nullcontext(0)
+    with noted as words["faults"]:
+        words |= regions_of(words, arrays) if host.check_bounds else {}
+        table = np.array([words[name] for name in _fields(host)], np.int64)
+        launch(code["pack"], table.ctypes.data, threads)
+
+
+def _fields(host: Machine) -> tuple[str, ...]:
+    ends = (f"{word} {name}" for name in _POINTERS for word in ("begin", "end"))
+    return (*_FIELDS, "faults", *ends) if host.check_bounds else _FIELDS
+
+
+def _code(stored: str, number: str, host: Machine) -> Code:
+    def write_ir() -> str:
+        from ..ir.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk
+
+        return pack_ir(_fields(host), _LANES, stored, number, host.check_bounds)
+
+    return compiled(f"pack {stored} {number}", write_ir, ("pack",), host)
+
+
+class _Recipe(NamedTuple):
+    """What the taps of a channel become. Sums are of terms, from one to the one behind the last."""
+
+    blocks: Words
+    shared: Words
+    results: Words
+    terms: Words
+    slots: int
+    numbers: int  # of a group
+
+    def words(self) -> dict[str, int]:
+        tables = {name: getattr(self, name) for name in ("blocks", "shared", "results")}
+        sizes = {f"count of {name}": len(table) for name, table in tables.items()}
+        return {name: table.ctypes.data for name, table in {**tables, "terms": self.terms}.items()} | sizes
+
+
+@lru_cache(maxsize=16)
+def _recipe(
+    axes: tuple[tuple[TapsOfPhase, ...], ...], tile: RegisterTile, channels: int, rows: int, kernel: tuple[int, ...]
+) -> _Recipe:
+    blocks = tile.blocks(rows)
+    of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
+    make = _transformed if any(one.scheme.points > 1 for axis in axes for one in axis) else _moved
+    return _Recipe(of_block, *make(axes, channels, rows, kernel))
+
+
+Tables: TypeAlias = tuple[Words, Words, Words, int, int]  # of the recipe, blocks left out
+
+
+def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]) -> Tables:
+    """Of direct summation: each tap is a result of its own. All phases at once, since there may be thousands."""
+    counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
+    pieces = counts[0][:, None, None] * counts[1][:, None] * counts[2]  # of each phase
+    starts = (np.cumsum(pieces) - pieces.reshape(-1)).reshape(pieces.shape) * (channels * rows)
+    taps = np.ix_(*(np.concatenate([phase.taps for phase in axis]) for axis in axes))
+    phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
+    number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
+    piece = (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
+    results = np.empty((prod(kernel), 5), np.int64)
+    results[:, 0] = starts[phase].reshape(-1)
+    results[:, 1] = pieces[phase].reshape(-1) * channels
+    results[:, 2] = piece.reshape(-1) * channels
+    results[:, 3] = np.arange(prod(kernel)).reshape(kernel)[taps].reshape(-1)
+    results[:, 4] = results[:, 3] + 1
+    terms = np.empty((prod(kernel), 2), np.int64)
+    terms[:, 0] = np.arange(prod(kernel))
+    terms[:, 1] = np.ones(1).view(np.int64)
+    return np.empty((0, 3), np.int64), results, terms, prod(kernel), prod(kernel) * channels * rows
+
+
+def _transformed(
+    axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]
+) -> Tables:
+    """Of minimal multiplication, axis by axis."""
+    sums = _Sums(prod(kernel))
+    by_tap = np.arange(prod(kernel)).reshape(kernel)
+    shared: list[Words] = [np.empty((0, 3), np.int64)]
+    results: list[Words] = []
+    start = 0
+    for phase in product(*axes):
+        slots = by_tap[np.ix_(*(one.taps for one in phase))]
+        *others, last = [axis for axis in range(3) if phase[axis].scheme.points > 1] or [2]
+        for axis in others:
+            terms = sums.add(slots, axis, phase[axis].matrix())
+            slots = sums.place(terms)
+            shared.append(np.concatenate([slots[..., None], terms], axis=-1).reshape(-1, 3))
+        terms = sums.add(slots, last, phase[last].matrix())
+        # Axes of points and pieces by turns; points come first in the packed order.
+        shape = [size for one in phase for size in (one.scheme.points, one.pieces)]
+        terms = terms.reshape(*shape, 2).transpose(0, 2, 4, 1, 3, 5, 6).reshape(prod(shape[::2]), prod(shape[1::2]), 2)
+        points, pieces = terms.shape[:2]
+        steps = pieces * channels
+        place = np.empty((points, pieces, 3), np.int64)
+        place[..., 0] = start + np.arange(points)[:, None] * (steps * rows)
+        place[..., 1] = steps
+        place[..., 2] = np.arange(pieces) * channels
+        results.append(np.concatenate([place, terms], axis=-1).reshape(-1, 5))
+        start += points * steps * rows
+    return np.concatenate(shared), np.concatenate(results), sums.terms(), sums.slots, start
+
+
+class _Sums:
+    """Collects the terms of all sums."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._count = 0
+        self._terms: list[Words] = []
+
+    def add(self, slots: Words, axis: int, matrix: npt.NDArray[np.float64]) -> Words:
+        """The sums matrix @ slots along an axis: (..., 2), the first term of each and the one behind its last."""
+        front = np.moveaxis(slots, axis, 0)
+        places = np.empty((len(matrix), front[0].size, 2), np.int64)
+        for row, place in zip(matrix, places, strict=True):
+            factors = np.flatnonzero(row)
+            terms = np.empty((len(place), len(factors), 2), np.int64)
+            terms[..., 0] = front[factors].reshape(len(factors), len(place)).T
+            terms[..., 1] = row[factors].view(np.int64)
+            place[:, 0] = self._count + np.arange(len(place)) * len(factors)
+            place[:, 1] = place[:, 0] + len(factors)
+            self._count += len(place) * len(factors)
+            self._terms.append(terms.reshape(-1, 2))
+        return np.moveaxis(places.reshape(len(matrix), *front.shape[1:], 2), 0, axis)
+
+    def place(self, terms: Words) -> Words:
+        """New slots for such sums."""
+        first, self.slots = self.slots, self.slots + terms[..., 0].size
+        return np.arange(first, self.slots).reshape(terms.shape[:-1])
+
+    def terms(self) -> Words:
+        return np.concatenate(self._terms)

@@ -1,0 +1,81 @@
+"""Combines the statistics of tiles, in float64 and in a fixed order, into what the next pass applies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...spec.stage import Stage
+from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
+
+Array = npt.NDArray[np.float64]
+
+
+def finish(
+    stage: Stage, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+) -> dict[str, Array]:
+    """partials (B, tiles, C, words), voxels of each tile (tiles,) -> named arrays (B, C), to be rounded to `number`.
+
+    A reduction gives "value"; softmax gives "shift" and "scale"; a norm gives "shift", "scale" and "offset".
+    """
+    with np.errstate(all="ignore"):
+        if isinstance(stage, Softmax):
+            return _softmax(stage, partials, operands)
+        if isinstance(stage, (InstanceNorm, GroupNorm)):
+            return _norm(stage, partials, counts, operands, number)
+        if isinstance(stage, LogSumExp):
+            most, total = _max_and_total(partials)
+            return {"value": _finite_or_zero(most) + np.log(total)}
+        if isinstance(stage, Max):
+            return {"value": partials[..., 0].max(axis=1)}
+        total = _over_tiles(partials[..., 0])
+        return {"value": total / counts.sum() if isinstance(stage, Mean) else total}
+
+
+def _over_tiles(parts: Array) -> Array:
+    """(B, tiles, ...) -> (B, ...): NumPy adds pairwise along the last axis only."""
+    total: Array = np.ascontiguousarray(np.moveaxis(parts, 1, -1)).sum(axis=-1)
+    return total
+
+
+def _finite_or_zero(x: Array) -> Array:
+    return np.where(np.isinf(x), 0.0, x)
+
+
+def _max_and_total(partials: Array) -> tuple[Array, Array]:
+    """Largest value, and the sum of exp(value - largest); an infinite maximum counts as zero in the exponent."""
+    most = partials[..., 0].max(axis=1)
+    moved = np.exp(_finite_or_zero(partials[..., 0]) - _finite_or_zero(most)[:, None])
+    return most, _over_tiles(partials[..., 1] * moved)
+
+
+def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[str, Array]:
+    factor: Any = 1.0 if stage.scale is None else operands[0] if stage.scale == "channel" else stage.scale
+    if stage.shift is not None:
+        return {"scale": factor / _over_tiles(partials[..., 0])}
+    most, total = _max_and_total(partials)
+    # inf - inf and -inf - -inf make every voxel NaN
+    return {"shift": most, "scale": np.where(np.isinf(most), np.nan, factor / total)}
+
+
+def _norm(
+    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+) -> dict[str, Array]:
+    """Means and squared distances of tiles, combined over tiles and, for groups, over channels."""
+    batch, tiles, channels, _ = partials.shape
+    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+    size = channels // groups
+    parts = partials.reshape(batch, tiles, groups, size, 2)
+    n = counts.reshape(1, tiles, 1, 1)
+    mean = _over_tiles(parts[..., 0] * n).sum(axis=-1) / (counts.sum() * size)
+    distance = parts[..., 0] - mean[:, None, :, None]
+    variance = _over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / (counts.sum() * size)
+    deviation = 1.0 / np.sqrt(variance + stage.eps)
+    shift, scale = (np.repeat(each, size, axis=1) for each in (mean, deviation))
+    weight, bias = operands if stage.affine else (1.0, 0.0)
+    scale = scale * weight
+    near = shift.astype(number)
+    rest = np.where(np.isfinite(scale.astype(number)), (near - shift) * scale, 0.0)  # the mean lies between two numbers
+    return {"shift": near.astype(np.float64), "scale": scale, "offset": rest + bias}

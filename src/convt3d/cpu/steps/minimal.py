@@ -1,0 +1,360 @@
+"""The convolution of a tile with minimal multiplication: transform inputs, multiply, transform the products back.
+
+A chunk of position vectors at a time. For each group of outputs that are made together, inputs (points, steps,
+positions) are gathered from the slab; a step is a piece of the taps and an input channel. Every point is a small matrix
+product, done by the direct algorithm's micro-kernel. Products (points, rows, positions) are combined into the phases.
+Both transforms are separable: along the depth by tables, as values are loaded, then along height and width in
+registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+
+from llvmlite import ir
+
+from ..ir.builder import Builder
+from ..ir.frame import Kernel
+from ..ir.values import I64, PTR, Number
+from ..plan.schemes import TOGETHER, Matrix, Scheme
+from ..plan.structure import ConvCode, RegisterTile
+from .conv import all_channels, fill_with_bias, micro_kernel, sum_in_pieces
+from .phases import Planar
+
+SUMMED = 128  # shorter than in direct summation, for errors are larger where products cancel
+
+Load = Callable[[int, int], ir.Value]
+Store = Callable[[int, int, ir.Value], None]
+Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
+
+
+def convolve_minimally(k: Kernel, step: int, code: ConvCode) -> None:
+    """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
+    b = k.b
+    fill_with_bias(k, step, all_channels(k, code.tile, code.blocks))
+    multiply = _multiply(k, code.tile, code.blocks)
+    transforms = [(_gather(k, *kind), _scatter(k, *kind)) for kind in code.kinds]
+    depth, length = Planar("phased", step, "period", "phases").extent(k)
+    in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
+    total, chunk = b.mul(depth, in_plane), k.param("chunk")
+    with b.loop(0, total, chunk) as first, b.loop(0, k.param("groups")) as g:
+        where = first, b.min(b.sub(total, first), chunk), in_plane
+        out = b.mul(g, k.param("out group"))
+        x = b.at(k.buffer("slab"), k.dot((b.mul(g, k.param("in group")), k.param("pitch slab"))), k.number)
+        y = b.at(k.buffer("phased"), b.mul(out, k.param("pitch phased")), k.number)
+        bias = b.at(k.pointer("bias"), out, k.number)
+        weights = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
+        with b.loop(0, k.param("groups together")) as number:
+            table = b.at(k.pointer("together"), b.mul(number, len(TOGETHER)), I64)
+            group = {word: b.load(table, at, I64) for at, word in enumerate(TOGETHER)}
+            for index, (gather, scatter) in enumerate(transforms):
+                with b.if_(b.compare("==", group["kind"], index)):
+                    _transform_inputs(k, gather, x, group, where)
+                    w = b.at(weights, group["weight"], k.number)
+                    _multiply_and_transform(k, code, (multiply, scatter), group, w, (y, bias), where)
+
+
+def _transform_inputs(
+    k: Kernel, gather: ir.Function, x: ir.Value, group: dict[str, ir.Value], where: tuple[Number, ...]
+) -> None:
+    b = k.b
+    tables = b.at(k.pointer("gather"), group["gather"], I64), b.at(k.pointer("factors"), group["factors in"], k.number)
+    sizes = k.param("pitch slab"), k.param("in group"), k.param("depth step")
+    chunk = k.param("chunk positions"), k.param("input point")
+    b.call(gather, x, k.buffer("inputs"), *tables, group["pieces"], group["depth in"], *sizes, *chunk, *where)
+
+
+def _multiply_and_transform(
+    k: Kernel,
+    code: ConvCode,
+    functions: tuple[ir.Function, ir.Function],
+    group: dict[str, ir.Value],
+    w: ir.Value,
+    target: tuple[ir.Value, ir.Value],
+    where: tuple[Number, ...],
+) -> None:
+    """Some blocks of output channels at once: their products for all points, then back into the phases."""
+    b = k.b
+    (multiply, scatter), (y, bias) = functions, target
+    blocks = code.blocks + bool(code.tile.rest)
+    position, at_once, pitch = k.param("chunk positions"), k.param("chunk blocks"), k.param("pitch phased")
+    tables = (
+        b.at(k.pointer("scatter"), group["scatter"], I64),
+        b.at(k.pointer("factors"), group["factors out"], k.number),
+    )
+    with b.loop(0, blocks, at_once) as block:
+        end = b.min(b.add(block, at_once), blocks)
+        row = b.mul(block, code.tile.rows)
+        rows = b.sub(b.min(b.mul(end, code.tile.rows), k.param("out group")), row)
+        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"))
+        sizes = (group["steps"], k.param("out group"), position, k.param("input point"), k.param("product point"))
+        b.call(multiply, *data, group["points"], block, end, where[1], *sizes)
+        there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
+        extent = (group["depth out"], rows, pitch, k.param("plane"), position, k.param("product point"))
+        b.call(scatter, k.buffer("products"), *there, *extent, *where)
+
+
+@contextmanager
+def part_behind(k: Kernel) -> Iterator[tuple[Number, Number]]:
+    """Runs the body for some channels (first, count) after the other. The convolution has computed all of them: it
+    transforms inputs once for all."""
+    b, channels, most = k.b, k.param("out channels"), k.param("part channels")
+    with b.loop(0, channels, most) as first:
+        yield first, b.min(b.sub(channels, first), most)
+
+
+@contextmanager
+def only_tame(k: Kernel, tame: ir.Value) -> Iterator[None]:
+    """The rest of the tile runs only if it is tame; otherwise its sample is marked, to be computed directly.
+
+    A transform would spread NaN and infinity to outputs that do not depend on them, and huge numbers may overflow.
+    """
+    b = k.b
+    assert k.sample is not None
+    with b.if_(b.raw.not_(tame)):
+        b.store(b.i64(1), k.pointer("wild samples"), k.sample)
+    with b.if_(tame):
+        yield
+
+
+@contextmanager
+def unless_wild(k: Kernel) -> Iterator[None]:
+    """The tile runs only if no other of its sample was found wild."""
+    assert k.sample is not None
+    with k.b.if_(k.b.compare("==", k.b.load(k.pointer("wild samples"), k.sample, I64), 0)):
+        yield
+
+
+def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
+    """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows."""
+    pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products")]
+    counts = ("points", "block", "end", "count", "steps", "out", "position", "input_point", "product_point")
+    b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
+    a = b.args
+    micros = {
+        (rows, n): micro_kernel(k, rows, n)
+        for rows in (tile.rows, tile.rest)
+        if rows
+        for n in range(1, tile.columns + 1)
+    }
+    with b.loop(0, a["points"]) as point:
+        x = b.at(a["inputs"], b.mul(point, a["input_point"]), k.number)
+        w = b.at(a["w"], b.mul(point, b.mul(a["steps"], a["out"])), k.number)
+        y = b.at(a["products"], b.mul(point, a["product_point"]), k.number)
+
+        def one(block: Number, rows: int, x: ir.Value = x, w: ir.Value = w, y: ir.Value = y) -> None:
+            row = b.mul(b.sub(block, a["block"]), tile.rows)
+            weights = b.at(w, b.mul(b.mul(block, tile.rows), a["steps"]), k.number)
+            out = b.at(y, b.mul(row, a["position"]), k.number)
+
+            def columns(n: int, vector: Number) -> None:
+                at = b.mul(vector, k.lanes)
+                sum_in_pieces(
+                    k,
+                    b,
+                    micros[rows, n],
+                    rows,
+                    b.at(x, at, k.number),
+                    a["offsets"],
+                    a["steps"],
+                    weights,
+                    b.at(out, at, k.number),
+                    a["position"],
+                    SUMMED,
+                )
+
+            whole = b.mul(b.sdiv(a["count"], tile.columns), tile.columns)
+            with b.loop(0, whole, tile.columns) as vector:
+                columns(tile.columns, vector)
+            left = b.sub(a["count"], whole)
+            for n in range(1, tile.columns):
+                with b.if_(b.compare("==", left, n)):
+                    columns(n, whole)
+
+        with b.loop(a["block"], b.min(a["end"], blocks)) as block:
+            one(block, tile.rows)
+        if tile.rest:
+            with b.if_(b.compare(">", a["end"], blocks)):
+                one(blocks, tile.rest)
+    b.ret()
+    return b.function
+
+
+def _gather(k: Kernel, terms: int, _: int, height: Scheme, width: Scheme) -> ir.Function:
+    """inputs[point][step][position] = transform of the slab's vectors that a group of outputs reads.
+
+    `places` holds for each piece the offsets along height and width, then those of the terms of each point along the
+    depth, whose factors are in a table of their own.
+    """
+    pointers = [(name, PTR) for name in ("x", "inputs", "places", "factors")]
+    counts = ("pieces", "depth_points", "channel", "channels", "depth", "position", "point", "first", "count")
+    arguments = [*pointers, *((name, I64) for name in (*counts, "in_plane"))]
+    name = f"gather_{terms}_{height}_{width}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    b = k.define(name, arguments, noalias=("x", "inputs"))
+    a = b.args
+    words = b.add(b.mul(a["depth_points"], terms), height.points + width.points)
+    plane_points = height.points * width.points
+    with b.loop(0, a["pieces"]) as piece:
+        places = b.at(a["places"], b.mul(piece, words), I64)
+        h, w = _words(b, places, (height.points, width.points))
+        along_depth = b.at(places, height.points + width.points, I64)
+        with b.loop(0, a["channels"]) as c:
+            step = b.add(b.mul(piece, a["channels"]), c)
+            row = b.at(a["x"], b.mul(c, a["channel"]), k.number)
+            target = b.at(a["inputs"], b.mul(step, a["position"]), k.number)
+            with b.loop(0, a["count"]) as vector:
+                plane, at = _place(k, b, vector)
+                base = b.at(row, b.add(b.mul(plane, a["depth"]), at), k.number)
+                into = b.at(target, b.mul(vector, k.lanes), k.number)
+                with b.loop(0, a["depth_points"]) as i:
+                    sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
+                    out = b.at(into, b.mul(a["point"], b.mul(i, plane_points)), k.number)
+
+                    def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
+                        return _depth_sum(b, [(b.at(s, h[j], k.number), f) for s, f in sources], w[n], k)
+
+                    def store(j: int, n: int, value: ir.Value, out: ir.Value = out) -> None:
+                        b.store(value, out, b.mul(a["point"], j * width.points + n))
+
+                    _transform_plane(b, height.inputs_matrix, width.inputs_matrix, load, store)
+    b.ret()
+    return b.function
+
+
+def _scatter(k: Kernel, _: int, terms: int, height: Scheme, width: Scheme) -> ir.Function:
+    """phases[row][output] = transform of the products, plus bias.
+
+    `places` holds the phases' offsets along height and width, then for each output along the depth its offset and the
+    offsets of its terms among the products.
+    """
+    pointers = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")]
+    counts = ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
+    arguments = [*pointers, *((name, I64) for name in counts)]
+    name = f"scatter_{terms}_{height}_{width}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    b = k.define(name, arguments, noalias=("products", "y"))
+    a = b.args
+    h, w = _words(b, a["places"], (height.outputs, width.outputs))
+    outputs = b.at(a["places"], height.outputs + width.outputs, I64)
+    along_depth = b.at(outputs, a["depth_outputs"], I64)
+    with b.loop(0, a["rows"]) as row:
+        source = b.at(a["products"], b.mul(row, a["position"]), k.number)
+        target = b.at(a["y"], b.mul(row, a["pitch"]), k.number)
+        bias = b.splat(b.load(a["bias"], row, k.number), k.lanes)
+        with b.loop(0, a["count"]) as vector:
+            plane, at = _place(k, b, vector)
+            base = b.at(source, b.mul(vector, k.lanes), k.number)
+            into = b.at(target, b.add(b.mul(plane, a["plane"]), at), k.number)
+            with b.loop(0, a["depth_outputs"]) as i:
+                sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
+                out = b.at(into, b.load(outputs, i, I64), k.number)
+
+                def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
+                    offset = b.mul(a["point"], j * width.points + n)
+                    return _depth_sum(b, sources, offset, k)
+
+                def store(j: int, n: int, value: ir.Value, out: ir.Value = out, bias: ir.Value = bias) -> None:
+                    b.store(b.add(value, bias), b.at(out, h[j], k.number), w[n])
+
+                _transform_plane(b, height.outputs_matrix, width.outputs_matrix, load, store)
+    b.ret()
+    return b.function
+
+
+def _place(k: Kernel, b: Builder, vector: Number) -> tuple[Number, Number]:
+    """Plane and offset in it of a vector of the chunk."""
+    number, in_plane = b.add(b.args["first"], vector), b.args["in_plane"]
+    plane = b.sdiv(number, in_plane)
+    return plane, b.mul(b.sub(number, b.mul(plane, in_plane)), k.lanes)
+
+
+def _along_depth(
+    k: Kernel, b: Builder, i: Number, terms: int, base: ir.Value, offsets: ir.Value, factors: ir.Value
+) -> Sources:
+    """Where the terms of point i begin, and their factors; a single term has factor 1."""
+    found: Sources = []
+    for term in range(terms):
+        at = b.add(b.mul(i, terms), term)
+        factor = b.splat(b.load(factors, at, k.number), k.lanes) if terms > 1 else None
+        found.append((b.at(base, b.load(offsets, at, I64), k.number), factor))
+    return found
+
+
+def _depth_sum(b: Builder, sources: Sources, offset: Number, k: Kernel) -> ir.Value:
+    total = None
+    for pointer, factor in sources:
+        value = b.load(pointer, offset, k.number, k.lanes)
+        if factor is None:
+            return value
+        total = b.mul(factor, value) if total is None else b.multiply_add(factor, value, total)
+    return total
+
+
+def _words(b: Builder, table: ir.Value, sizes: Sequence[int]) -> list[list[ir.Value]]:
+    """The words of a table, cut into lists of these sizes."""
+    starts = [sum(sizes[:axis]) for axis in range(len(sizes))]
+    return [[b.load(table, start + at, I64) for at in range(size)] for start, size in zip(starts, sizes, strict=True)]
+
+
+# --- small linear maps ------------------------------------------------------------------------------------------------
+
+
+def _transform_plane(b: Builder, height: Matrix, width: Matrix, load: Load, store: Store) -> None:
+    """out[j][n] = sum over a, c of H[j][a] W[n][c] in[a][c], in registers."""
+    rows_in, columns_in = range(len(height[0])), range(len(width[0]))
+    rows = {}
+    for n in columns_in:
+        sums = _Sums(b, height, {j: load(j, n) for j in rows_in})
+        for j, factors in enumerate(height):
+            rows[j, n] = sums.of(factors)
+    for j in range(len(height)):
+        sums = _Sums(b, width, {n: rows[j, n] for n in columns_in})
+        for n, factors in enumerate(width):
+            store(j, n, sums.of(factors))
+
+
+class _Sums:
+    """Rows of a matrix times a vector of values. Columns that differ in signs only, those of points x and -x, are added
+    and subtracted once for all rows."""
+
+    def __init__(self, b: Builder, matrix: Matrix, values: dict[int, ir.Value]) -> None:
+        self.b, self.values = b, values
+        columns = [tuple(map(abs, column)) for column in zip(*matrix, strict=True)]
+        self.partner = {j: i for j in range(len(columns)) for i in range(j) if columns[i] == columns[j]}
+        self.pairs: dict[tuple[int, int, Fraction], ir.Value] = {}
+
+    def of(self, row: Sequence[Fraction]) -> ir.Value:
+        terms: list[tuple[Fraction, ir.Value]] = []
+        done: set[int] = set()
+        for j in reversed(range(len(row))):
+            if not row[j] or j in done:
+                continue
+            i = self.partner.get(j)
+            if i is None or not row[i] or i in done:
+                terms.append((row[j], self.values[j]))
+            else:
+                terms.append((row[i], self._pair(i, j, row[j] / row[i])))
+                done.add(i)
+        terms.sort(key=lambda term: term[0] < 0)  # begin with one that needs no negation
+        return self._total(terms)
+
+    def _pair(self, i: int, j: int, sign: Fraction) -> ir.Value:
+        key = i, j, sign
+        if key not in self.pairs:
+            self.pairs[key] = (self.b.add if sign > 0 else self.b.sub)(self.values[i], self.values[j])
+        return self.pairs[key]
+
+    def _total(self, terms: list[tuple[Fraction, ir.Value]]) -> ir.Value:
+        b, total = self.b, None
+        for factor, value in terms:
+            scaled = value if abs(factor) == 1 else b.mul(value, float(abs(factor)))
+            if total is None:
+                total = scaled if factor > 0 else b.mul(scaled, -1.0)
+            else:
+                total = b.add(total, scaled) if factor > 0 else b.sub(total, scaled)
+        return total

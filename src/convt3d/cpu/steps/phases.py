@@ -1,0 +1,129 @@
+"""Puts the phases of a tile together: phase-planar (C, phases, positions) -> rows along the width, in natural order.
+
+Output o = n * q + j along each axis, where n is the number of phases, lies in phase j at position q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..ir.frame import Kernel
+from ..ir.move import ArrayRows, Sink, in_vectors, to_scratch
+from ..ir.values import I64, Number
+from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
+from ..plan.tiles import STAGED
+
+
+@dataclass(frozen=True)
+class Planar:
+    """A buffer (C, phases, D, plane): the convolution's result, or that of a pool over the phases of its stride."""
+
+    buffer: str
+    step: int  # of the convolution, whose positions it has
+    each: str  # parameters "... d", "... h", "... w" are the phases along the axes
+    count: str  # parameter: all phases
+
+    def along(self, k: Kernel) -> list[ir.Value]:
+        return [k.param(f"{self.each} {axis}") for axis in "dhw"]
+
+    def place(self, k: Kernel, axis: str, phase: Number) -> ir.Value:
+        """Of a phase among those that are kept."""
+        return k.b.load(k.pointer(f"{self.each} places {axis}"), phase, I64)
+
+    def extent(self, k: Kernel) -> tuple[Number, Number]:
+        """Runs of positions, one a plane or one for all planes, and what counts in each."""
+        b = k.b
+        depth, height, width = k.spans(self.step, POSITION_COUNT)
+        length = b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
+        merged = b.compare("==", k.param("merged"), 1)
+        all_planes = b.add(b.mul(b.sub(depth, 1), k.param("plane")), length)
+        return b.select(merged, 1, depth), b.select(merged, all_planes, length)
+
+
+def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str) -> None:
+    """Rows of the tile into a buffer (C, D, H, W), or straight into an array. `phases_w` 0: too many for shuffles."""
+    b = k.b
+    phased, pitch = k.buffer(planar.buffer), k.param(f"pitch {planar.buffer}")
+    low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(planar.step, POSITION)
+    strides = planar.along(k)
+
+    def row(c: Number, d: Number, h: Number, put: Sink) -> None:
+        """Row h of the box."""
+        t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
+        t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
+        kept = [k.param(f"{planar.each} kept {axis}") for axis in "hw"]
+        phase = b.mul(b.add(b.mul(planar.place(k, "d", j_d), kept[0]), planar.place(k, "h", j_h)), kept[1])
+        start = k.dot((c, pitch), (phase, k.param("phase")), (t_d, k.param("plane")), (t_h, k.param("slab pitch")))
+        _row(k, planar, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
+
+    def into(buffer: str, place: Number) -> Sink:
+        return lambda at, value, lanes: to_scratch(k, value, k.buffer(buffer), b.add(place, at), lanes)
+
+    if isinstance(target, str):
+        with b.loop(0, channels) as c, b.loop(0, count[0]) as d, b.loop(0, count[1]) as h:
+            place = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
+            row(c, d, h, into(target, place))
+        return
+
+    together, staged_pitch = k.param(f"{target.name} channels"), k.param(f"pitch {STAGED}")
+    with b.loop(0, channels, together) as c, b.loop(0, count[0]) as d, b.if_else(target.direct) as (direct, staged):
+        with direct, b.loop(0, count[1]) as h:
+            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+            row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
+        with staged, target.rows_together(count[1]) as (h, rows):
+            with b.loop(0, together) as channel, b.loop(0, rows) as more:
+                to = k.dot((channel, staged_pitch), (more, count[2]))
+                row(b.add(c, channel), d, b.add(h, more), into(STAGED, to))
+            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+            target.write(place, low[2], k.buffer(STAGED), 0, staged_pitch, channels, b.mul(rows, count[2]))
+
+
+def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:
+    """Position (from the tile's first) and phase of output o."""
+    t = k.b.sdiv(o, stride)
+    return k.b.sub(t, first), k.b.sub(o, k.b.mul(t, stride))
+
+
+def _row(
+    k: Kernel,
+    planar: Planar,
+    phases_w: int,
+    stride: Number,
+    phased: ir.Value,
+    start: Number,
+    low: Number,
+    first: Number,
+    count: Number,
+    put: Sink,
+) -> None:
+    b = k.b
+    if phases_w == 1:
+        in_vectors(k, count, lambda at, n: put(at, b.load(phased, b.add(start, at), k.number, k.lanes), n))
+        return
+    phase = k.param("phase")
+    if not phases_w:
+        with b.loop(0, count) as at:
+            t, j = _split(k, b.add(low, at), stride, first)
+            value = b.load(phased, k.dot((1, start), (planar.place(k, "w", j), phase), (t, 1)), k.number)
+            put(at, b.splat(value, k.lanes), 1)
+        return
+    # The row begins in some phase; after the last phase follows the first, one position on.
+    begin = b.sub(low, b.mul(first, phases_w))
+    rows = []
+    for turn in range(phases_w):
+        j = b.add(begin, turn)
+        over = b.compare(">=", j, phases_w)
+        rows.append(b.add(start, b.select(over, b.add(b.mul(b.sub(j, phases_w), phase), 1), b.mul(j, phase))))
+    with b.loop(0, count, phases_w * k.lanes) as at:
+        t = b.sdiv(at, phases_w)
+        together = [b.load(phased, b.add(row, t), k.number, k.lanes) for row in rows]
+        left = b.sub(count, at)
+        for part, value in enumerate(b.interleave(together)):
+            left_here = b.sub(left, part * k.lanes)
+            with b.if_else(b.compare(">=", left_here, k.lanes)) as (whole, some):
+                with whole:
+                    put(b.add(at, part * k.lanes), value, None)
+                with some, b.if_(b.compare(">", left_here, 0)):
+                    put(b.add(at, part * k.lanes), value, left_here)

@@ -1,0 +1,156 @@
+"""Cuts the steps of a pass into pieces, each of which one GPU kernel can do.
+
+A piece has a source (the convolution, or an array), links, at most one pool with links after it. What lies before the
+convolution is a piece that prepares its input; what no kernel can do in one go is stored between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..plan.passes import Chain, Conv, Link, Op, PhasePool, Pool, RowNorm, Unphase
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.shapes import Shape
+from ..spec.stages import CHANNELS, Add, Keep
+from .config import MOST_CHANNELS, MOST_LOADED, MOST_POOLED
+
+
+class NotOnGpu(Exception):  # noqa: N818 - no error: stock PyTorch takes the pipeline
+    """Why a pipeline has no GPU kernels, or none that the GPU takes."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One kernel: what it reads, what it does and where the result goes."""
+
+    source: str  # "x", "prepared:i", "value:i"
+    shape: Shape  # of the source
+    conv: int | None = None  # stage, where the source is the convolution of it
+    before: tuple[Link, ...] = ()
+    pool: int | None = None  # stage
+    after: tuple[Link, ...] = ()
+    reduce: str | None = None
+    partials: str | None = None  # where the statistics of tiles go
+    dest: str | None = None
+    result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return self.before + self.after
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing has happened to the source yet."""
+        return self.conv is None and self.pool is None and not self.links
+
+    def linked(self, link: Link) -> Piece:
+        return (
+            replace(self, before=(*self.before, link))
+            if self.pool is None
+            else replace(self, after=(*self.after, link))
+        )
+
+
+@dataclass
+class Arrays:
+    """Between kernels: inputs of the convolution by what makes them, and values stored in the type of sums."""
+
+    prepared: dict[tuple[str, tuple[Op, ...]], str] = field(default_factory=dict)
+    stored: dict[str, Shape] = field(default_factory=dict)
+
+
+def split(
+    pipeline: Pipeline, trace: Trace, source: str, shape: Shape, ops: Sequence[Op], arrays: Arrays
+) -> list[Piece]:
+    """The pieces of these steps; the last one has no destination yet."""
+    splitter = _Splitter(pipeline, trace, source, shape, arrays)
+    for index, op in enumerate(ops):
+        splitter.take(op, tuple(ops[:index]))
+    return [*splitter.done, replace(splitter.piece, result=splitter.result)]
+
+
+class _Splitter:
+    """Walks over steps and begins a new kernel where one cannot take the next step."""
+
+    def __init__(self, pipeline: Pipeline, trace: Trace, source: str, shape: Shape, arrays: Arrays) -> None:
+        self.pipeline, self.trace, self.arrays = pipeline, trace, arrays
+        self.piece = Piece(source, shape)
+        self.result = shape
+        self.done: list[Piece] = []
+
+    def take(self, op: Op, before: tuple[Op, ...]) -> None:
+        if isinstance(op, Conv):
+            if not self.piece.blank:
+                self._prepare(before)
+            self.piece = replace(self.piece, conv=op.stage)
+            self.result = self.trace.values[op.stage + 1]
+            slots = [at for at, slot in enumerate(self.pipeline.slots) if slot.stage == op.stage]
+            if len(slots) > 1:
+                self.piece = self.piece.linked(Link(Add("channel"), (f"operand:{slots[1]}",)))
+        elif isinstance(op, (Pool, PhasePool)):
+            mixed = any(mixes(link) for link in self.piece.links)
+            if self.piece.pool is not None or (
+                mixed and self.piece.conv is not None and self._channels() > MOST_POOLED
+            ):
+                self._store()
+            self.piece = replace(self.piece, pool=op.stage)
+            self.result = self.trace.values[op.stage + 1]
+        elif isinstance(op, Chain):
+            for at, link in enumerate(op.links):
+                self._link(link, op.links[at:])
+        elif isinstance(op, RowNorm):
+            raise NotOnGpu("LayerNorm along the width has no GPU kernel")
+        else:
+            assert isinstance(op, Unphase)
+
+    def _link(self, link: Link, rest: tuple[Link, ...]) -> None:
+        if mixes(link):
+            most = MOST_CHANNELS if self.piece.pool is None else MOST_POOLED
+            grouped = self.pipeline.conv.groups > 1 and not self._depthwise()
+            if self.piece.conv is not None and (grouped or self.result[1] > most):
+                self._store_before(rest)
+            if self.result[1] > MOST_LOADED:
+                raise NotOnGpu(f"no program holds the {MOST_LOADED} channels and more of a stage that mixes them")
+        self.piece = self.piece.linked(link)
+        if mixes(link) and link.stage.out_shape(self.result, ()) != self.result:
+            self.result = (self.result[0], 1, *self.result[2:])
+
+    def _channels(self) -> int:
+        """That the convolution of the piece gives."""
+        return self.trace.values[self.pipeline.conv_index + 1][1]
+
+    def _depthwise(self) -> bool:
+        conv = self.pipeline.conv
+        return self.trace.values[self.pipeline.conv_index][1] == conv.groups
+
+    def _prepare(self, before: tuple[Op, ...]) -> None:
+        """The convolution's input, made once however often it is read."""
+        prepared, key = self.arrays.prepared, (self.piece.source, before)
+        if key not in prepared:
+            prepared[key] = f"prepared:{len(prepared)}"
+            self.done.append(replace(self.piece, dest=prepared[key], result=self.result))
+        self.piece = Piece(prepared[key], self.result)
+
+    def _store_before(self, rest: tuple[Link, ...]) -> None:
+        """A value that the rest of the chain uses again must be kept in its kernel: all links since then move there."""
+        piece, labels = self.piece, {link.stage.uses for link in rest}
+        links = piece.before if piece.pool is None else piece.after
+        start = next((at for at, link in enumerate(links) if _keeps(link, labels)), len(links))
+        self.piece = replace(piece, before=links[:start]) if piece.pool is None else replace(piece, after=links[:start])
+        self._store()
+        self.piece = replace(self.piece, before=links[start:])
+
+    def _store(self) -> None:
+        name = f"value:between:{len(self.arrays.stored)}"
+        self.arrays.stored[name] = self.result
+        self.done.append(replace(self.piece, dest=name, result=self.result))
+        self.piece = Piece(name, self.result)
+
+
+def _keeps(link: Link, labels: set[str | None]) -> bool:
+    return isinstance(link.stage, Keep) and link.stage.label in labels
+
+
+def mixes(link: Link) -> bool:
+    return bool(link.stage.couples & CHANNELS)

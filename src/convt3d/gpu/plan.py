@@ -1,0 +1,345 @@
+"""A GpuPlan: the kernels one pipeline needs on a GPU, from the same passes as on the CPU. Frozen; touches no array.
+
+A value that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import prod
+
+from ..plan.passes import Chain, Finish, Op, Pass, Reduce, cut, output_values
+from ..plan.prepare import rewrite
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.rewrite import Rewritten
+from ..spec.shapes import ConvAxis, PoolAxis, Shape
+from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
+from .config import PRECISIONS, Config, Need, choose, configurations, most_registers
+from .geometry import GpuAxis, gpu_axis
+from .pieces import Arrays, Piece, mixes, split
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """A piece with its numbers for given sizes."""
+
+    piece: Piece
+    kind: str  # "dot", "plain", "depthwise" (of the convolution) or "load"
+    axes: tuple[GpuAxis, GpuAxis, GpuAxis]
+    groups: int  # of channels, which have programs of their own
+    channels: int  # output channels of a group
+    inputs: int  # input channels of a group
+    multiplier: int  # output channels of each input channel, where each has its own
+    pool: AvgPool3d | MaxPool3d | None
+    config: Config
+    need: Need
+    filled: int = 0  # input and output channels of a group in memory, blocks of all kernels of the convolution
+    width: int = 0
+    guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
+
+    @property
+    def residues(self) -> int:
+        return prod(axis.pace for axis in self.axes)
+
+    @property
+    def tiles(self) -> int:
+        return -(-prod(axis.count for axis in self.axes) // self.config.positions)
+
+    @property
+    def columns(self) -> int:
+        """Blocks of channels of a group."""
+        return -(-self.channels // self.config.channels)
+
+    @property
+    def taps(self) -> int:
+        return prod(axis.kernel for axis in self.axes)
+
+    @property
+    def programs(self) -> int:
+        return self.piece.shape[0] * self.groups * self.columns * self.tiles * self.residues
+
+    @property
+    def parts(self) -> int:
+        """Partial statistics for each sample and channel."""
+        return self.tiles * self.residues
+
+    @property
+    def weight_strides(self) -> tuple[int, int]:
+        """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
+        each other; all else is stored with outputs next to each other, which suits products without them too."""
+        return (1, self.filled) if self.need.precision != "ieee" else (self.width, 1)
+
+    def furthest(self, strides: Sequence[int]) -> int:
+        """The largest offset of the convolution's input, with these strides, that an address is made of."""
+        batch, channels, *_ = self.piece.shape
+        n, _, *space = strides
+        far = (batch - 1) * n + max(channels, self.groups * self.filled)
+        return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
+
+    def guard(self, generation: int) -> GpuKernel:
+        """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
+        need = replace(self.need, kind="plain")
+        if self.piece.reduce is None:  # 255 registers are worth more to it than 16 warps
+            config = next(tile for tile in configurations(generation, need) if tile.warps <= 8)
+        else:  # as many statistics as the other kernel leaves
+            outputs = self.config.positions * self.config.channels
+            config = replace(self.config, warps=max(self.config.warps, outputs // 512))
+        config = replace(config, stages=1, registers=most_registers(config.warps))
+        return replace(self, kind="plain", need=need, config=config, guarded=True)
+
+
+@dataclass(frozen=True)
+class GpuPack:
+    """A kernel that brings weights into the order in which `reader`, and all kernels of the convolution, read them."""
+
+    operand: str
+    reader: GpuKernel
+
+    @property
+    def size(self) -> int:
+        """Numbers of the packed weights."""
+        return self.reader.groups * self.reader.taps * self.reader.filled * self.reader.width
+
+
+@dataclass(frozen=True)
+class GpuFinish:
+    """A kernel that combines partial statistics: one program for each sample and group of channels."""
+
+    finish: Finish
+    kind: str  # of the statistics
+    partials: str
+    shape: Shape  # of the value they are of
+    groups: int  # of channels, whose statistics are combined
+    parts: int
+
+
+@dataclass(frozen=True, eq=False)
+class GpuPlan:
+    """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
+
+    asked: Pipeline
+    dtype: DType
+    trace: Trace
+    rewritten: Rewritten
+    simplified: Trace
+    generation: int
+    precision: str
+    wide: bool  # 64-bit offsets
+    steps: tuple[GpuPack | GpuKernel | GpuFinish, ...]
+    stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """As it runs."""
+        return self.rewritten.pipeline
+
+    @property
+    def kernels(self) -> tuple[GpuKernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuKernel))
+
+    @property
+    def choices(self) -> int:
+        """Configurations that differ in at least one kernel."""
+        return max(len(configurations(self.generation, kernel.need)) for kernel in self.kernels if not kernel.guarded)
+
+    @property
+    def finishes(self) -> tuple[GpuFinish, ...]:
+        return tuple(step for step in self.steps if isinstance(step, GpuFinish))
+
+
+@lru_cache(maxsize=512)
+def gpu_plan(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    generation: int = 80,
+    precision: str = "ieee",
+    wide: bool | None = None,
+    choice: int | None = None,
+) -> GpuPlan:
+    """The plan for input shape `x` (5-D) and operand shapes in slot order.
+
+    64-bit offsets (`wide`) are decided by the sizes if None; `choice` is the number of a configuration in the list of
+    each kernel, the heuristic's if None.
+    """
+    assert precision in PRECISIONS
+    trace = pipeline.trace(x, operands)
+    # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame=False)
+    make = partial(_Maker, rewritten.pipeline, simplified, dtype, generation, precision, choice)
+    maker = make(bool(wide))
+    if wide is None and _needs_wide(maker, simplified):
+        maker = make(True)
+    return GpuPlan(
+        asked=pipeline,
+        dtype=dtype,
+        trace=trace,
+        rewritten=rewritten,
+        simplified=simplified,
+        generation=generation,
+        precision=precision,
+        wide=maker.wide,
+        steps=tuple(maker.steps),
+        stored=tuple(maker.arrays.stored.items()),
+    )
+
+
+class _Maker:
+    """Turns passes into kernels."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        trace: Trace,
+        dtype: DType,
+        generation: int,
+        precision: str,
+        choice: int | None,
+        wide: bool,
+    ) -> None:
+        self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
+        self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
+        self.steps: list[GpuPack | GpuKernel | GpuFinish] = []
+        self.arrays = Arrays()
+        self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
+        self.in_output: tuple[str, ...] = ()
+        self._run()
+
+    def _run(self) -> None:
+        passes = cut(self.pipeline, self.trace)
+        self.in_output = output_values(passes, self.trace.output, self.dtype)
+        tensors = {
+            array
+            for one in passes
+            for op in one.ops
+            if isinstance(op, Chain)
+            for link in op.links
+            for array in link.arrays
+        }
+        for one in passes:
+            own = "out" if one.source in self.in_output else one.source
+            source, shape, ops = self.recipes.get(own, (own, one.shape, ()))
+            ops = (*ops, *one.ops)
+            kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
+            kept = tuple(op for op in ops if not isinstance(op, Reduce))
+            dest = one.dest
+            stored = one.finish is None or dest is None or dest in (*self.in_output, *tensors)
+            if not stored and self._in_one_kernel(source, shape, kept):
+                self.recipes[str(dest)] = source, shape, kept
+                dest = None
+            self._make(source, shape, kept, kind, dest)
+            if one.finish is not None and kind is not None:
+                self._finish(one, kind)
+        self._fill()
+
+    def _fill(self) -> None:
+        """The convolution's input and weights are in memory once: filled up to whole blocks of each kernel of it."""
+        kernels = [step for step in self.steps if isinstance(step, GpuKernel) and step.piece.conv is not None]
+        block = max(kernel.config.inputs for kernel in kernels)  # a power of two, as the smaller ones
+        filled = -(-kernels[0].inputs // block) * block
+        width = max(kernel.columns * kernel.config.channels for kernel in kernels)
+        self.steps = [replace(step, filled=filled, width=width) if step in kernels else step for step in self.steps]
+        stage = self.pipeline.conv_index
+        operand = next(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == stage)
+        self.steps.insert(0, GpuPack(operand, replace(kernels[0], filled=filled, width=width)))
+
+    def _finish(self, one: Pass, kind: str) -> None:
+        last = self.steps[-1]
+        assert isinstance(last, GpuKernel)
+        assert one.finish is not None
+        stage, channels = one.finish.stage, last.piece.result[1]
+        groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+        self.steps.append(GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts))
+
+    def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
+        """Whether these steps, from the convolution on, need no array between them."""
+        trial = Arrays()
+        split(self.pipeline, self.trace, source, shape, ops, trial)
+        return not trial.stored
+
+    def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
+        *first, last = split(self.pipeline, self.trace, source, shape, ops, self.arrays)
+        for piece in first:
+            self._add(piece)
+        if dest is not None and dest != "out" and dest not in self.in_output:
+            self.arrays.stored[dest] = last.result
+        partials = None if kind is None else f"partials:{len(self.steps)}"
+        dest = "out" if dest in self.in_output else dest
+        self._add(replace(last, reduce=kind, partials=partials, dest=dest))
+
+    def _add(self, piece: Piece) -> None:
+        kernel = self._kernel(piece)
+        self.steps += [kernel, kernel.guard(self.generation)] if kernel.kind == "dot" else [kernel]
+
+    def _kernel(self, piece: Piece) -> GpuKernel:
+        stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
+        assert pool is None or isinstance(pool, (MaxPool3d, AvgPool3d))
+        conv_axes: Sequence[ConvAxis | None] = (None,) * 3
+        groups, channels, inputs, multiplier, kind = 1, piece.shape[1], 1, 1, "load"
+        if stage is not None:
+            conv, kernel = self.pipeline.conv, self.trace.operands[stage][0]
+            conv_axes = conv.axes(piece.shape, kernel)
+            groups, channels, inputs = conv.groups, kernel[1], kernel[0] // conv.groups
+            kind = self._kind(inputs, groups)
+            if kind == "depthwise":
+                groups, channels, multiplier = 1, channels * groups, channels
+        pool_axes: Sequence[PoolAxis | None] = (None,) * 3
+        if pool is not None and piece.pool is not None:
+            pool_axes = pool.axes(self.trace.values[piece.pool])
+        d, h, w = (
+            gpu_axis(conv_axis, pool_axis, size, ends)
+            for conv_axis, pool_axis, size, ends in zip(
+                conv_axes, pool_axes, piece.shape[2:], piece.result[2:], strict=True
+            )
+        )
+        whole = any(mixes(link) for link in piece.links)
+        axes = (d, h, w)
+        need = Need(
+            kind,
+            self.dtype,
+            self.precision,
+            channels,
+            inputs,
+            whole,
+            pool is not None or self._keeps_tile(piece),
+            piece.reduce is not None,
+            groups > 1 or sum(len(link.arrays) for link in piece.links) > 2,
+            self.wide,
+            prod(axis.count for axis in axes),
+            prod(axis.pace for axis in axes) * piece.shape[0] * groups,
+        )
+        config = choose(self.generation, need, self.choice)
+        return GpuKernel(piece, kind, axes, groups, channels, inputs, multiplier, pool, config, need)
+
+    def _keeps_tile(self, piece: Piece) -> bool:
+        stages = [link.stage for link in piece.links]
+        return any(isinstance(stage, Keep) or getattr(stage, "other", None) == "tensor" for stage in stages)
+
+    def _kind(self, inputs: int, groups: int) -> str:
+        if inputs == 1 and groups > 1:
+            return "depthwise"
+        # Blocks of inputs would be filled up with zeros, which only tensor cores multiply at no cost.
+        exact = self.dtype.name == "float32" and self.precision == "ieee"
+        return "plain" if self.dtype.name == "float64" or (exact and inputs < 8) else "dot"
+
+
+def _needs_wide(maker: _Maker, trace: Trace) -> bool:
+    """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
+    kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
+    operands = [shape for shapes in trace.operands for shape in shapes]
+    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
+    for kernel in kernels:
+        sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
+        sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]
+        if kernel.piece.conv is not None:
+            _, channels, d, h, w = kernel.piece.shape
+            row = max(channels, kernel.groups * kernel.filled)
+            sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
+            sizes.append(kernel.taps * kernel.groups * kernel.filled * kernel.width)
+    return max(sizes) > INT32_MAX

@@ -1,0 +1,240 @@
+"""Executes a GpuPlan on torch tensors: prepares input and weights, launches the kernels in order.
+
+CUDA tensors run on their device. With TRITON_INTERPRET=1, set before triton is imported, CPU tensors run through
+Triton's interpreter: the same text, slowly. torch and triton are imported here, when a call needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..spec.dtypes import DTYPES
+from ..spec.pipeline import Pipeline
+from . import tune as gpu_tune
+from .config import generation_of, most_registers
+from .module import load
+from .pieces import NotOnGpu
+from .plan import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from .text.code import ELEMENTS, Argument
+from .text.kernel import PLANES, KernelText
+from .text.module import Module, module
+
+Tensor: TypeAlias = Any  # torch may be absent where types are checked
+_TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
+_refused: WeakKeyDictionary[GpuPlan, dict[Any, str]] = WeakKeyDictionary()  # by device and strides: why
+
+
+def run(
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    out: Tensor | None = None,
+    precision: str = "ieee",
+    wide: bool | None = None,
+    choice: int | None = None,
+) -> Tensor:
+    """The result for x (B, C, D, H, W) and operands of their normal shapes, in `out` if that is given.
+
+    Raises `NotOnGpu` for a pipeline without kernels, or with one that this GPU does not take."""
+    import torch
+
+    dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
+    precision = precision if dtype.name == "float32" else "ieee"
+    shapes = tuple(tuple(operand.shape) for operand in operands)
+    known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
+    plan = gpu_plan(*known, wide)
+    if out is None:
+        out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
+    if x.shape[0] == 0:
+        return out
+    if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
+        wide = True
+        plan = gpu_plan(*known, wide)
+    # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
+    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
+        if choice is None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            key = *known, wide, x.device, x.stride(), out.stride()
+            choice = gpu_tune.choice(
+                key, plan.choices, lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out)
+            )
+        execute(gpu_plan(*known, wide, choice), x, operands, out)
+    return out
+
+
+def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
+    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x.
+
+    Triton remembers no compilation that failed: that is done here, or every call would try again."""
+    place = (x.device, *(array.stride() for array in (x, *operands, out)))
+    known = _refused.get(plan, {}).get(place)
+    if known is not None:
+        raise NotOnGpu(known)
+    try:
+        Execution(plan, x, operands, out).run()
+    except NotOnGpu as why:
+        _refused.setdefault(plan, {})[place] = str(why)
+        raise
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What Triton raises of a kernel that wants more than the GPU has, or that ptxas does not take. Errors in the text
+    of a kernel, of the driver and of the machine are others, and are not to be hidden."""
+    from triton.runtime import errors
+
+    return tuple(getattr(errors, name) for name in ("OutOfResources", "PTXASError") if hasattr(errors, name))
+
+
+def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float | None:
+    """None for a configuration that this GPU does not take."""
+    from triton.testing import do_bench
+
+    try:
+        return float(do_bench(lambda: execute(plan, x, operands, out), return_mode="median"))
+    except NotOnGpu:
+        return None
+
+
+def _far(plan: GpuPlan, x: Tensor, others: Sequence[Tensor]) -> int:
+    """The largest offset into a tensor that a kernel computes."""
+    read = [kernel.furthest(x.stride()) for kernel in plan.kernels if kernel.piece.conv is not None]
+    return max(*read, *map(_last, [x, *others]))
+
+
+def _last(array: Tensor) -> int:
+    """Offset of the last element."""
+    return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
+
+
+def _capability(x: Tensor) -> int:
+    import torch
+
+    if not x.is_cuda:
+        return 80
+    major, minor = torch.cuda.get_device_capability(x.device)
+    return int(major * 10 + minor)
+
+
+def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
+    """What Triton is told beside the arguments. The bounds on registers are those of transposed stores; where channels
+    lie next to each other there is none but the GPU's."""
+    runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
+    most = most_registers(text.warps) if any(runs) else text.registers
+    return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
+
+
+class Execution:
+    """One execution: where the arrays of the plan are."""
+
+    def __init__(self, plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
+        import torch
+
+        self.plan, self.x = plan, x
+        self.code: Module = module(plan)
+        self.sums = getattr(torch, plan.dtype.accumulate)
+        self.arrays: dict[str, Tensor] = {"x": x, "out": out}
+        for at, operand in enumerate(operands):  # kernels read vectors without a stride
+            self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
+        for name, shape in plan.stored:
+            self.arrays[name] = x.new_empty(shape, dtype=self.sums)
+
+    def run(self) -> None:
+        loaded = load(self.code.text)
+        for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
+            if isinstance(step, GpuPack):
+                self._make_weights(step)
+            elif isinstance(step, GpuKernel):
+                self._prepare(step)
+            else:
+                self._make_statistics(step, text)
+            self._launch(getattr(loaded, text.name), text)
+            if isinstance(step, GpuFinish):
+                del self.arrays[step.partials]
+
+    def _launch(self, function: Any, text: KernelText) -> None:
+        arguments = [self._value(argument) for argument in text.arguments]
+        try:
+            function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
+        except _refusals() as error:
+            raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
+
+    def _value(self, argument: Argument) -> Any:
+        if argument.array is None:
+            return argument.value
+        array = self.arrays[argument.array]
+        if argument.type == "constexpr":
+            return run_of(array)
+        if argument.axis is None:
+            assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
+            return array
+        axis = "ncdhw".index(argument.axis)
+        return array.stride(axis) if array.shape[axis] > 1 else 0
+
+    def _make_weights(self, step: GpuPack) -> None:
+        """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
+        import torch
+
+        self.arrays["weights"] = self.x.new_empty(step.size)
+        self.arrays["wild"] = self.x.new_zeros(1, dtype=torch.int32)
+
+    def _prepare(self, kernel: GpuKernel) -> None:
+        """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
+        piece = kernel.piece
+        if piece.dest is not None and piece.dest.startswith("prepared"):
+            self._make_room(piece.dest, piece.result)
+        if piece.conv is not None and f"filled:{piece.source}" not in self.arrays:
+            self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
+        if piece.reduce is not None and not kernel.guarded:
+            shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
+            self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
+
+    def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
+        """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
+        for argument in text.arguments:
+            if argument.array is not None and argument.array.startswith(step.finish.result):
+                self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
+
+    def _make_room(self, name: str, shape: tuple[int, ...]) -> None:
+        """For the convolution's input, which a kernel of its own makes."""
+        reader = next(kernel for kernel in self.plan.kernels if kernel.piece.source == name)
+        if reader.groups == 1:
+            self.arrays[f"filled:{name}"] = _room(self.x, shape, reader)
+            self.arrays[name] = self.arrays[f"filled:{name}"][:, : shape[1]]
+        else:
+            batch, channels, d, h, w = shape
+            self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
+
+    def _filled(self, source: str, kernel: GpuKernel) -> Tensor:
+        """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
+        it is such already."""
+        x = self.arrays[source]
+        last = x.stride(1) == 1 or x.shape[1] == 1
+        if last and kernel.filled == kernel.inputs and x.dtype == self.x.dtype:
+            return x
+        room = _room(self.x, tuple(x.shape), kernel)
+        if kernel.kind == "depthwise":
+            return room.copy_(x)
+        room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
+            1, (kernel.groups, kernel.inputs)
+        )
+        return room
+
+
+def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
+    """Channels-last memory for such an input."""
+    batch, channels, d, h, w = shape
+    more = kernel.groups * (kernel.filled - kernel.inputs)
+    make = x.new_zeros if more else x.new_empty
+    return make(batch, d, h, w, channels + more).permute(0, 4, 1, 2, 3)
+
+
+def run_of(array: Any) -> int:
+    """Of how many channels next to each other in memory the array surely consists, up to 16; 0 if they are not."""
+    if array.stride(1) != 1 or array.shape[1] == 1:
+        return 0
+    sizes = zip(array.shape, array.stride(), strict=True)
+    return gcd(16, *(stride for axis, (size, stride) in enumerate(sizes) if axis != 1 and size > 1))

@@ -1,0 +1,257 @@
+"""Links of a chain as lines of Triton on the tile `v` (positions x channels), in the type of sums.
+
+Channels beyond the last one hold anything: only reductions over channels leave them out, and so does the store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...plan.passes import Affine, Link
+from ...spec.stage import Stage
+from ...spec.stages import (
+    GELU,
+    Add,
+    BatchNorm,
+    Binary,
+    Clamp,
+    Divide,
+    Exp,
+    HardSwish,
+    HardTanh,
+    Keep,
+    LayerNorm,
+    LeakyReLU,
+    Log,
+    LogSumExp,
+    Max,
+    Mean,
+    Mish,
+    Multiply,
+    PReLU,
+    Recall,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Subtract,
+    Sum,
+    Tanh,
+)
+from ..pieces import NotOnGpu
+from .code import Code
+
+
+@dataclass
+class Chain:
+    """Where the links are: `place` is the prefix of the coordinates, `valid` the mask of positions."""
+
+    code: Code
+    names: dict[str, str]  # of arrays, as the kernel calls them
+    lengths: dict[str, int]  # of vectors
+    place: str
+    valid: str
+    whole: bool = True  # False once the channels have been reduced to one
+    kept: dict[str, bool] = field(default_factory=dict)  # by name, and whether all channels are there
+
+    def link(self, link: Link) -> None:
+        lines = LINES.get(type(link.stage))
+        if lines is None:
+            raise NotOnGpu(f"{link.stage.name} has no GPU kernel")
+        lines(self, link.stage, link.arrays)
+
+    @property
+    def columns(self) -> str:
+        return "BLOCK_C" if self.whole else "1"
+
+    def change(self, expression: str) -> None:
+        self.code.add(f"v = {expression}")
+
+    def vector(self, array: str) -> str:
+        """One number for each channel, as a row."""
+        pointer = self.code.pointer(self.names[array], array)
+        if self.lengths.get(array) == 1 or not self.whole:
+            return f"tl.load({pointer}).to({self.code.acc})"
+        return f"tl.load({pointer} + channel, mask=in_channel, other=0.0).to({self.code.acc})[None, :]"
+
+    def statistic(self, array: str) -> str:
+        """One number for each sample and channel, as a row."""
+        pointer = self.code.pointer(self.names[array], array)
+        if not self.whole:
+            return f"tl.load({pointer} + n)"
+        return f"tl.load({pointer} + n * all_channels + channel, mask=in_channel, other=0.0)[None, :]"
+
+    def tensor(self, array: str) -> str:
+        """A tile of an array of the value's shape."""
+        name = self.names[array]
+        pointer = self.code.pointer(name, array)
+        rows = self.code.rows(name, array, self.place)
+        if not self.whole:
+            return f"tl.load({pointer} + {rows}[:, None], mask={self.valid}[:, None], other=0.0).to({self.code.acc})"
+        c, run = self.code.stride(name, array, "c"), self.code.run(name, array)
+        return f"load_tile({pointer}, {rows}, channel, {c}, {self.valid}, in_channel, {run}).to({self.code.acc})"
+
+    def again(self, label: str) -> str:
+        """A kept value; of one that has a single channel, as many columns as the current value."""
+        if self.kept[label] and not self.whole:
+            return f"tl.sum(tl.where(in_channel[None, :], kept_{label}, 0.0), 1, keep_dims=True)"
+        return f"kept_{label}"
+
+    def array(self, array: str) -> str:
+        return self.statistic(array) if array.startswith("stat") else self.vector(array)
+
+    def masked(self, value: str, other: str = "0.0") -> str:
+        return f"tl.where(in_channel[None, :], {value}, {other})" if self.whole else value
+
+    def total(self, value: str) -> str:
+        return f"tl.sum({self.masked(value)}, 1, keep_dims=True)"
+
+    def largest(self, value: str) -> str:
+        floor = 'float("-inf")'
+        return f"largest({self.masked(value, floor)}, 1)"
+
+
+Lines = Callable[[Chain, Stage, tuple[str, ...]], None]
+LINES: dict[type[Stage], Lines] = {}
+
+
+def _emits(*kinds: type[Stage]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        for kind in kinds:
+            LINES[kind] = function
+        return function
+
+    return register
+
+
+_SIGNS: dict[type[Stage], str] = {Add: "+", Subtract: "-", Multiply: "*", Divide: "/"}
+
+
+@_emits(Add, Subtract, Multiply, Divide)
+def _binary(chain: Chain, stage: Binary, arrays: tuple[str, ...]) -> None:
+    if isinstance(stage.other, float):
+        other = chain.code.constant(stage.other)
+    elif stage.other == "channel":
+        other = chain.array(arrays[0])
+    elif stage.other == "tensor":
+        other = chain.tensor(arrays[0])
+    else:
+        other = chain.again(stage.other)
+    left, right = stage.sides("v", other)
+    chain.change(f"{left} {_SIGNS[type(stage)]} {right}")
+
+
+@_emits(Keep)
+def _keep(chain: Chain, stage: Keep, arrays: tuple[str, ...]) -> None:
+    chain.kept[stage.label] = chain.whole
+    chain.code.add(f"kept_{stage.label} = v")
+
+
+@_emits(Recall)
+def _recall(chain: Chain, stage: Recall, arrays: tuple[str, ...]) -> None:
+    chain.change(f"kept_{stage.label}")
+    chain.whole = chain.kept[stage.label]
+
+
+@_emits(Affine)
+def _affine(chain: Chain, stage: Affine, arrays: tuple[str, ...]) -> None:
+    shift, scale, offset = map(chain.array, arrays)
+    chain.change(f"(v - {shift}) * {scale} + {offset}")
+
+
+@_emits(BatchNorm)
+def _batch_norm(chain: Chain, stage: BatchNorm, arrays: tuple[str, ...]) -> None:
+    mean, variance, *affine = map(chain.array, arrays)
+    weight, bias = affine or ("1.0", "0.0")
+    chain.code.add(f"scale = {weight} / tl.sqrt({variance} + {chain.code.constant(stage.eps)})")
+    chain.change(f"v * scale + ({bias} - {mean} * scale)")
+
+
+@_emits(LayerNorm)
+def _layer_norm(chain: Chain, stage: LayerNorm, arrays: tuple[str, ...]) -> None:
+    count = "channels" if chain.whole else "1"
+    chain.code.add(
+        f"v = v - {chain.total('v')} / {count}",
+        f"v = v - {chain.total('v')} / {count}  # what rounding has left of the mean",
+        f"variance = {chain.total('v * v')} / {count}",
+        f"v = v / tl.sqrt(variance + {chain.code.constant(stage.eps)})",
+    )
+    if arrays:
+        chain.change("v * {} + {}".format(*map(chain.array, arrays)))
+
+
+@_emits(Sum, Mean, Max, LogSumExp)
+def _reduction(chain: Chain, stage: Stage, arrays: tuple[str, ...]) -> None:
+    if isinstance(stage, Max):
+        chain.change(chain.largest("v"))
+    elif isinstance(stage, LogSumExp):
+        chain.code.add(f"peak = finite_or_zero({chain.largest('v')})")
+        chain.change(f"peak + tl.log({chain.total('tl.exp(v - peak)')})")
+    else:
+        count = f" / {'channels' if chain.whole else '1'}" if isinstance(stage, Mean) else ""
+        chain.change(f"{chain.total('v')}{count}")
+    chain.whole = False
+
+
+@_emits(Softmax)
+def _softmax(chain: Chain, stage: Softmax, arrays: tuple[str, ...]) -> None:
+    shift = chain.largest("v") if stage.shift is None else chain.code.constant(stage.shift)
+    chain.change(f"tl.exp(v - {shift})")
+    chain.change(f"v / {chain.total('v')}")
+    if isinstance(stage.scale, float):
+        chain.change(f"v * {chain.code.constant(stage.scale)}")
+    elif stage.scale is not None:
+        chain.change(f"v * {chain.array(arrays[0])}")
+
+
+@_emits(Clamp, HardTanh)
+def _clamp(chain: Chain, stage: Clamp | HardTanh, arrays: tuple[str, ...]) -> None:
+    low, high = (stage.min, stage.max) if isinstance(stage, Clamp) else (stage.min_val, stage.max_val)
+    for bound, sign in ((low, "<"), (high, ">")):
+        if bound is not None:  # comparisons let NaN pass
+            chain.code.add(f"bound = {chain.code.constant(bound)}")
+            chain.change(f"tl.where(v {sign} bound, bound, v)")
+
+
+@_emits(GELU)
+def _gelu(chain: Chain, stage: GELU, arrays: tuple[str, ...]) -> None:
+    if stage.approximate == "tanh":
+        chain.change(f"0.5 * v * (1.0 + tanh({math.sqrt(2 / math.pi)!r} * (v + 0.044715 * v * v * v)))")
+    else:
+        chain.change(f"0.5 * v * (1.0 + tl.erf(v * {math.sqrt(0.5)!r}))")
+
+
+@_emits(LeakyReLU)
+def _leaky_relu(chain: Chain, stage: LeakyReLU, arrays: tuple[str, ...]) -> None:
+    chain.change(f"tl.where(v > 0.0, v, v * {chain.code.constant(stage.negative_slope)})")
+
+
+@_emits(PReLU)
+def _prelu(chain: Chain, stage: PReLU, arrays: tuple[str, ...]) -> None:
+    chain.change(f"tl.where(v > 0.0, v, v * {chain.array(arrays[0])})")
+
+
+@_emits(Softplus)
+def _softplus(chain: Chain, stage: Softplus, arrays: tuple[str, ...]) -> None:
+    beta, threshold = chain.code.constant(stage.beta), chain.code.constant(stage.threshold)
+    chain.code.add(f"beta = {beta}")
+    chain.change(f"tl.where(v * beta > {threshold}, v, softplus(v * beta) / beta)")
+
+
+def _pointwise(expression: str) -> Lines:
+    return lambda chain, stage, arrays: chain.change(expression)
+
+
+LINES |= {
+    Exp: _pointwise("tl.exp(v)"),
+    Log: _pointwise("tl.log(v)"),
+    ReLU: _pointwise("tl.where(v < 0.0, 0.0, v)"),
+    Sigmoid: _pointwise("1.0 / (1.0 + tl.exp(-v))"),
+    SiLU: _pointwise("v / (1.0 + tl.exp(-v))"),
+    Tanh: _pointwise("tanh(v)"),
+    Mish: _pointwise("v * tanh(softplus(v))"),
+    HardSwish: _pointwise("v * clipped(v + 3.0, 0.0, 6.0) / 6.0"),
+}

@@ -1,0 +1,104 @@
+"""The convolution's accumulator for one tile: a flat loop over the taps of the tile's phase and blocks of inputs.
+
+No zero that a stride would insert is multiplied, and no column buffer exists: the phase's taps are an arithmetic
+progression, counted by scalars. Positions whose tap leaves the input read zero.
+"""
+
+from __future__ import annotations
+
+from ..plan import GpuKernel
+from .code import AXES, Code
+
+
+def addresses(code: Code, kernel: GpuKernel) -> None:
+    """Once for a program: inputs of the positions and columns of the weights."""
+    for axis, numbers in zip(AXES, kernel.axes, strict=True):
+        code.add(f"b_{axis} = q_{axis} * {code.axis('step', axis, numbers)}")
+    source = f"filled:{kernel.piece.source}"
+    code.pointer("x", source)
+    # A dot's input is filled up: its strides are multiples of 16 whatever its size.
+    n, d, h, w = (code.stride("x", source, axis, fixed=kernel.kind == "dot") for axis in "ndhw")
+    code.pointer("w", "weights")
+    code.number("w_tap", kernel.filled * kernel.width, fixed=True)
+    if kernel.kind == "depthwise":
+        code.number("multiplier", kernel.multiplier, fixed=True)
+        code.add(f"rows = tl.multiple_of(n * {n} + b_d * {d} + b_h * {h} + b_w * {w}, {code.run('x', source)})")
+        code.add("x_at = x + rows[:, None] + (channel // multiplier)[None, :]", "w_at = w + c")
+        return
+    code.number("inputs", kernel.filled if kernel.kind == "dot" else kernel.inputs, fixed=True)
+    for name, stride in zip(("w_row", "w_column"), kernel.weight_strides, strict=True):
+        code.number(name, stride, fixed=True)
+    group, weights = "", "w"
+    if kernel.groups > 1:
+        taps = " * ".join(code.axis("kernel", axis, a) for axis, a in zip(AXES, kernel.axes, strict=True))
+        weights = f"w + group * (w_tap * {taps})"
+        group = " + group * " + code.number("x_group", kernel.filled, fixed=True)
+    code.add(f"rows = n * {n} + b_d * {d} + b_h * {h} + b_w * {w}{group}")
+    if kernel.kind == "plain":
+        code.add("x_at = x + rows", f"w_at = {weights} + c * w_column")
+    else:
+        code.add("k = tl.arange(0, BLOCK_K)", "x_at = x + rows[:, None] + k[None, :]")
+        code.add(f"w_at = {weights} + k[:, None] * w_row + c[None, :] * w_column")
+
+
+def accumulate(code: Code, kernel: GpuKernel, first_output: dict[str, str]) -> None:
+    """acc for the outputs `first_output` of residue and window member, as seen from tap 0."""
+    for axis, numbers in zip(AXES, kernel.axes, strict=True):
+        for name in ("kernel", "stride", "dilation", "common", "inverse", "hop", "back", "size"):
+            code.axis(name, axis, numbers)
+        given = ", ".join(f"{name}_{axis}" for name in ("kernel", "stride", "dilation", "common", "inverse"))
+        code.add(f"k_{axis}, n_{axis}, i_{axis} = taps_of({first_output[axis]}, {given})")
+    code.add(f"acc = tl.zeros((BLOCK_P, BLOCK_C), {code.acc})", "t_d = 0", "t_h = 0", "t_w = 0")
+    blocks = {"dot": " * (inputs // BLOCK_K)", "plain": " * inputs", "depthwise": ""}[kernel.kind]
+    if blocks:
+        code.add("ci = 0")
+    with code.block(f"for _ in range(n_d * n_h * n_w{blocks}):"):
+        for axis in AXES:
+            code.add(f"e_{axis} = i_{axis} - t_{axis} * back_{axis}  # input of this tap at position 0")
+        bounds = [f"(b_{axis} + e_{axis} >= 0) & (b_{axis} + e_{axis} < size_{axis})" for axis in AXES]
+        code.add(f"hit = inside & {bounds[0]}", f"hit = hit & {bounds[1]}", f"hit = hit & {bounds[2]}")
+        k_d, k_h, k_w = (f"(k_{axis} + t_{axis} * hop_{axis})" for axis in AXES)
+        code.add(f"tap = ({k_d} * kernel_h + {k_h}) * kernel_w + {k_w}")
+        _INNER[kernel.kind](code)
+        _count(code, bool(blocks), "BLOCK_K" if kernel.kind == "dot" else "1")
+
+
+def _dot(code: Code) -> None:
+    code.add(
+        "xs = tl.load(x_at + (e_d * x_d + e_h * x_h + e_w * x_w + ci), mask=hit[:, None], other=0.0)",
+        "ws = tl.load(w_at + (tap * w_tap + ci * w_row))",
+    )
+    with code.block("if INTERPRETED:  # which holds bfloat16 as integers, and would multiply those"):
+        code.add("xs, ws = xs.to(tl.float32), ws.to(tl.float32)")
+    code.add("acc = tl.dot(xs, ws, acc, input_precision=PRECISION)")
+
+
+def _plain(code: Code) -> None:
+    code.add(
+        f"xs = tl.load(x_at + (e_d * x_d + e_h * x_h + e_w * x_w + ci), mask=hit, other=0.0).to({code.acc})",
+        f"ws = tl.load(w_at + (tap * w_tap + ci * w_row)).to({code.acc})",
+        "acc += tl.where(hit[:, None], xs[:, None] * ws[None, :], 0.0)",
+    )
+
+
+def _depthwise(code: Code) -> None:
+    code.add(
+        "hit_c = hit[:, None] & in_channel[None, :]",
+        "at = tl.multiple_of(e_d * x_d + e_h * x_h + e_w * x_w, X_RUN)",
+        f"xs = tl.load(x_at + at, mask=hit_c, other=0.0).to({code.acc})",
+        f"ws = tl.load(w_at + tap * w_tap).to({code.acc})",
+        "acc += tl.where(hit_c, xs * ws[None, :], 0.0)",
+    )
+
+
+_INNER = {"dot": _dot, "plain": _plain, "depthwise": _depthwise}
+
+
+def _count(code: Code, blocks: bool, step: str) -> None:
+    """Inputs, width, height, depth: scalars that carry over, since a division for each round would cost more."""
+    if blocks:
+        code.add(f"ci += {step}", "done = ci >= inputs", "ci = tl.where(done, 0, ci)", "t_w += done.to(tl.int32)")
+    else:
+        code.add("t_w += 1")
+    code.add("done = t_w == n_w", "t_w = tl.where(done, 0, t_w)", "t_h += done.to(tl.int32)")
+    code.add("done = t_h == n_h", "t_h = tl.where(done, 0, t_h)", "t_d += done.to(tl.int32)")

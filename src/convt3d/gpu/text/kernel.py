@@ -1,0 +1,298 @@
+"""One kernel of a GpuPlan as Triton text: positions, the source, links, the pool's window, the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from ...spec.stages import AvgPool3d
+from ..plan import GpuKernel, GpuPlan
+from .chain import Chain
+from .code import AXES, Argument, Code, Constants
+from .conv import accumulate, addresses
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel's text and what a launch, or a compilation ahead of time, needs to know of it."""
+
+    name: str
+    text: str
+    arguments: tuple[Argument, ...]
+    constexprs: tuple[tuple[str, int | str], ...]
+    warps: int
+    stages: int
+    registers: int
+    grid: int
+
+
+def kernel_text(plan: GpuPlan, kernel: GpuKernel, name: str, constants: Constants) -> KernelText:
+    return _Writer(plan, kernel, constants).write(name)
+
+
+class _Writer:
+    def __init__(self, plan: GpuPlan, kernel: GpuKernel, constants: Constants) -> None:
+        self.plan, self.kernel, self.piece = plan, kernel, kernel.piece
+        self.code = Code(plan.dtype, constants)
+        self.pooled = kernel.pool is not None
+        arrays = {array for link in self.piece.links for array in link.arrays}
+        self.names = {array: self._name(array) for array in sorted(arrays)}
+        normal = [shape for shapes in plan.simplified.operands for shape in shapes]
+        self.lengths = {f"operand:{at}": shape[0] for at, shape in enumerate(normal) if len(shape) == 1}
+
+    def write(self, name: str) -> KernelText:
+        code = self.code
+        if self.piece.dest is not None:
+            code.pointer("y", self.piece.dest)
+        if not self.kernel.guarded:
+            code.add(f"program = tl.program_id(0){self._wide}")
+            self._body()
+            return self._finished(name)
+        with code.block(f"if tl.load({code.pointer('wild', 'wild', 'i32')}) == 0:"):
+            code.add("return")
+        programs = code.number("programs", self.kernel.programs)
+        with code.block(f"for start in range(tl.program_id(0), {programs}, tl.num_programs(0)):"):
+            code.add("program = tl.full((), start, tl.int64)" if self.plan.wide else "program = start")
+            self._body()
+        return self._finished(name)
+
+    def _body(self) -> None:
+        code = self.code
+        self._positions()
+        if self.kernel.kind != "load":
+            addresses(code, self.kernel)
+        chain = self._pool() if self.pooled else self._value(self._chain("p", "inside"))
+        if self.pooled:
+            for link in self.piece.after:
+                chain.link(link)
+        if self.piece.dest is not None:
+            self._store(chain)
+        if self.piece.reduce is not None:
+            self._statistics(chain, self.piece.reduce)
+
+    def _finished(self, name: str) -> KernelText:
+        kernel = self.kernel
+        constexprs: dict[str, int | str] = {"BLOCK_P": kernel.config.positions, "BLOCK_C": kernel.config.channels}
+        if kernel.kind == "dot":
+            constexprs |= {"BLOCK_K": kernel.config.inputs, "PRECISION": self.plan.precision}
+        head = head_of(name, self.code, constexprs, self._title())
+        return KernelText(
+            name,
+            "\n".join([*head, *self.code.lines]),
+            self.code.ordered,
+            tuple(constexprs.items()),
+            kernel.config.warps,
+            kernel.config.stages,
+            kernel.config.registers,
+            min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs,
+        )
+
+    @property
+    def _wide(self) -> str:
+        return ".to(tl.int64)" if self.plan.wide else ""
+
+    def _title(self) -> str:
+        piece, stages = self.piece, self.plan.pipeline.stages
+        steps = [] if piece.conv is None else [f"ConvTranspose3d ({self.kernel.kind})"]
+        steps += [link.stage.name for link in piece.before]
+        steps += [] if piece.pool is None else [stages[piece.pool].name]
+        steps += [link.stage.name for link in piece.after]
+        steps += [] if piece.reduce is None else [f"statistics: {piece.reduce}"]
+        return f"{' -> '.join(steps) or 'copy'} of {piece.source}."
+
+    def _name(self, array: str) -> str:
+        kind, _, which = array.partition(":")
+        if kind == "operand":
+            return self.plan.pipeline.slots[int(which)].name
+        return "input" if array == "x" else array.replace(":", "_").replace(".", "_")
+
+    # --- where the program is -----------------------------------------------------------------------------------------
+
+    def _positions(self) -> None:
+        code, kernel = self.code, self.kernel
+        code.number("columns", kernel.columns)
+        code.number("tiles", kernel.tiles)
+        code.number("channels", kernel.channels, fixed=True)
+        rest = "program"
+        phased = kernel.kind != "load"
+        if phased:  # residues are next to each other, so that their outputs meet in the cache
+            self._numbers("pace")
+            code.add("residue = program % (pace_d * pace_h * pace_w)")
+            code.add("a_w = residue % pace_w", "a_h = residue // pace_w % pace_h", "a_d = residue // (pace_w * pace_h)")
+            code.add("block = program // (pace_d * pace_h * pace_w)")
+            rest = "block"
+        code.add(f"c = {rest} % columns * BLOCK_C + tl.arange(0, BLOCK_C)", "in_channel = c < channels")
+        rest = f"{rest} // columns"
+        if kernel.groups > 1:
+            code.number("groups", kernel.groups)
+            code.add(f"group = {rest} % groups", "channel = group * channels + c")
+            rest = f"{rest} // groups"
+        else:
+            code.add("channel = c")
+        code.add(f"tile = {rest} % tiles", f"n = {rest} // tiles", "q = tile * BLOCK_P + tl.arange(0, BLOCK_P)")
+        self._numbers("count", "ends")
+        code.add("q_w = q % count_w", "q_h = q // count_w % count_h", "q_d = q // (count_w * count_h)")
+        for axis in AXES:
+            code.add(f"p_{axis} = q_{axis} * pace_{axis} + a_{axis}" if phased else f"p_{axis} = q_{axis}")
+        code.add("inside = (q_d < count_d) & (p_d < ends_d) & (p_h < ends_h) & (p_w < ends_w)")
+        if any(array.startswith("stat") for link in self.piece.links for array in link.arrays):
+            code.number("all_channels", kernel.groups * kernel.channels)
+
+    def _numbers(self, *names: str) -> None:
+        for name in names:
+            for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
+                self.code.axis(name, axis, numbers)
+
+    def _chain(self, place: str, valid: str) -> Chain:
+        return Chain(self.code, self.names, self.lengths, place, valid)
+
+    # --- the value, its pool and where it goes ------------------------------------------------------------------------
+
+    def _value(self, chain: Chain) -> Chain:
+        """`v` at the positions of the chain: the source, and the links before the pool."""
+        code = self.code
+        if self.kernel.kind == "load":
+            self.names.setdefault(self.piece.source, "x")
+            code.add(f"v = {chain.tensor(self.piece.source)}")
+        else:
+            self._numbers("shift")
+            first = {axis: f"a_{axis} + shift_{axis}" for axis in AXES}
+            if self.pooled:
+                first = {axis: f"a_{axis} * jump_{axis} + j_{axis} + shift_{axis}" for axis in AXES}
+            accumulate(code, self.kernel, first)
+            code.add("v = acc")
+        for link in self.piece.before:
+            chain.link(link)
+        return chain
+
+    def _pool(self) -> Chain:
+        """Runs over the window; the outputs of the convolution it holds are computed one after the other."""
+        code, average = self.code, isinstance(self.kernel.pool, AvgPool3d)
+        self._numbers("window", "jump", "pad", "outs")
+        columns = "1" if self._reduced() else "BLOCK_C"
+        start = f"tl.zeros((BLOCK_P, {columns}), {code.acc})"
+        code.add(f"pooled = {start}" if average else f'pooled = {start} - float("inf")')
+        exact = average and prod(numbers.window for numbers in self.kernel.axes) > _PLAINLY
+        if exact:
+            code.add(f"lost = {start}")
+        with code.block("for member in range(window_d * window_h * window_w):"):
+            code.add("j_w = member % window_w", "j_h = member // window_w % window_h")
+            code.add("j_d = member // (window_w * window_h)")
+            for axis in AXES:
+                code.add(f"o_{axis} = p_{axis} * jump_{axis} + j_{axis} - pad_{axis}")
+            bounds = [f"(o_{axis} >= 0) & (o_{axis} < outs_{axis})" for axis in AXES]
+            code.add(f"valid = inside & {bounds[0]}", f"valid = valid & {bounds[1]}", f"valid = valid & {bounds[2]}")
+            chain = self._value(self._chain("o", "valid"))
+            if exact:
+                code.add("term = tl.where(valid[:, None], v, 0.0)", "total = pooled + term", "came = total - pooled")
+                code.add("lost += (pooled - (total - came)) + (term - came)  # to rounding", "pooled = total")
+            elif average:
+                code.add("pooled += tl.where(valid[:, None], v, 0.0)")
+            else:  # NaN stays, once it is there
+                code.add("pooled = tl.where(valid[:, None] & ((v > pooled) | (v != v)), v, pooled)")
+        if exact:
+            code.add('pooled += tl.where(tl.abs(pooled) == float("inf"), 0.0, lost)')
+        code.add(f"v = pooled / {self._divisor()}" if average else "v = pooled")
+        chain.place, chain.valid = "p", "inside"
+        return chain
+
+    def _reduced(self) -> bool:
+        return any(link.stage.out_shape((1, 2, 1, 1, 1), ())[1] == 1 for link in self.piece.before)
+
+    def _divisor(self) -> str:
+        """Padding right of the array counts only up to the pool's padding, as in PyTorch."""
+        code, pool = self.code, self.kernel.pool
+        assert isinstance(pool, AvgPool3d)
+        if pool.divisor_override is not None:
+            return code.constant(float(pool.divisor_override))
+        for axis, numbers in zip(AXES, self.kernel.axes, strict=True):
+            border = code.number(f"border_{axis}", numbers.pad if pool.count_include_pad else 0, fixed=True)
+            code.add(
+                f"first = p_{axis} * jump_{axis} - pad_{axis}",
+                f"of_{axis} = tl.minimum(first + window_{axis}, outs_{axis} + {border}) - tl.maximum(first, -{border})",
+            )
+        return f"(of_d * of_h * of_w).to({code.acc})[:, None]"
+
+    def _store(self, chain: Chain) -> None:
+        code = self.code
+        dest = self.piece.dest
+        assert dest is not None
+        rows = code.rows("y", dest, "p")
+        if chain.whole:
+            c, run = code.stride("y", dest, "c"), code.run("y", dest)
+            code.add(f"store_tile(y, {rows}, channel, {c}, v, inside, in_channel, {run})")
+        else:
+            code.add(f"tl.store(y + {rows}[:, None], stored(v, y.dtype.element_ty), mask=inside[:, None])")
+
+    def _statistics(self, chain: Chain, kind: str) -> None:
+        """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""
+        code = self.code
+        part = code.pointer("partials", str(self.piece.partials))
+        code.number("plane", self.piece.shape[0] * self.piece.result[1] * self.kernel.parts)
+        phased = self.kernel.kind != "load"
+        parts, place = "tiles", "tile"
+        if phased:
+            parts, place = "tiles * (pace_d * pace_h * pace_w)", "tile * (pace_d * pace_h * pace_w) + residue"
+        if chain.whole:
+            total = code.number("all_channels", self.kernel.groups * self.kernel.channels)
+            row, mask = f"n * {total} + channel", "in_channel"
+        else:
+            row, mask = "n + tl.arange(0, 1)", "tl.arange(0, 1) < 1"
+        code.add(f"part_at = {part} + ({row}) * ({parts}) + {place}")
+        for plane, (lines, value) in enumerate(_PARTIALS[kind]):
+            code.add(*lines)
+            code.add(f"tl.store(part_at + {plane} * plane, {value}, mask={mask})")
+
+
+_PLAINLY = 64  # values of a window that are added without a second number for what rounding takes
+_GUARDS = 1024  # programs of a kernel that rarely has anything to do
+
+_MASKED = "tl.where(inside[:, None], {}, {})"
+_PEAK = f"peak = largest({_MASKED.format('v', 'float(' + chr(34) + '-inf' + chr(34) + ')')}, 0)"
+_PARTIALS: dict[str, list[tuple[list[str], str]]] = {
+    "sum": [([], f"tl.sum({_MASKED.format('v', '0.0')}, 0)")],
+    "max": [([_PEAK], "tl.sum(peak, 0)")],
+    "maxexp": [
+        ([_PEAK], "tl.sum(peak, 0)"),
+        ([], f"tl.sum({_MASKED.format('tl.exp(v - finite_or_zero(peak))', '0.0')}, 0)"),
+    ],
+    "moments": [
+        (
+            [
+                "number = tl.sum(inside.to(v.dtype), 0)",
+                f"mean = tl.sum({_MASKED.format('v', '0.0')}, 0) / tl.maximum(number, 1.0)",
+                f"away = {_MASKED.format('v - mean[None, :]', '0.0')}",
+                "rest = tl.sum(away, 0) / tl.maximum(number, 1.0)  # that rounding has left of the mean",
+                f"away = {_MASKED.format('away - rest[None, :]', '0.0')}",
+            ],
+            "mean",
+        ),
+        ([], "tl.sum(away * away, 0)"),
+        ([], "tl.zeros_like(mean) + number"),
+        ([], "rest"),
+    ],
+}
+PLANES = {kind: len(numbers) for kind, numbers in _PARTIALS.items()}  # numbers of a partial statistic
+
+
+def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
+    """Triton compiles anew for numbers that are 1 or a multiple of 16. For sizes it must not: they are too many."""
+    kinds = {"constexpr": ": tl.constexpr", "fp64": ": tl.float64"}
+    arguments = code.ordered
+    names = [argument.name + kinds.get(argument.type, "") for argument in arguments]
+    loose = [at for at, argument in enumerate(arguments) if not argument.fixed]
+    head = f"@triton.jit(do_not_specialize=range({loose[0]}, {loose[-1] + 1}))"
+    names += [f"{constant}: tl.constexpr" for constant in constexprs]
+    return [head, f"def {name}(", *_wrapped(names), "):  # fmt: skip", f'    """{title}"""']
+
+
+def _wrapped(names: list[str]) -> list[str]:
+    """Arguments in lines of at most 120 columns."""
+    lines, line = [], "   "
+    for name in names:
+        if len(line) + len(name) + 2 > 119:
+            lines.append(line)
+            line = "   "
+        line += f" {name},"
+    return [*lines, line]

@@ -1,0 +1,57 @@
+"""The kernel that packs weights as tiles are read: (group, tap, input, output), filled up with zeros to whole blocks.
+
+It looks at every weight, so it also says whether all of them are finite (docs/gpu.md tells why that matters).
+"""
+
+from __future__ import annotations
+
+from ..plan import GpuPack, GpuPlan
+from .code import AXES, Code, Constants
+from .kernel import KernelText, head_of
+
+BLOCK = 1024
+
+
+def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
+    code, reader = Code(plan.dtype, Constants()), step.reader
+    code.pointer("given", step.operand)
+    code.pointer("packed", "weights")
+    n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
+    for axis, numbers in zip(AXES[1:], reader.axes[1:], strict=True):
+        code.number(f"kernel_{axis}", numbers.kernel)
+    for word, value in (("groups", reader.groups), ("taps", reader.taps), ("filled", reader.filled)):
+        code.number(word, value)
+    for word, value in (("width", reader.width), ("inputs", reader.inputs), ("channels", reader.channels)):
+        code.number(word, value)
+    for word, value in zip(("w_row", "w_column"), reader.weight_strides, strict=True):
+        code.number(word, value)
+    code.add(
+        f"at = tl.program_id(0){'.to(tl.int64)' if plan.wide else ''} * BLOCK + tl.arange(0, BLOCK)",
+        "column = at % width",
+        "row = at // width % filled",
+        "tap = at // (width * filled) % taps",
+        "group = at // (width * filled * taps)",
+        "there = (group < groups) & (row < inputs) & (column < channels)",
+        f"place = tap // (kernel_h * kernel_w) * {d} + tap // kernel_w % kernel_h * {h} + tap % kernel_w * {w}",
+    )
+    if reader.kind == "depthwise":
+        code.number("multiplier", reader.multiplier)
+        code.add(f"place += column // multiplier * {n} + column % multiplier * {c}")
+    else:
+        code.add(f"place += (group * inputs + row) * {n} + column * {c}")
+    code.add(
+        "v = tl.load(given + place, mask=there, other=0.0)",
+        "place = (group * taps + tap) * (filled * width) + row * w_row + column * w_column",
+        "tl.store(packed + place, v, mask=group < groups)",
+    )
+    if reader.kind == "dot":
+        code.pointer("wild", "wild", "i32")
+        code.add(f"v = v.to({code.acc})", 'odd = (v != v) | (tl.abs(v) == float("inf"))')
+        with code.block("if tl.max(odd.to(tl.int32), 0) > 0:"):
+            code.add("tl.store(wild, 1)  # by whichever program: all write the same")
+    title = (
+        "Packs the weights, and tells if one of them is not finite." if reader.kind == "dot" else "Packs the weights."
+    )
+    head = head_of(name, code, ("BLOCK",), title)
+    text = "\n".join([*head, *code.lines])
+    return KernelText(name, text, code.ordered, (("BLOCK", BLOCK),), 4, 1, 255, -(-step.size // BLOCK))

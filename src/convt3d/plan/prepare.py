@@ -1,0 +1,38 @@
+"""The pipeline as it runs on arrays of known shapes: simplified, averages folded, reductions along an axis as pools."""
+
+from __future__ import annotations
+
+from ..spec.dtypes import DType
+from ..spec.linear import fold_averages
+from ..spec.pipeline import Pipeline, Trace
+from ..spec.rewrite import Rewritten, simplify
+from ..spec.windows import axes_as_windows
+
+
+def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple[Rewritten, Trace]:
+    """The pipeline as it runs on arrays of known shapes, and its shapes."""
+    rewritten = simplify(pipeline, dtype, tame)
+    operands = operand_shapes(rewritten.pipeline, pipeline, trace)
+    simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    if tame:
+        rewritten, kernel = fold_averages(rewritten, simplified)
+        if kernel is not None:
+            operands[0] = kernel
+            simplified = rewritten.pipeline.trace(trace.values[0], operands)
+    windowed = axes_as_windows(rewritten, simplified, dtype)
+    return windowed, simplified if windowed is rewritten else windowed.pipeline.trace(trace.values[0], operands)
+
+
+def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:
+    """Shapes of the simplified pipeline's operands. Rewrites never touch tensors and slopes, so these keep theirs."""
+    given = [shape for shapes in trace.operands for shape in shapes]
+    kernel = trace.operands[asked.conv_index][0]
+    kept = iter([shape for slot, shape in zip(asked.slots, given, strict=True) if slot.operand.kind in _UNTOUCHED])
+    usual = simplified.operand_shapes(trace.values[0], kernel)
+    return [
+        next(kept) if slot.operand.kind in _UNTOUCHED else shape
+        for slot, shape in zip(simplified.slots, usual, strict=True)
+    ]
+
+
+_UNTOUCHED = ("tensor", "slope")
