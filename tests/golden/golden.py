@@ -22,11 +22,11 @@ from helpers.tilings import drawn_tiles
 from soak.draw import Draw, drawn, read
 
 import convt3d as ct
+from convt3d.cpu.code.tile import emit
 from convt3d.cpu.plan import machine as machines
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.machine import LEVELS, Machine
 from convt3d.cpu.plan.plan import _make_plan
-from convt3d.cpu.steps.program import emit
 from convt3d.spec.dtypes import DTYPES
 
 FILE = Path(__file__).with_name("golden.json")
@@ -88,7 +88,7 @@ def ir_digests() -> dict[str, str]:
         x, kernel = (2, 6, 7, 8, 9), (6, 10, 4, 3, 5)
         shapes = pipeline.operand_shapes(x, kernel)
         plan = _make_plan(pipeline, x, shapes, DTYPES[dtype], Options(algorithm), True, host)
-        found[name] = _digest("".join(emit(one.structure, host)[0] for one in plan.passes).encode())
+        found[name] = _digest("".join(emit(one.structure, host) for one in plan.passes).encode())
     return found
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from convt3d.cpu.plan import plan as planning
+from convt3d.cpu.plan.choice import Choice
 from convt3d.cpu.plan.geometry import conv_axes
 from convt3d.cpu.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
 from convt3d.cpu.plan.tile_cost import choose
 from convt3d.cpu.plan.tiles import Part, Tilings
 from convt3d.cpu.runtime import execute as execution
 from convt3d.cpu.runtime.memory import shared_scratch
-from convt3d.plan.passes import RowNorm
+from convt3d.cpu.steps.lowering import steps_of
 
 
 @contextmanager
@@ -27,13 +28,14 @@ def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Ite
     `one_tile`: in a tile of all voxels, with one slab for all shifts. Scratch memory is poisoned.
     """
 
-    def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
+    def choose_method(one: Any, where: Any, options: Any) -> Choice:
         wanted = (1, 1, 1) if options.algorithm == "direct" else outputs
-        axes = zip(conv_axes(pipeline, trace), wanted, strict=True)
-        method = Method(tuple(AxisMethod(axis, m, EXACT_POINTS) for axis, m in axes))
+        axes = zip(conv_axes(where.pipeline, where.trace), wanted, strict=True)
+        where = replace(where, method=Method(tuple(AxisMethod(axis, m, EXACT_POINTS) for axis, m in axes)))
+        steps = steps_of(one, where)
         if one_tile:
-            return Tilings(pipeline, trace, one, machine, item, method).of(one.result[2:])
-        return choose(pipeline, trace, one, machine, item, method)
+            return Choice(where, steps, Tilings(one, steps, where).of(one.result[2:]))
+        return Choice(where, steps, choose(one, steps, where))
 
     with planned_by(choose_method):
         yield
@@ -45,16 +47,18 @@ def drawn_tiles(seed: int) -> Iterator[None]:
     where a norm needs them. Channels are taken in parts of any size. Scratch memory is poisoned."""
     rng = np.random.default_rng(seed)
 
-    def choose_method(pipeline: Any, trace: Any, one: Any, machine: Any, item: int, options: Any) -> Any:
-        whole = any(isinstance(op, RowNorm) for op in one.ops)
+    def choose_method(one: Any, where: Any, options: Any) -> Choice:
         tile = [_part(rng, size) for size in one.result[2:]]
-        if whole:
+        if any(op.needs_whole_rows for op in one.ops):
             tile[2] = one.result[4]
-        method = drawn_method(rng, conv_axes(pipeline, trace))
+        axes = conv_axes(where.pipeline, where.trace)
+        method = drawn_method(rng, axes)
         if options.algorithm == "direct":
-            method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in conv_axes(pipeline, trace)))
-        tiling = Tilings(pipeline, trace, one, machine, item, method).of(tuple(tile), bool(rng.integers(2)))
-        return replace(tiling, part=_drawn_part(rng, tiling.part)) if tiling.part else tiling
+            method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in axes))
+        where = replace(where, method=method)
+        steps = steps_of(one, where)
+        tiling = Tilings(one, steps, where).of(tuple(tile), bool(rng.integers(2)))
+        return Choice(where, steps, replace(tiling, part=_drawn_part(rng, tiling.part)) if tiling.part else tiling)
 
     with planned_by(choose_method):
         yield

@@ -6,9 +6,9 @@ import sys
 import time
 from dataclasses import dataclass
 
+from ..cpu.code.tile import emit
 from ..cpu.plan.plan import Plan
 from ..cpu.runtime.build import Target, compile_ir, load
-from ..cpu.steps.program import emit
 from .terminal import Screen
 
 
@@ -40,7 +40,7 @@ def dump_kernels(plan: Plan) -> list[KernelDump]:
 def _dump(plan: Plan, first: int, passes: tuple[int, ...]) -> KernelDump:
     structure, target = plan.passes[first].structure, Target.of(plan.machine)
     start = time.perf_counter()
-    text, _ = emit(structure, plan.machine)
+    text = emit(structure, plan.machine)
     written = time.perf_counter() - start
     texts: dict[str, str] = {}
     compile_ir(text, target, dumps=texts)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..cpu.plan.choice import Options
 from ..cpu.plan.cores import get_num_threads
-from ..cpu.plan.describe import Account, describe, register_tile
+from ..cpu.plan.describe import Account, describe
 from ..cpu.plan.explain import explain, rewrites, scratch_of_all, tiles
 from ..cpu.plan.plan import PassPlan, Plan, make_plan
 from ..cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
@@ -100,7 +100,7 @@ def _method_document(method: Method) -> dict[str, Any]:
 
 
 def _pass_document(plan: Plan, one: PassPlan, account: Account, load: Load, rates: Rates) -> dict[str, Any]:
-    registers, slab = register_tile(one), one.tiling.slab
+    registers, slab = one.register_tile, one.tiling.slab
     arithmetic, memory = load.seconds(rates)
     return {
         "kernel": one.structure.name,

@@ -6,10 +6,10 @@ convolution is a piece that prepares its input; what no kernel can do in one go 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..plan.passes import Chain, Conv, Link, Op, PhasePool, Pool, RowNorm, Unphase
+from ..plan.passes import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, RowNorm, operands_of
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
 from ..spec.stages import CHANNELS, Add, Keep
@@ -80,29 +80,35 @@ class _Splitter:
         self.done: list[Piece] = []
 
     def take(self, op: Op, before: tuple[Op, ...]) -> None:
-        if isinstance(op, Conv):
-            if not self.piece.blank:
-                self._prepare(before)
-            self.piece = replace(self.piece, conv=op.stage)
-            self.result = self.trace.values[op.stage + 1]
-            slots = [at for at, slot in enumerate(self.pipeline.slots) if slot.stage == op.stage]
-            if len(slots) > 1:
-                self.piece = self.piece.linked(Link(Add("channel"), (f"operand:{slots[1]}",)))
-        elif isinstance(op, (Pool, PhasePool)):
-            mixed = any(mixes(link) for link in self.piece.links)
-            if self.piece.pool is not None or (
-                mixed and self.piece.conv is not None and self._channels() > MOST_POOLED
-            ):
-                self._store()
-            self.piece = replace(self.piece, pool=op.stage)
-            self.result = self.trace.values[op.stage + 1]
-        elif isinstance(op, Chain):
-            for at, link in enumerate(op.links):
-                self._link(link, op.links[at:])
-        elif isinstance(op, RowNorm):
-            raise NotOnGpu("LayerNorm along the width has no GPU kernel")
-        else:
-            assert isinstance(op, Unphase)
+        if type(op) not in TAKEN:
+            raise NotImplementedError(f"the GPU has no piece for {type(op).__name__}: add it to TAKEN in {__name__}")
+        TAKEN[type(op)](self, op, before)
+
+    def conv(self, op: Conv, before: tuple[Op, ...]) -> None:
+        if not self.piece.blank:
+            self._prepare(before)
+        self.piece = replace(self.piece, conv=op.stage)
+        self.result = self.trace.values[op.stage + 1]
+        _, *bias = operands_of(self.pipeline, op.stage)
+        if bias:
+            self.piece = self.piece.linked(Link(Add("channel"), tuple(bias)))
+
+    def pool(self, op: Pool | PhasePool, before: tuple[Op, ...]) -> None:
+        mixed = any(mixes(link) for link in self.piece.links)
+        if self.piece.pool is not None or (mixed and self.piece.conv is not None and self._channels() > MOST_POOLED):
+            self._store()
+        self.piece = replace(self.piece, pool=op.stage)
+        self.result = self.trace.values[op.stage + 1]
+
+    def chain(self, op: Chain, before: tuple[Op, ...]) -> None:
+        for at, link in enumerate(op.links):
+            self._link(link, op.links[at:])
+
+    def row_norm(self, op: RowNorm, before: tuple[Op, ...]) -> None:
+        raise NotOnGpu("LayerNorm along the width has no GPU kernel")
+
+    def nothing(self, op: Op, before: tuple[Op, ...]) -> None:
+        """Kernels write phases to their places."""
 
     def _link(self, link: Link, rest: tuple[Link, ...]) -> None:
         if mixes(link):
@@ -146,6 +152,16 @@ class _Splitter:
         self.arrays.stored[name] = self.result
         self.done.append(replace(self.piece, dest=name, result=self.result))
         self.piece = Piece(name, self.result)
+
+
+TAKEN: dict[type[Op], Callable[..., None]] = {
+    Conv: _Splitter.conv,
+    Pool: _Splitter.pool,
+    PhasePool: _Splitter.pool,
+    Chain: _Splitter.chain,
+    RowNorm: _Splitter.row_norm,
+    Interleave: _Splitter.nothing,
+}
 
 
 def _keeps(link: Link, labels: set[str | None]) -> bool:

@@ -7,9 +7,9 @@ statistics of the tiles are combined, and the next pass uses them. No code depen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar
 
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
@@ -68,6 +68,10 @@ class Link:
         """Whether it reads an array of the value's shape, which stands in a buffer of its own."""
         return isinstance(self.stage, Binary) and self.stage.other == "tensor"
 
+    @property
+    def collapses_channels(self) -> bool:
+        return isinstance(self.stage, (Sum, Mean, Max, LogSumExp))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Affine(Stage):
@@ -75,64 +79,90 @@ class Affine(Stage):
 
 
 @dataclass(frozen=True)
-class Conv:
-    """Input slab -> phase-planar buffer (C, phases, positions)."""
+class Op:
+    """A step of a pass, whatever computes it."""
 
-    stage: int  # index in the pipeline
+    needs_whole_rows: ClassVar[bool] = False
+    is_local: ClassVar[bool] = True  # voxel by voxel of equal places: its result may replace what it reads
+    links: ClassVar[tuple[Link, ...]] = ()
+
+    @property
+    def couples_channels(self) -> bool:
+        """Whether it needs more than one channel at once."""
+        return any(link.stage.couples & CHANNELS for link in self.links)
+
+    def runs(self, pipeline: Pipeline) -> list[Link]:
+        """Its stages as they run, with the arrays they read."""
+        return list(self.links)
 
 
 @dataclass(frozen=True)
-class Unphase:
+class Windowed(Op):
+    """A step that reads windows of what it is given."""
+
+    is_local = False
+    stage: int  # index in the pipeline
+
+    def runs(self, pipeline: Pipeline) -> list[Link]:
+        return [Link(pipeline.stages[self.stage])]
+
+
+@dataclass(frozen=True)
+class Conv(Windowed):
+    """Input slab -> phase-planar buffer (C, phases, positions)."""
+
+    def runs(self, pipeline: Pipeline) -> list[Link]:
+        return [Link(pipeline.conv, operands_of(pipeline, self.stage))]
+
+
+@dataclass(frozen=True)
+class Interleave(Op):
     """Phase-planar buffer -> buffer (C, D, H, W)."""
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Op):
     """Pointwise and channel-wise stages, in place on (C, positions)."""
 
-    links: tuple[Link, ...]
+    links: tuple[Link, ...]  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Windowed):
     """Buffer (C, D, H, W) -> pooled buffer."""
 
-    stage: int
-
 
 @dataclass(frozen=True)
-class PhasePool:
+class PhasePool(Windowed):
     """Phase-planar buffer -> pooled one: the windows hold each phase of the stride once, so phases are folded voxel by
     voxel. The result is phase-planar still, with one phase for each input of a position."""
 
-    stage: int
-
 
 @dataclass(frozen=True)
-class RowNorm:
+class RowNorm(Op):
     """LayerNorm along the width, in place; tiles hold whole rows."""
 
+    needs_whole_rows = True
     stage: LayerNorm
     arrays: tuple[str, ...]
+
+    def runs(self, pipeline: Pipeline) -> list[Link]:
+        return [Link(self.stage, self.arrays)]
 
 
 STATISTICS = {"sum": 1, "max": 1, "maxexp": 2, "moments": 2}  # numbers for each channel of a tile
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Op):
     """Partial statistics of the tile for each channel: "sum", "max", "maxexp" (max, sum of exp) or "moments"."""
 
     kind: str
 
 
-Op: TypeAlias = Conv | Unphase | Chain | Pool | PhasePool | RowNorm | Reduce
-
-
-def channels_apart(ops: Sequence[Op]) -> bool:
-    """Whether no step needs more than one channel: they can be taken in parts."""
-    links = (link for op in ops if isinstance(op, Chain) for link in op.links)
-    return not any(link.stage.couples & CHANNELS for link in links)
+def operands_of(pipeline: Pipeline, stage: int) -> tuple[str, ...]:
+    """Names of the arrays that a stage of the pipeline is given."""
+    return tuple(f"operand:{at}" for at, slot in enumerate(pipeline.slots) if slot.stage == stage)
 
 
 @dataclass(frozen=True)
@@ -173,6 +203,7 @@ class _Cutter:
         self.kept: dict[str, str] = {"x": "x"}
         self.local = _local_labels(pipeline, trace)
         self.phase_pool = pool_over_phases(pipeline)
+        self.planar = False  # whether the value stands in the convolution's phase-planar buffer
 
     def run(self) -> tuple[Pass, ...]:
         for index, stage in enumerate(self.pipeline.stages):
@@ -182,19 +213,13 @@ class _Cutter:
         return tuple(self.passes)
 
     def operands(self, index: int) -> tuple[str, ...]:
-        return tuple(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == index)
+        return operands_of(self.pipeline, index)
 
     def _natural(self) -> None:
         """Steps from here on need (C, D, H, W)."""
-        if self._phased():
-            self.ops.append(Unphase())
-
-    def _phased(self) -> bool:
-        """Whether the value stands in the convolution's phase-planar buffer."""
-        phased = False
-        for op in self.ops:
-            phased = isinstance(op, Conv) or (phased and not isinstance(op, Unphase))
-        return phased
+        if self.planar:
+            self.ops.append(Interleave())
+            self.planar = False
 
     def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:
         self.passes.append(Pass(self.source, self.shape, tuple(self.ops), result, dest, finish))
@@ -222,10 +247,11 @@ class _Cutter:
     def conv(self, index: int) -> None:
         self._whole_rows(index)
         self.ops.append(Conv(index))
+        self.planar = True
 
     def pool(self, index: int) -> None:
         self._whole_rows(index)
-        if index == self.phase_pool and self._phased():
+        if index == self.phase_pool and self.planar:
             self.ops.append(PhasePool(index))
             return
         self._natural()
@@ -233,7 +259,7 @@ class _Cutter:
 
     def _whole_rows(self, index: int) -> None:
         """A window reads parts of rows; a norm along the width before it needs whole ones, so its pass ends here."""
-        if any(isinstance(op, RowNorm) for op in self.ops):
+        if any(op.needs_whole_rows for op in self.ops):
             self.store(self.trace.values[index])
 
     def binary(self, index: int) -> None:
@@ -268,7 +294,7 @@ class _Cutter:
         if stage.label in self.local:
             return self.link(index)
         # The value it replaces has a name and is used later: where this one is stored, so is that one.
-        self.ops = []
+        self.ops, self.planar = [], False
         self.source, self.shape = self.kept[stage.label], self.trace.values[index + 1]
 
     def layer_norm(self, index: int) -> None:
@@ -343,15 +369,8 @@ def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tupl
         if name is None or name == "out" or producer.result != output:
             continue
         readers = [one for one in passes if name == one.source]
-        tensors = [
-            array
-            for one in passes
-            for op in one.ops
-            if isinstance(op, Chain)
-            for link in op.links
-            for array in link.arrays
-        ]
-        local = all(not isinstance(op, (Pool, PhasePool, Conv)) for one in readers for op in one.ops)
+        tensors = [array for one in passes for op in one.ops for link in op.links for array in link.arrays]
+        local = all(op.is_local for one in readers for op in one.ops)
         at_once = readers == [one for one in passes[number + 1 : number + 2] if name == one.source]
         if local and at_once and name not in tensors and all(one.shape == output for one in readers):
             found.append(name)

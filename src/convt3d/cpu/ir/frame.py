@@ -1,22 +1,26 @@
-"""The frame of a kernel: parameters from one table of integers, tiles drawn from a shared counter, scratch per worker.
+"""The frame of a kernel: words from one table, tiles drawn from a shared counter, scratch per worker.
 
-`void run(ptr parameters, i64 worker)`: `parameters` holds pointers, sizes and strides as i64, by name while the code is
-written and by position when it runs; stage constants are in a second table of numbers.
+`void run(ptr table, i64 worker)`: the table holds the sets of words that a pass and its steps declare (cpu/words.py),
+one after the other, as i64.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from llvmlite import ir
 
 from ..plan.geometry import STEP_WORDS
 from ..plan.machine import Machine
+from ..words import Field, SweepCall, SweepWords, Words, layout, places
 from .bounds import CheckedBuilder, with_regions
 from .builder import Builder, define
 from .values import FLOAT64, I64, PTR, Instructions, Number, Storage, size_of, vector
 
-AXES = ("d", "h", "w")
+Row = TypeVar("Row", bound=Words)
+AXES = (0, 1, 2)  # depth, height, width
 
 
 def instructions_of(machine: Machine) -> Instructions:
@@ -33,27 +37,63 @@ def define_for(
     return define(module, name, arguments, instructions=instructions_of(machine), **options)
 
 
-class Kernel:
-    """What every emitter needs: the builder, the vector width, named parameters and the current tile's geometry."""
+@dataclass(frozen=True)
+class Scratch:
+    """A Buffer as code sees it: (channels, pitch) numbers of this worker."""
 
-    def __init__(self, name: str, machine: Machine, storage: Storage) -> None:
+    pointer: ir.Value
+    pitch: ir.Value
+
+
+class _Set:
+    """Gives the fields of one set of words."""
+
+    def __init__(self, kernel: Kernel, words: type[Words], at: int) -> None:
+        self.kernel, self.at = kernel, at
+        self.fields = {field.name: field for field in layout(words, kernel.checked)[0]}
+        self.label = words.__name__
+
+    def field(self, own: Words, name: str) -> Any:
+        field = self.fields[name]
+        self.kernel.used.add((type(own), name))
+        each = [self._one(field, self.at + field.at + number * field.size) for number in range(max(field.times, 1))]
+        return tuple(each) if field.times else each[0]
+
+    def _one(self, field: Field, at: int) -> Any:
+        k = self.kernel
+        if field.kind == "array":
+            return k.array(at, f"{self.label}.{field.name}")
+        if field.kind == "buffer":
+            return k.scratch(at, f"{self.label}.{field.name}")
+        return k.routine(at) if field.kind == "routine" else k.word(at)
+
+
+class Kernel:
+    """What every emitter needs: the builder, the vector width, the sets of words and the current tile's geometry."""
+
+    def __init__(self, name: str, machine: Machine, storage: Storage, sets: Sequence[type[Words]]) -> None:
+        """`sets` begin with SweepWords and hold one SweepCall."""
         self.module = ir.Module(name)
         self.machine = machine
+        self.checked = machine.check_bounds
         self.storage = storage
         self.number = storage.arithmetic
         self.wide = storage == FLOAT64
         self.lanes = machine.lanes(8 if self.wide else 4)
-        self.names: list[str] = []
-        self.constants = 0
         self.instructions = instructions_of(machine)
-        self._loaded: dict[str, ir.Value] = {}
-        entry = [("parameters", PTR), ("worker", I64)]
-        checked = CheckedBuilder if machine.check_bounds else None
-        self.b: Builder = define(self.module, "run", entry, instructions=self.instructions, builder=checked)
+        entry = [("table", PTR), ("worker", I64)]
+        builder = CheckedBuilder if machine.check_bounds else None
+        self.b: Builder = define(self.module, "run", entry, instructions=self.instructions, builder=builder)
+        self.used: set[tuple[type[Words], str]] = set()  # fields that the code reads
+        starts = places(sets, self.checked)
+        self.sets = [words.read_by(_Set(self, words, at)) for words, at in zip(sets, starts, strict=False)]
+        self.sweep: SweepWords = self.sets[0]
+        self.call: SweepCall = next(words for words in self.sets if isinstance(words, SweepCall))
         if isinstance(self.b, CheckedBuilder):
-            self.b.trust(self.b.args["parameters"])
-            self.b.faults = self.code("faults")
-        self._rows: dict[str, ir.Value] = {}
+            self.b.trust(self.b.args["table"])
+            self.b.faults = self.call.faults
+        self._square: ir.Value | None = None
+        self._rows: list[ir.Value] = []
         self.sample: ir.Value | None = None
         self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
         self.item: ir.Value | None = None
@@ -62,74 +102,64 @@ class Kernel:
         """A function of this kernel."""
         return define_for(self.machine, self.module, name, arguments, internal=True, noalias=noalias)
 
-    def param(self, name: str) -> ir.Value:
-        """An i64 from the table, loaded once at the start of `run`."""
-        if name not in self._loaded:
-            self.names.append(name)
-            with self.b.raw.goto_entry_block():
-                self._loaded[name] = self.b.load(self.b.args["parameters"], len(self.names) - 1, I64)
-        return self._loaded[name]
+    def word(self, at: int) -> ir.Value:
+        """An i64 of the table, loaded at the start of `run`."""
+        with self.b.raw.goto_entry_block():
+            return self.b.load(self.b.args["table"], at, I64)
 
-    def pointer(self, name: str) -> ir.Value:
-        """To an array."""
-        found = f"*{name}" in self._loaded
-        pointer = self.code(name)
-        if isinstance(self.b, CheckedBuilder) and not found:
-            self.b.confine(pointer, self.param(f"begin {name}"), self.param(f"end {name}"), name)
+    def routine(self, at: int) -> ir.Value:
+        """An address of the table, of a function or of memory that is not checked."""
+        value = self.word(at)
+        with self.b.raw.goto_entry_block():
+            return self.b.raw.inttoptr(value, PTR)
+
+    def array(self, at: int, name: str) -> ir.Value:
+        """The address of an array; where accesses are checked, its region follows."""
+        pointer = self.routine(at)
+        if isinstance(self.b, CheckedBuilder):
+            self.b.confine(pointer, self.word(at + 1), self.word(at + 2), name)
         return pointer
 
-    def code(self, name: str) -> ir.Value:
-        """Pointer to a function."""
-        if f"*{name}" not in self._loaded:
-            value = self.param(name)
-            with self.b.raw.goto_entry_block():
-                self._loaded[f"*{name}"] = self.b.raw.inttoptr(value, PTR)
-        return self._loaded[f"*{name}"]
+    def scratch(self, at: int, name: str) -> Scratch:
+        """A buffer of this worker: offset and pitch, and its length where accesses are checked."""
+        offset, pitch = self.word(at), self.word(at + 1)
+        memory, size, b = self.call.scratch, self.sweep.scratch_size, self.b
+        with b.raw.goto_entry_block():
+            pointer = b.at(memory, b.add(b.mul(b.args["worker"], size), offset), self.number)
+        if isinstance(b, CheckedBuilder):
+            length = self.word(at + 2)
+            with b.raw.goto_entry_block():
+                begin = b.raw.ptrtoint(pointer, I64)
+                b.confine(pointer, begin, b.i64(b.add(begin, b.mul(length, size_of(self.number)))), name)
+        return Scratch(pointer, pitch)
 
-    def constant(self) -> ir.Value:
-        """The next number of the table of stage constants, splat over a vector."""
-        self.constants += 1
-        pointer = self.pointer("constants")
-        key = f"#{self.constants}"
+    def row(self, words: type[Row], b: Builder, table: ir.Value) -> Row:
+        """A row of a table that is a set of sizes, read by the function that `b` writes."""
+        self.used.update((words, field.name) for field in layout(words, False)[0])
+        return words(**{field.name: b.load(table, field.at, I64) for field in layout(words, False)[0]})
+
+    def behind(self, buffer: Scratch, place: Number) -> Scratch:
+        """What lies behind this place of a buffer."""
+        return Scratch(self.b.at(buffer.pointer, place, self.number), buffer.pitch)
+
+    def constant(self, table: ir.Value, at: int) -> ir.Value:
+        """A number of a table of stage constants, splat over a vector at the start of `run`."""
         with self.b.raw.goto_entry_block():
-            self._loaded[key] = self.b.splat(self.b.load(pointer, self.constants - 1, self.number), self.lanes)
-        return self._loaded[key]
+            return self.b.splat(self.b.load(table, at, self.number), self.lanes)
 
     def square(self) -> ir.Value:
         """Room on the stack for as many vectors as each has lanes."""
-        if "square" not in self._loaded:
+        if self._square is None:
             with self.b.raw.goto_entry_block():
                 room = self.b.raw.alloca(vector(self.number, self.lanes), self.lanes)
                 begin = self.b.raw.ptrtoint(room, I64)
-                self._loaded["square"] = self.b.raw.inttoptr(begin, PTR)
+                self._square = self.b.raw.inttoptr(begin, PTR)
                 if isinstance(self.b, CheckedBuilder):
                     end = self.b.i64(self.b.add(begin, self.lanes * self.lanes * size_of(self.number)))
-                    self.b.confine(self._loaded["square"], begin, end, "square")
-        return self._loaded["square"]
+                    self.b.confine(self._square, begin, end, "square")
+        return self._square
 
-    def buffer(self, name: str) -> ir.Value:
-        """Address of a scratch buffer of this worker."""
-        key = f"@{name}"
-        if key not in self._loaded:
-            offset, scratch, size = self.param(f"buffer {name}"), self.pointer("scratch"), self.param("scratch size")
-            with self.b.raw.goto_entry_block():
-                start = self.b.add(self.b.mul(self.b.args["worker"], size), offset)
-                self._loaded[key] = self.b.at(scratch, start, self.number)
-            if isinstance(self.b, CheckedBuilder):
-                self._confine_buffer(self.b, name)
-        return self._loaded[key]
-
-    def begin_buffer(self, name: str, place: Number) -> None:
-        """From here on, the buffer is what lies behind this place of it."""
-        self._loaded[f"@{name}"] = self.b.at(self.buffer(name), place, self.number)
-
-    def _confine_buffer(self, b: CheckedBuilder, name: str) -> None:
-        length, buffer = self.param(f"size {name}"), self._loaded[f"@{name}"]
-        with b.raw.goto_entry_block():
-            begin = b.raw.ptrtoint(buffer, I64)
-            b.confine(buffer, begin, b.i64(b.add(begin, b.mul(length, size_of(self.number)))), f"buffer {name}")
-
-    def span(self, axis: str, step: int, word: int) -> ir.Value:
+    def span(self, axis: int, step: int, word: int) -> ir.Value:
         """A number from the current tile's row of an axis table."""
         return self.b.load(self._rows[axis], step * STEP_WORDS + word, I64)
 
@@ -141,13 +171,12 @@ class Kernel:
         """Splits the item number into sample and tile, and finds the tile's rows in the axis tables."""
         b, rest = self.b, item
         self.item = item
-        self._rows = {}
-        words = self.param("row words")
-        for axis in reversed(AXES):
-            count = self.param(f"tiles {axis}")
+        rows: list[ir.Value] = []
+        for count, table in zip(reversed(self.sweep.tiles), reversed(self.sweep.tables), strict=True):
             tile = b.srem(rest, count)
             rest = b.sdiv(rest, count)
-            self._rows[axis] = b.at(self.pointer(f"table {axis}"), b.mul(tile, words), I64)
+            rows.append(b.at(table, b.mul(tile, self.sweep.row_words), I64))
+        self._rows = rows[::-1]
         self.sample = rest
 
     def dot(self, *pairs: tuple[Number, Number]) -> Number:

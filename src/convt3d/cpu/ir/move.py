@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from ..words import ArrayCall, DestinationCall
 from . import squares
-from .frame import Kernel
+from .frame import Kernel, Scratch
 from .values import Number, Storage, constant, vector
 
 # Receives (offset in the row, vector of numbers, lanes that count or None for all).
@@ -19,24 +20,24 @@ Sink: TypeAlias = "Callable[[Number, ir.Value, Number | None], None]"
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Rows of an array given by a pointer and element strides, all parameters named after it."""
+    """Rows of an array given by its address and strides."""
 
     kernel: Kernel
-    name: str
+    words: ArrayCall
     storage: Storage
 
     def row(self, c: Number, d: Number, h: Number) -> Number:
         """Where the row of channel c begins, counted from the first one in the buffers."""
         k = self.kernel
         assert k.sample is not None
-        strides = [k.param(f"{self.name} {axis}") for axis in "bcdh"]
+        strides = [self.words.b, self.words.c, self.words.d, self.words.h]
         channel = k.b.add(k.first_channel, c)
         return k.dot(*zip((k.sample, channel, d, h), strides, strict=True))
 
     def read(self, row: Number, first: Number, count: Number, sink: Sink) -> None:
         """Elements first .. first + count of a row, as vectors of numbers."""
         k, b = self.kernel, self.kernel.b
-        pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
+        pointer, step = self.words.data, self.words.w
         start = b.add(row, b.mul(first, step))
 
         def contiguous(at: Number, lanes: Number | None) -> None:
@@ -56,7 +57,7 @@ class ArrayRows:
     @property
     def adjacent(self) -> ir.Value:
         """Whether channels lie side by side."""
-        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} adjacent"), 1)
+        return self.kernel.b.compare("==", self.words.adjacent, 1)
 
     def read_channels(
         self,
@@ -73,36 +74,43 @@ class ArrayRows:
         if together == 1:
             self.read(row, first, count, sink(0))
             return
-        pointer, step, square = k.pointer(self.name), k.param(f"{self.name} w"), k.square()
+        pointer, step, square = self.words.data, self.words.w, k.square()
         start = b.add(row, b.mul(first, step))
         with b.loop(0, count, k.lanes) as at:
             corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
             left = b.sub(count, at)
-            b.call_address(k.code("read square"), squares.READ, corner, step, channels, left, square)
+            b.call_address(k.call.read_block, squares.READ, corner, step, channels, left, square)
             with b.loop(0, channels) as c:
                 value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
                 sink(c)(at, value, left)
 
+
+@dataclass(frozen=True)
+class Destination(ArrayRows):
+    """Rows of the array that a sweep writes."""
+
+    words: DestinationCall
+
     @contextmanager
     def rows_together(self, height: Number) -> Iterator[tuple[ir.Value, Number]]:
         """Row numbers below `height`, and how many rows from there on are written together."""
-        b, together = self.kernel.b, self.kernel.param(f"{self.name} rows")
+        b, together = self.kernel.b, self.words.rows
         with b.loop(0, height, together) as h:
             yield h, b.min(together, b.sub(height, h))
 
     def put(self, row: Number, at: Number, value: ir.Value, lanes: Number | None) -> None:
         """A vector of numbers to elements at, at + 1, ... of a row of an array that takes them directly; only the first
         `lanes` of them where given."""
-        k, b = self.kernel, self.kernel.b
+        b = self.kernel.b
         place, stored = b.add(row, at), b.narrow(value, self.storage)
         if lanes is None:
             self._store(stored, place)
         else:
-            b.store(stored, k.pointer(self.name), place, count=lanes)
+            b.store(stored, self.words.data, place, count=lanes)
 
     def _store(self, stored: ir.Value, place: Number) -> None:
         """A whole vector, as the array wants it."""
-        b, pointer = self.kernel.b, self.kernel.pointer(self.name)
+        b, pointer = self.kernel.b, self.words.data
         with b.if_else(self.streamed) as (past, through):
             with past:
                 b.store_past_caches(stored, pointer, place)
@@ -112,12 +120,12 @@ class ArrayRows:
     @property
     def direct(self) -> ir.Value:
         """Whether the array takes vectors as they come."""
-        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} direct"), 1)
+        return self.kernel.b.compare("==", self.words.direct, 1)
 
     @property
     def streamed(self) -> ir.Value:
         """Whether the array is written past the caches."""
-        return self.kernel.b.compare("==", self.kernel.param(f"{self.name} streamed"), 1)
+        return self.kernel.b.compare("==", self.words.streamed, 1)
 
     def write(
         self,
@@ -132,8 +140,8 @@ class ArrayRows:
         """`count` elements of a row, and of those that follow it without a gap, from a scratch buffer; where channels
         are adjacent those of all channels, which are `pitch` apart in the buffer."""
         k, b = self.kernel, self.kernel.b
-        place = b.add(row, b.mul(first, k.param(f"{self.name} w")))
-        with b.if_else(b.compare("==", k.param(f"{self.name} channels"), 1)) as (one, all_of_them):
+        place = b.add(row, b.mul(first, self.words.w))
+        with b.if_else(b.compare("==", self.words.channels, 1)) as (one, all_of_them):
             with one:
                 self._write_channel(place, b.at(source, start, k.number), count)
             with all_of_them:
@@ -142,7 +150,7 @@ class ArrayRows:
     def _write_channel(self, place: Number, source: ir.Value, count: Number) -> None:
         """`count` numbers to consecutive places, or, where the elements of a row are apart, to those of one row."""
         k, b = self.kernel, self.kernel.b
-        pointer, step = k.pointer(self.name), k.param(f"{self.name} w")
+        pointer, step = self.words.data, self.words.w
 
         def value(at: Number) -> ir.Value:
             return b.narrow(b.load(source, at, k.number, k.lanes), self.storage)
@@ -169,12 +177,12 @@ class ArrayRows:
         """The same in all channels, which lie side by side in the array: squares of channels and elements are
         transposed."""
         k, b = self.kernel, self.kernel.b
-        step, streamed = k.param(f"{self.name} w"), k.param(f"{self.name} streamed")
+        step, streamed = self.words.w, self.words.streamed
         with b.loop(0, count, k.lanes) as at, b.loop(0, channels, k.lanes) as c:
             corner = b.at(source, k.dot((c, pitch), (1, at)), k.number)
-            to = b.at(k.pointer(self.name), k.dot((1, place), (at, step), (1, c)), self.storage.memory)
+            to = b.at(self.words.data, k.dot((1, place), (at, step), (1, c)), self.storage.memory)
             some = pitch, b.sub(channels, c), b.sub(count, at)
-            b.call_address(k.code("write square"), squares.WRITE, corner, *some, to, step, streamed)
+            b.call_address(k.call.write_block, squares.WRITE, corner, *some, to, step, streamed)
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:
@@ -202,10 +210,10 @@ def fill_zero(k: Kernel, pointer: ir.Value, start: Number, count: Number) -> Non
         k.b.store(zeros(k), pointer, k.b.add(start, at))
 
 
-def channels_together(k: Kernel, source: ArrayRows | str) -> Iterator[int]:
+def channels_together(k: Kernel, source: ArrayRows | Scratch) -> Iterator[int]:
     """How many channels are read at a time, as many as a vector has lanes where they lie side by side: code is written
     for each number, and one of them runs."""
-    if isinstance(source, str):
+    if isinstance(source, Scratch):
         yield 1
         return
     with k.b.if_else(source.adjacent) as (many, one):
@@ -226,11 +234,11 @@ def each_channel(k: Kernel, together: int, some: Number) -> Iterator[Number]:
 
 
 def load_box(
-    k: Kernel, source: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: str, channels: Number
+    k: Kernel, source: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: Scratch, channels: Number
 ) -> None:
     """A box of an array into a contiguous buffer (C, D, H, W)."""
     b = k.b
-    target, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
+    target, pitch = buffer.pointer, buffer.pitch
     depth, height, width = counts
 
     for together in channels_together(k, source):
@@ -246,13 +254,18 @@ def load_box(
 
 
 def store_box(
-    k: Kernel, buffer: str, dest: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], channels: Number
+    k: Kernel,
+    buffer: Scratch,
+    dest: Destination,
+    low: tuple[Number, ...],
+    counts: tuple[Number, ...],
+    channels: Number,
 ) -> None:
     """A contiguous buffer (C, D, H, W) into a box of an array."""
     b = k.b
-    origin, pitch = k.buffer(buffer), k.param(f"pitch {buffer}")
+    origin, pitch = buffer.pointer, buffer.pitch
     depth, height, width = counts
-    together = k.param(f"{dest.name} channels")
+    together = dest.words.channels
     with b.loop(0, channels, together) as c, b.loop(0, depth) as d, dest.rows_together(height) as (h, rows):
         start = k.dot((c, pitch), (b.add(b.mul(d, height), h), width))
         row = dest.row(c, b.add(low[0], d), b.add(low[1], h))

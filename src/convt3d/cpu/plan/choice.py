@@ -3,17 +3,18 @@ less."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
-from ...plan.passes import Conv, Pass
+from ...plan.passes import Pass
 from ...spec.checks import one_of
 from ...spec.pipeline import Pipeline, Trace
+from ..steps.base import Step, Where
+from ..steps.lowering import steps_of
 from .geometry import conv_axes
-from .machine import Machine
 from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
-from .tile_cost import choose, convolution_cost, cost
+from .tile_cost import choose, cost, step_cycles
 from .tiles import Tiling, Tilings
 
 ALGORITHMS = ("auto", "direct", "minimal")
@@ -45,33 +46,41 @@ class Options:
 AUTO, DIRECT = Options(), Options("direct")
 
 
-def choose_method(pipeline: Pipeline, trace: Trace, one: Pass, machine: Machine, item: int, options: Options) -> Tiling:
-    """The tiling of the pass with the method that costs least."""
-    axes = conv_axes(pipeline, trace)
-    d, h, w = (AxisMethod(axis, 1, options.points) for axis in axes)
-    direct = choose(pipeline, trace, one, machine, item, Method((d, h, w)))
-    if options.algorithm == "direct" or not any(isinstance(op, Conv) for op in one.ops):
+@dataclass(frozen=True)
+class Choice:
+    """How a pass is computed."""
+
+    where: Where  # with the method of the convolution
+    steps: tuple[Step, ...]
+    tiling: Tiling
+
+
+def choose_method(one: Pass, where: Where, options: Options) -> Choice:
+    """The method that costs least, and the tiling with it; `where` has direct summation."""
+    direct = _choice(one, where)
+    if options.algorithm == "direct" or not any(step.convolves for step in direct.steps):
         return direct
-    candidates = _minimal_methods(pipeline, trace, one, machine, item, options, direct.tile)
-    tilings = [choose(pipeline, trace, one, machine, item, method) for method in candidates]
-    if options.algorithm == "auto" or not tilings:
-        tilings.append(direct)
-    return min(tilings, key=lambda tiling: cost(trace, one, tiling, machine, item))
+    found = [_choice(one, replace(where, method=method)) for method in _methods(one, where, options, direct.tiling)]
+    if options.algorithm == "auto" or not found:
+        found.append(direct)
+    return min(found, key=lambda choice: cost(one, choice.steps, choice.where, choice.tiling))
+
+
+def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:
+    d, h, w = (AxisMethod(axis, 1, options.points) for axis in conv_axes(pipeline, trace))
+    return Method((d, h, w))
+
+
+def _choice(one: Pass, where: Where) -> Choice:
+    steps = steps_of(one, where)
+    return Choice(where, steps, choose(one, steps, where))
 
 
 _TRIED = 3
 _CHUNK_CACHES = 8  # transformed inputs and products of a chunk may be this many times the second-level cache
 
 
-def _minimal_methods(
-    pipeline: Pipeline,
-    trace: Trace,
-    one: Pass,
-    machine: Machine,
-    item: int,
-    options: Options,
-    tile: tuple[int, int, int],
-) -> list[Method]:
+def _methods(one: Pass, where: Where, options: Options, direct: Tiling) -> list[Method]:
     """The best by the cost of the convolution alone, in tiles like those of direct summation.
 
     Each axis is plain or makes m outputs together, the same m for all that do: mixtures were hardly ever faster, and
@@ -79,20 +88,21 @@ def _minimal_methods(
     """
 
     def rough(method: Method) -> float:
-        tilings = Tilings(pipeline, trace, one, machine, item, method)
+        so = replace(where, method=method)
+        steps = steps_of(one, so)
+        tilings = Tilings(one, steps, so)
         d, h, w = (
             min(size, -(-length // period) * period)
-            for size, length, period in zip(one.result[2:], tile, tilings.periods, strict=True)
+            for size, length, period in zip(one.result[2:], direct.tile, tilings.periods, strict=True)
         )
         tiling = tilings.of((d, h, w))
-        if tiling.chunk > _CHUNK_CACHES * machine.l2:
+        if tiling.chunk > _CHUNK_CACHES * where.machine.l2:
             return inf
-        return convolution_cost(trace, one, tiling, machine, item) * prod(tiling.counts)
+        return sum(step_cycles(steps, so, tiling)) * prod(tiling.counts)
 
-    channels_in, per_out = trace.operands[pipeline.conv_index][0][:2]
-    if channels_in // pipeline.conv.groups * per_out < _FEWEST_PAIRS:
+    if where.kernel[0] // where.groups * where.kernel[1] < _FEWEST_PAIRS:
         return []
-    d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(pipeline, trace))
+    d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(where.pipeline, where.trace))
     choices = (Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1)
     ranked = sorted((rough(method), number, method) for number, method in enumerate(choices) if _is_small(method))
     return [method for cycles, _, method in ranked[:_TRIED] if cycles < inf]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ...plan.passes import Chain, Conv, Finish, Pass, PhasePool, Pool, Reduce, RowNorm
-from ...spec.shapes import ConvAxis
+from ...plan.passes import Pass
 from ...spec.stage import Stage
-from ...spec.stages import Binary, GroupNorm, Keep, Recall
+from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
 from .plan import PassPlan, Plan
-from .structure import RegisterTile
-
-_STATISTICS = {
-    "sum": "sum",
-    "max": "maximum",
-    "maxexp": "maximum and sum of exponentials",
-    "moments": "mean and sum of squared distances",
-}
 
 
 @dataclass(frozen=True)
@@ -35,15 +25,8 @@ def describe(plan: Plan) -> tuple[Account, ...]:
     """An account of each pass."""
     stages = _shared_stages(plan)
     return tuple(
-        Account(shared, tuple(_Words(plan, one).steps()), _why_it_ends(plan, number, one.steps))
+        Account(shared, tuple(_steps(plan, one)), _why_it_ends(plan, number, one.sweep))
         for number, (shared, one) in enumerate(zip(stages, plan.passes, strict=True))
-    )
-
-
-def register_tile(one: PassPlan) -> RegisterTile | None:
-    """The register tile of the pass's convolution."""
-    return next(
-        (extra.tile for op, extra in zip(one.steps.ops, one.structure.ops, strict=True) if isinstance(op, Conv)), None
     )
 
 
@@ -57,18 +40,18 @@ def by(sizes: tuple[int, ...]) -> str:
 def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
     """The stages of each pass. One that needs statistics is in two: it makes them, and applies them."""
     stages = plan.rewritten.pipeline.stages
-    finishes = _finishes(plan)
+    finishes = plan.finishes
     place, shared = 0, []
     for one in plan.passes:
         names: list[str] = []
-        for run, arrays in _stages_run(plan, one.steps):
+        for run, arrays in _stages_run(plan, one.sweep):
             statistic = next((name.split(".")[0] for name in arrays if name.startswith("stat")), None)
             if statistic is not None:
                 names.append(f"{finishes[statistic].stage.name} (applied)")
             elif (found := _find(stages, place, run)) is not None:
                 names.append(stages[found].name)
                 place = found + 1
-        finish = one.steps.finish
+        finish = one.sweep.finish
         if finish is not None:
             names.append(finish.stage.name + (" (statistics)" if finish.result.startswith("stat") else ""))
             place = next(at for at in range(place, len(stages)) if stages[at] is finish.stage) + 1
@@ -80,12 +63,7 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
 def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]]:
     """The stages of the steps, as they run, with the arrays they read."""
     for op in one.ops:
-        if isinstance(op, (Conv, Pool, PhasePool)):
-            yield plan.rewritten.pipeline.stages[op.stage], ()
-        elif isinstance(op, RowNorm):
-            yield op.stage, op.arrays
-        elif isinstance(op, Chain):
-            yield from ((link.stage, link.arrays) for link in op.links)
+        yield from ((link.stage, link.arrays) for link in op.runs(plan.rewritten.pipeline))
 
 
 def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
@@ -102,72 +80,9 @@ def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
     return None
 
 
-def _finishes(plan: Plan) -> dict[str, Finish]:
-    finishes = (one.steps.finish for one in plan.passes)
-    return {finish.result: finish for finish in finishes if finish is not None}
-
-
-# --- its steps --------------------------------------------------------------------------------------------------------
-
-
-class _Words:
-    """The steps of one pass, a line for each."""
-
-    def __init__(self, plan: Plan, one: PassPlan) -> None:
-        self.plan, self.one = plan, one
-
-    def steps(self) -> Iterator[str]:
-        one = self.one.steps
-        box = by(tuple(axis.longest(0, "read") for axis in self.one.tiling.axes))
-        yield f"load {box} voxels of {self._array(one.source)}"
-        for op in one.ops:
-            if isinstance(op, Conv):
-                yield "put them into a slab, with zeros around them"
-                yield self._convolve(op)
-            elif isinstance(op, Pool):
-                yield repr(self.plan.rewritten.pipeline.stages[op.stage])
-            elif isinstance(op, PhasePool):
-                yield f"{self.plan.rewritten.pipeline.stages[op.stage]!r} over the phases of each position"
-            elif isinstance(op, RowNorm):
-                yield self._stage(op.stage, op.arrays)
-            elif isinstance(op, Chain):
-                yield from (self._stage(link.stage, link.arrays) for link in op.links)
-            elif isinstance(op, Reduce):
-                yield f"{_STATISTICS[op.kind]}, for each channel of the tile"
-            else:
-                yield "put the phases together into rows"
-        if one.dest is not None:
-            yield f"store in {self._array(one.dest)}" + (", past the caches" if self.one.streamed else "")
-
-    def _convolve(self, op: Conv) -> str:
-        pipeline, trace = self.plan.rewritten.pipeline, self.plan.simplified
-        axes = pipeline.conv.axes(trace.values[op.stage], trace.operands[op.stage][0])
-        counts = [_tap_counts(axis) for axis in axes]
-        fewest, most = prod(low for low, _ in counts), prod(high for _, high in counts)
-        taps = f"{most}" if fewest == most else f"{fewest} to {most}"
-        channels = trace.values[op.stage][1] // pipeline.conv.groups
-        count = prod(axis.stride for axis in axes)
-        return f"{pipeline.conv!r}: phases {count}, taps of a phase {taps}, channels of a tap {channels}"
-
-    def _stage(self, stage: Stage, arrays: tuple[str, ...]) -> str:
-        return repr(stage) + (f" with {', '.join(map(self._array, arrays))}" if arrays else "")
-
-    def _array(self, name: str) -> str:
-        kind, _, rest = name.partition(":")
-        if kind == "operand":
-            return self.plan.rewritten.pipeline.slots[int(rest)].name
-        if kind == "stat":
-            statistic, _, word = name.partition(".")
-            return f"{word} of {_finishes(self.plan)[statistic].stage.name}"
-        if kind == "value":
-            return f"value {rest}" + (" (in the output array)" if name in self.plan.aliases else "")
-        return {"x": "the input", "out": "the output"}[name]
-
-
-def _tap_counts(axis: ConvAxis) -> tuple[int, int]:
-    """Taps of the phase that has fewest along an axis, and of the one that has most."""
-    taps = Counter(k * axis.dilation % axis.stride for k in range(axis.kernel))
-    return min(taps.values()) if len(taps) == axis.stride else 0, max(taps.values())
+def _steps(plan: Plan, one: PassPlan) -> Iterator[str]:
+    for step in one.structure.steps:
+        yield from step.describe(plan, one)
 
 
 # --- why it ends ------------------------------------------------------------------------------------------------------
@@ -176,7 +91,7 @@ def _tap_counts(axis: ConvAxis) -> tuple[int, int]:
 def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
     if one.dest == "out":
         return "the output is complete"
-    following = plan.passes[number + 1].steps
+    following = plan.passes[number + 1].sweep
     if one.finish is not None:
         stage, per = one.finish.stage, "group of channels" if isinstance(one.finish.stage, GroupNorm) else "channel"
         then = "applies them" if one.finish.result.startswith("stat") else "starts from the result"
@@ -187,15 +102,16 @@ def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
         )
     if following.source == one.dest and following.shape != one.result:
         return f"pass {number + 2} repeats the value from {by(one.result)} to {by(following.shape)}"
-    later = [(at, other.steps) for at, other in enumerate(plan.passes) if at > number]
+    later = [(at, other.sweep) for at, other in enumerate(plan.passes) if at > number]
     readers = [at + 1 for at, other in later if _reads_again(other, one.dest, at == number + 1)]
     if readers:
         return f"the value is kept: pass {' and '.join(map(str, readers))} reads it again"
-    norm = next(op.stage for op in one.ops if isinstance(op, RowNorm))
+    (norm,) = (link.stage for op in one.ops if op.needs_whole_rows for link in op.runs(plan.rewritten.pipeline))
+    assert isinstance(norm, LayerNorm)
     return f"{norm.name} over {norm.over} needs whole rows, and pass {number + 2} reads windows of them"
 
 
 def _reads_again(one: Pass, name: str | None, following: bool) -> bool:
     """Beside the pass that follows, which may start from it, whether kept or not."""
     recalled = one.source == name and not following
-    return recalled or any(name in link.arrays for op in one.ops if isinstance(op, Chain) for link in op.links)
+    return recalled or any(name in link.arrays for op in one.ops for link in op.links)

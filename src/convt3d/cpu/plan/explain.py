@@ -6,12 +6,12 @@ from math import prod
 
 from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
-from .describe import Account, by, describe, register_tile
+from .describe import Account, by, describe
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
 from .schemes import AxisMethod, Together
-from .tile_cost import transform_share
-from .tiles import Slab
+from .slab import Slab
+from .tile_cost import step_cycles
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
@@ -59,12 +59,12 @@ def _stages(title: str, plan: Plan) -> list[str]:
 
 
 def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, rates: Rates) -> list[str]:
-    tiling, registers = one.tiling, register_tile(one)
+    tiling, registers = one.tiling, one.register_tile
     rows = [
         ("stages", _shared(account.stages)),
         *(("steps" if at == 0 else "", step) for at, step in enumerate(account.steps)),
         ("ends", account.ends),
-        ("tile", f"{by(tiling.tile)} of {by(one.steps.result[2:])} voxels: {_count(plan, one)}"),
+        ("tile", f"{by(tiling.tile)} of {by(one.sweep.result[2:])} voxels: {_count(plan, one)}"),
     ]
     if registers is not None and tiling.slab is not None:
         lanes = plan.machine.lanes(number_bytes(plan))
@@ -101,7 +101,8 @@ def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
         phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
         plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
         lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
-    share = transform_share(plan.simplified, one.steps, one.tiling, plan.machine, number_bytes(plan))
+    products, transforms = step_cycles(one.structure.steps, one.where, one.tiling)
+    share = transforms / (products + transforms)
     rate = rates.flops * float(method.saving) * (1 - share)
     saving = f"{float(method.saving):.2f} times fewer products"
     lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")

@@ -10,18 +10,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ...plan.passes import Conv, Pass, PhasePool, Pool
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
 from ...spec.shapes import LONG_STRIDE, ConvAxis, PoolAxis, Range
-from ...spec.stages import AvgPool3d, MaxPool3d
 
 STEP_WORDS = 9  # words of one geometric step in a row of an axis table
 READ, READ_COUNT, WRITE, WRITE_COUNT, POSITION, POSITION_COUNT, PLACE, FROM, VALID = range(STEP_WORDS)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a tile reads, writes and computes at most in a step, in elements."""
+
+    read: int
+    write: int
+    positions: int = 0
+
+
+class AxisStep(Protocol):
+    """A geometric step along one axis."""
+
+    def reads(self, write: Range) -> tuple[Range, Range]:
+        """What it reads for what it writes, and the positions it computes."""
+        ...
+
+    def bound(self, length: int, first: int, advance: int) -> tuple[Bound, int, int]:
+        """For tiles of `length` that begin at `first` and every `advance` from there; and where those of its input
+        begin, and how far apart."""
+        ...
+
+    def period_after(self, period: int) -> int:
+        """Where tiles must begin so that none computes a part of what belongs together: multiples of this, if what it
+        reads has `period`."""
+        ...
+
+    def words(self, span: Span) -> list[int]:
+        """Of a row in the axis table, after the ranges: positions, and the place of the inputs in the slab."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +117,53 @@ class Walk:
         """A shift that meets no input at any position is as good as the nearest such one: it meets zeros."""
         return min(max(shift, -self.pace * (self.positions - 1) - 1), self.axis.size)
 
+    def reads(self, write: Range) -> tuple[Range, Range]:
+        """Inputs any phase of these positions may meet; at least one, so that no range is empty."""
+        positions = (write[0] // self.period, (write[1] - 1) // self.period + 1)
+        size, first = self.axis.size, self.pace * positions[0] + self.shift_range[0]
+        low = min(max(first, 0), size - 1)
+        return (low, min(max(first + reach(self, positions[1] - positions[0]), low + 1), size)), positions
+
+    def bound(self, length: int, first: int, advance: int) -> tuple[Bound, int, int]:
+        # A tile that begins at another remainder by the period may touch one position more.
+        remainder = self.period - 1 if advance % self.period else first % self.period
+        positions = min((remainder + length - 1) // self.period + 1, self.positions)
+        return Bound(min(reach(self, positions), self.axis.size), length, positions), first, advance
+
+    def period_after(self, period: int) -> int:
+        return self.period if self.kept == self.period else 1
+
+    def words(self, span: Span) -> list[int]:
+        """Positions, and where in the slab the valid inputs are put: place, from (in what was read), count."""
+        low, high = span.positions
+        origin = self.pace * low + self.shift_range[0]
+        first, last = max(origin, 0), min(origin + reach(self, high - low), self.axis.size)
+        valid = max(0, last - first)
+        place = first - origin if valid else 0
+        start = first - span.read[0] if valid else 0
+        return [low, high - low, place, start, valid]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A pool's axis."""
+
+    axis: PoolAxis
+
+    def reads(self, write: Range) -> tuple[Range, Range]:
+        return self.axis.inputs_of(*write), (0, 0)
+
+    def bound(self, length: int, first: int, advance: int) -> tuple[Bound, int, int]:
+        stride = self.axis.stride
+        read = min((length - 1) * stride + self.axis.kernel, self.axis.size)
+        return Bound(read, length), first * stride - self.axis.padding, advance * stride
+
+    def period_after(self, period: int) -> int:
+        return period // gcd(period, self.axis.stride)
+
+    def words(self, span: Span) -> list[int]:
+        return [0] * 5
+
 
 @lru_cache(maxsize=4096)
 def _taps(walk: Walk) -> dict[int, list[tuple[int, int]]]:
@@ -118,7 +196,7 @@ class Span:
 class AxisSpans:
     """The tiles of a pass along one axis, worked out one by one when asked for."""
 
-    steps: tuple[Walk | PoolAxis, ...]
+    steps: tuple[AxisStep, ...]
     size: int  # of the destination
     tile: int
 
@@ -131,38 +209,35 @@ class AxisSpans:
         wanted = (number * self.tile, min((number + 1) * self.tile, self.size))
         row: list[Span] = []
         for step in reversed(self.steps):
-            if isinstance(step, Walk):
-                positions = (wanted[0] // step.period, (wanted[1] - 1) // step.period + 1)
-                read = _convolution_reads(step, positions)
-            else:
-                read, positions = step.inputs_of(*wanted), (0, 0)
+            read, positions = step.reads(wanted)
             row.append(Span(read, wanted, positions))
             wanted = read
         return tuple(reversed(row)) or (Span(wanted, wanted),)
 
     @lazy
-    def _longest(self) -> list[dict[str, int]]:
+    def _longest(self) -> list[Bound]:
         """Upper bounds for every step, walked back from the tile; no tile reads, writes or computes more."""
         length, first, advance = min(self.tile, self.size), 0, self.tile
         bounds = []
         for step in reversed(self.steps):
-            bound = {"write": length, "positions": 0}
-            if isinstance(step, Walk):
-                # A tile that begins at another remainder by the period may touch one position more.
-                remainder = step.period - 1 if advance % step.period else first % step.period
-                most = (remainder + length - 1) // step.period + 1
-                bound["positions"] = min(most, step.positions)
-                length = min(reach(step, bound["positions"]), step.axis.size)
-            else:
-                length = min((length - 1) * step.stride + step.kernel, step.size)
-                first = first * step.stride - step.padding
-                advance *= step.stride
-            bounds.append({**bound, "read": length})
-        return bounds[::-1] or [{"read": length, "write": length, "positions": 0}]
+            bound, first, advance = step.bound(length, first, advance)
+            length = bound.read
+            bounds.append(bound)
+        return bounds[::-1] or [Bound(length, length)]
 
     def longest(self, step: int, what: str) -> int:
         """What a tile reads, writes or (positions) computes at most in a step."""
-        return self._longest[step][what]
+        found: int = getattr(self._longest[step], what)
+        return found
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """A row for each tile, STEP_WORDS words for each step."""
+        rows = []
+        for number in range(self.count):
+            for at, span in enumerate(self.spans(number)):
+                words = [span.read[0], span.read[1] - span.read[0], span.write[0], span.write[1] - span.write[0]]
+                rows.append(words + (self.steps[at].words(span) if self.steps else [0] * 5))
+        return np.array(rows, dtype=np.int64)
 
 
 def conv_axes(pipeline: Pipeline, trace: Trace) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
@@ -171,27 +246,7 @@ def conv_axes(pipeline: Pipeline, trace: Trace) -> tuple[ConvAxis, ConvAxis, Con
     return pipeline.conv.axes(trace.values[index], trace.operands[index][0])
 
 
-def axis_steps(pipeline: Pipeline, trace: Trace, one: Pass, axis: int, walk: Walk) -> tuple[Walk | PoolAxis, ...]:
-    """The geometric steps of a pass along axis 0, 1, 2 = depth, height, width; `walk` is the convolution's."""
-    steps: list[Walk | PoolAxis] = []
-    for op in one.ops:
-        if isinstance(op, Conv):
-            steps.append(walk)
-        elif isinstance(op, (Pool, PhasePool)):
-            pool = pipeline.stages[op.stage]
-            assert isinstance(pool, (MaxPool3d, AvgPool3d))
-            steps.append(pool.axes(trace.values[op.stage])[axis])
-    return tuple(steps)
-
-
 def reach(walk: Walk, positions: int) -> int:
     """Inputs from the first to the last that so many positions meet."""
     least, most = walk.shift_range
     return walk.pace * (positions - 1) + most - least + 1
-
-
-def _convolution_reads(walk: Walk, positions: Range) -> Range:
-    """Inputs any phase of these positions may meet; at least one, so that no range is empty."""
-    size, first = walk.axis.size, walk.pace * positions[0] + walk.shift_range[0]
-    low = min(max(first, 0), size - 1)
-    return low, min(max(first + reach(walk, positions[1] - positions[0]), low + 1), size)

@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from ...plan.passes import Conv, Pass, cut, output_values
+from ...plan.passes import Finish, Pass, cut, output_values
 from ...plan.prepare import rewrite
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
 from ...spec.rewrite import Rewritten, pool_over_phases
-from .choice import AUTO, Options, choose_method
+from ..steps.base import Where
+from .choice import AUTO, Options, choose_method, direct_method
 from .machine import Machine, machine
+from .registers import RegisterTile, register_tile
 from .schemes import Method
-from .structure import Structure, structure_of
+from .structure import Structure
 from .tiles import Tiling
 
 
@@ -24,10 +26,18 @@ from .tiles import Tiling
 class PassPlan:
     """One walk over tiles: its steps, the code they need, and the tiles for these sizes."""
 
-    steps: Pass
+    sweep: Pass
+    where: Where
     structure: Structure
     tiling: Tiling
     streamed: bool  # the result is stored past the caches
+
+    @property
+    def register_tile(self) -> RegisterTile | None:
+        """Of the pass's convolution."""
+        if not any(step.convolves for step in self.structure.steps):
+            return None
+        return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +66,24 @@ class Plan:
         pipeline = self.rewritten.pipeline
         return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
 
+    @lazy
+    def finishes(self) -> dict[str, Finish]:
+        """What is done with the statistics of a pass, by the name of its result."""
+        found = (one.sweep.finish for one in self.passes)
+        return {finish.result: finish for finish in found if finish is not None}
+
+    def array_name(self, array: str) -> str:
+        """What people call an array of a pass."""
+        kind, _, rest = array.partition(":")
+        if kind == "operand":
+            return self.rewritten.pipeline.slots[int(rest)].name
+        if kind == "stat":
+            statistic, _, word = array.partition(".")
+            return f"{word} of {self.finishes[statistic].stage.name}"
+        if kind == "value":
+            return f"value {rest}" + (" (in the output array)" if array in self.aliases else "")
+        return {"x": "the input", "out": "the output"}[array]
+
     @property
     def scratch(self) -> int:
         """Bytes of tile memory for one thread."""
@@ -65,7 +93,7 @@ class Plan:
     def intermediate(self) -> int:
         """Bytes of values that several passes share and that the output array cannot hold."""
         number = 8 if self.dtype.accumulate == "float64" else 4
-        stored = {one.steps.dest: one.steps.result for one in self.passes if one.steps.dest not in (None, "out")}
+        stored = {one.sweep.dest: one.sweep.result for one in self.passes if one.sweep.dest not in (None, "out")}
         return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
 
 
@@ -99,11 +127,14 @@ def _make_plan(
     item = 8 if dtype.accumulate == "float64" else 4
     walks = cut(rewritten.pipeline, simplified)
     aliases = output_values(walks, trace.output, dtype)
+    direct = direct_method(rewritten.pipeline, simplified, options)
+    where = Where(rewritten.pipeline, simplified, host, item, direct)
     passes = []
     for one in walks:
-        tiling = choose_method(rewritten.pipeline, simplified, one, host, item, options)
-        structure = structure_of(one, rewritten.pipeline, simplified, dtype, host, tiling.method)
-        passes.append(PassPlan(one, structure, tiling, _streamed(one, aliases, dtype, item, host)))
+        choice = choose_method(one, where, options)
+        structure = Structure(choice.steps, dtype.name, host.isa)
+        streamed = _streamed(one, aliases, dtype, item, host)
+        passes.append(PassPlan(one, choice.where, structure, choice.tiling, streamed))
     return Plan(
         asked=pipeline,
         dtype=dtype,
@@ -114,7 +145,7 @@ def _make_plan(
         reach=work.reach(rewritten.pipeline, simplified),
         phase_pool=pool_over_phases(rewritten.pipeline),
         work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
+        method=next(one.tiling.method for one in passes if any(step.convolves for step in one.structure.steps)),
         machine=host,
         passes=tuple(passes),
         aliases=aliases,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...plan.passes import STATISTICS, Chain, Conv, Pass, Reduce, RowNorm
+from ...plan.passes import Pass
 from .cores import get_num_threads
 from .plan import Plan
 
@@ -83,8 +83,8 @@ def tile_statistics(plan: Plan) -> int:
     """Bytes of the statistics that tiles leave to be combined, in the pass that leaves most."""
     kept = [0]
     for one in plan.passes:
-        words = sum(STATISTICS[op.kind] for op in one.steps.ops if isinstance(op, Reduce))
-        kept.append(prod(one.tiling.counts) * prod(one.steps.result[:2]) * words)
+        words = sum(step.statistics for step in one.structure.steps)
+        kept.append(prod(one.tiling.counts) * prod(one.sweep.result[:2]) * words)
     return max(kept) * number_bytes(plan)
 
 
@@ -103,24 +103,16 @@ def loads(plan: Plan) -> tuple[Load, ...]:
     sizes = _array_bytes(plan)
     found = []
     for one in plan.passes:
-        convolves = any(isinstance(op, Conv) for op in one.steps.ops)
-        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, one.steps))
-        written = sizes[one.steps.dest] if one.steps.dest else 0
+        convolves = any(step.convolves for step in one.structure.steps)
+        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, one.sweep))
+        written = sizes[one.sweep.dest] if one.sweep.dest else 0
         found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
     return tuple(found)
 
 
 def _arrays_read(plan: Plan, one: Pass) -> set[str]:
-    pipeline = plan.rewritten.pipeline
-    names = {one.source}
-    for op in one.ops:
-        if isinstance(op, Conv):
-            names |= {f"operand:{at}" for at, slot in enumerate(pipeline.slots) if slot.stage == op.stage}
-        elif isinstance(op, RowNorm):
-            names.update(op.arrays)
-        elif isinstance(op, Chain):
-            names.update(name for link in op.links for name in link.arrays)
-    return names
+    links = (link for op in one.ops for link in op.runs(plan.rewritten.pipeline))
+    return {one.source, *(name for link in links for name in link.arrays)}
 
 
 def _array_bytes(plan: Plan) -> dict[str, int]:
@@ -129,7 +121,7 @@ def _array_bytes(plan: Plan) -> dict[str, int]:
     operands = [shape for shapes in plan.simplified.operands for shape in shapes]
     sizes = {f"operand:{at}": prod(shape) * item for at, shape in enumerate(operands)}
     for one in plan.passes:
-        steps = one.steps
+        steps = one.sweep
         if steps.dest is not None:
             sizes[steps.dest] = prod(steps.result) * number
         if steps.finish is not None:

@@ -28,6 +28,9 @@ EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 2
 MOST_POINTS = 6
 MOST_PACE = 8
 
+# Inputs and weights below these bounds: no sum of a transform overflows where direct summation would not.
+HUGE = {"float32": 2.0**50, "float64": 2.0**480}
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -134,12 +137,6 @@ class Together:
 
 # What is known of a group of outputs made together: the kind of its transforms, its sizes, and where in the tables of
 # places, factors and weights it begins.
-TOGETHER = (
-    *("kind", "pieces", "steps", "points", "depth in", "depth out"),
-    *("gather", "scatter", "factors in", "factors out", "weight"),
-)
-
-
 @dataclass(frozen=True)
 class AxisMethod:
     """How one axis is computed: m positions of every phase together."""

@@ -57,7 +57,6 @@ class Code:
     def __init__(self, owner: Any, addresses: dict[str, int]) -> None:
         self._owner = owner
         self.addresses = addresses
-        self.parameters: tuple[str, ...] = ()  # of a kernel: the words of its table, in order
 
     def __getitem__(self, name: str) -> Function:
         return Function(self.addresses[name], self)
@@ -106,12 +105,11 @@ def compile_ir(
     return build
 
 
-def load(object_code: bytes, names: Sequence[str], parameters: Sequence[str] = ()) -> Code:
+def load(object_code: bytes, names: Sequence[str]) -> Code:
     """Load an object file emitted for this machine and find the functions `names` in it."""
     build = Build("", Target.of(machine()), names=tuple(names), object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
-    build.code.parameters = tuple(parameters)
     return build.code
 
 

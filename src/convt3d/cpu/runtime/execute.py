@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...plan.passes import Chain, Conv, RowNorm
 from ...spec.dtypes import DType, float64
+from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ...spec.reference import evaluate
 from ..plan.choice import AUTO, DIRECT, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
-from ..plan.structure import WILD
-from .bind import BoundPass
+from ..plan.rooms import rows_together
+from ..plan.schemes import HUGE
+from ..words import ArrayCall, DestinationCall, SweepCall, VectorCall
+from .bind import Binding
+from .build import Code
 from .folded import folded
 from .kept import Made
 from .memory import empty, shared_scratch
-from .regions import faults, region
+from .regions import faults
 from .squares import channels_adjacent, squares
 from .statistics import finish
 from .team import launch
@@ -72,7 +76,7 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
         execute(pipeline, dtype, x, operands, out, DIRECT)
     else:
         run.run()
-        for sample in map(int, np.flatnonzero(run.wild)):
+        for sample in map(int, np.flatnonzero(run.skipped)):
             own = _operands_of(pipeline, operands, sample)
             execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), DIRECT)
 
@@ -102,7 +106,7 @@ def _operands_of(pipeline: Pipeline, operands: tuple[Array, ...], sample: int) -
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
     """Samples with NaN, infinities, or numbers so large that a sum of some of them might overflow."""
-    bound = WILD[dtype.accumulate]
+    bound = HUGE[dtype.accumulate]
     if dtype.name == "bfloat16":  # stored as bits: without the sign they are ordered as numbers are
         limit = int(dtype.narrow(np.array(bound))[()])
         return [at for at, sample in enumerate(x) if int((sample & 0x7FFF).max()) >= limit]
@@ -124,121 +128,48 @@ class _Run:
         self.number = np.dtype(plan.dtype.accumulate)
         self.passes = bound_passes(plan)
         self.weights = self._pack_weights()
-        self.wild = np.zeros(x.shape[0], dtype=np.int64)  # samples that minimal multiplication leaves to direct
+        self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
 
     def run(self) -> None:
-        for bound in self.passes:
-            self._run_pass(bound)
+        for binding in self.passes:
+            self._run_pass(binding)
 
-    def _run_pass(self, bound: BoundPass) -> None:
-        steps = bound.one.steps
-        words = bound.usual.copy()  # parameters of this call, by name
-        alive: list[Any] = []  # what they point to
-        self._put_array("source", self.arrays[steps.source], words)
-        if steps.dest is not None:
-            dest = self._dest(steps.dest, steps.result)
-            self._put_array("dest", dest, words)
-            bound.put_way_out(dest, words)
-        for index, op in enumerate(steps.ops):
-            if isinstance(op, Conv):
-                self._put_weights(words, alive)
-            elif isinstance(op, Chain):
-                for at, link in enumerate(op.links):
-                    if link.takes_tensor:
-                        self._put_array(f"tensor op{index}.{at}", self._array(link.arrays[0]), words)
-                    else:
-                        self._put_vectors(f"vector op{index}.{at}", link.arrays, words, alive)
-            elif isinstance(op, RowNorm):
-                self._put_vectors(f"vector op{index}.0", op.arrays, words, alive)
-        if bound.partial_words:
-            shape = steps.shape[0], len(bound.voxels), steps.result[1], bound.partial_words
-            partials = np.empty(shape)
-            self._point("partials", partials, words)
-        if not self.plan.method.direct:
-            self._point("wild samples", self.wild, words)
-        threads = min(get_num_threads(), bound.items) if bound.worth_sharing else 1
-        with shared_scratch(bound.one.tiling.scratch, threads) as (memory, threads):
-            self._point("scratch", memory, words)
-            self._launch(bound, words, threads, memory)
-        if steps.finish is not None:
-            given = [self._wide(name) for name in steps.finish.arrays]
-            if self.wild.any():  # tiles that were left out
-                partials[self.wild > 0] = 0
-            results = finish(steps.finish.stage, partials, bound.voxels, given, self.number)
-            self._take_statistics(steps.finish.result, results)
+    def _run_pass(self, binding: Binding) -> None:
+        sweep, call = binding.one.sweep, Call(self, binding)
+        threads = min(get_num_threads(), binding.items) if binding.worth_sharing else 1
+        with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
+            call.launch(memory, threads)
+        if sweep.finish is not None:
+            given = [self._wide(name) for name in sweep.finish.arrays]
+            if self.skipped.any():  # tiles that were left out
+                call.partials[self.skipped > 0] = 0
+            results = finish(sweep.finish.stage, call.partials, binding.voxels, given, self.number)
+            self._take_statistics(sweep.finish.result, results)
 
-    def _launch(self, bound: BoundPass, words: dict[str, int], threads: int, memory: Array) -> None:
-        if not self.plan.machine.check_bounds:
-            table, address = bound.table(words)
-            launch(bound.native["run"], address, threads)
-            return
-        memory[...] = 0xFF  # NaN: what nobody wrote shows
-        with faults(bound.one.structure.name) as noted:
-            table, address = bound.table(words | {"faults": noted})
-            launch(bound.native["run"], address, threads)
-            del table
-
-    def _point(self, name: str, array: Array, words: dict[str, int]) -> None:
-        words[name] = array.ctypes.data
-        if self.plan.machine.check_bounds:
-            words |= region(name, array)
-
-    def _put_array(self, name: str, array: Array, words: dict[str, int]) -> None:
-        """Address and strides. Axes of size 1 are repeated where the value is larger."""
-        self._point(name, array, words)
-        item, shape, strides = array.itemsize, array.shape, array.strides
-        for axis, stride, size in zip("bcdhw", strides, shape, strict=True):
-            words[f"{name} {axis}"] = stride // item if size > 1 else 0
-        # A value that is not of the caller's type is contiguous, or, with one voxel, as good as that.
-        adjacent = item == self.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
-        words[f"{name} adjacent"] = int(adjacent)
-        if adjacent:
-            self.squares = squares(self.plan.dtype.name, self.plan.machine)  # held until the run is over
-            words["read square"], words["write square"] = (self.squares.addresses[way] for way in ("read", "write"))
-
-    def _dest(self, name: str, shape: tuple[int, ...]) -> Array:
+    def dest(self, name: str, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
             self.arrays[name] = self.arrays["out"]
         elif name not in self.arrays:
             self.arrays[name] = empty(shape, self.number)
         return self.arrays[name]
 
-    def _array(self, name: str) -> Array:
+    def array(self, name: str) -> Array:
         return self.operands[int(name.split(":")[1])] if name.startswith("operand") else self.arrays[name]
 
     def _wide(self, name: str) -> npt.NDArray[np.float64]:
         return self.stored_as.widen(self.operands[int(name.split(":")[1])])
 
-    def _numbers(self, name: str) -> Array:
+    def numbers(self, name: str) -> Array:
         """An operand as contiguous numbers of the arithmetic type."""
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
-    def _put_vectors(self, name: str, arrays: tuple[str, ...], words: dict[str, int], alive: list[Any]) -> None:
-        """Numbers for each channel: operands are the same for all samples, statistics are not."""
-        for number, array in enumerate(arrays):
-            vector = self.stats[array] if array.startswith("stat") else self._numbers(array)
-            if vector.shape == (1,):  # a slope that serves all channels
-                vector = np.repeat(vector, max(shape[1] for shape in self.plan.simplified.values))
-            alive.append(vector)
-            self._point(f"{name}.{number}", vector, words)
-            words[f"{name}.{number} b"] = vector.shape[1] if vector.ndim == 2 else 0
-
     def _pack_weights(self) -> Packed:
-        layout = next(bound.weights for bound in self.passes if bound.weights is not None)
+        layout = next(binding.weights for binding in self.passes if binding.weights is not None)
         kernel = self.operands[self.plan.conv_operands[0]]
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
         return packed(kernel if isinstance(kernel, Made) else np.ascontiguousarray(kernel), layout)
-
-    def _put_weights(self, words: dict[str, int], alive: list[Any]) -> None:
-        words["weights"] = self.weights.address
-        if self.plan.machine.check_bounds:
-            words |= region("weights", self.weights.weights)
-        for at in self.plan.conv_operands[1:]:
-            bias = self._numbers(f"operand:{at}")
-            alive.append(bias)
-            self._point("bias", bias, words)
 
     def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
         with np.errstate(over="ignore"):
@@ -249,6 +180,112 @@ class _Run:
                     self.stats[f"{name}.{word}"] = np.ascontiguousarray(values.astype(self.number))
 
 
+_ALL = 1 << 31  # more groups, and more blocks, than there are
+
+
+class Call:
+    """One pass of an execution: what its steps ask for to fill their words."""
+
+    def __init__(self, run: _Run, binding: Binding) -> None:
+        self.run, self.binding, self.machine = run, binding, run.plan.machine
+        sweep = binding.one.sweep
+        self._dest = None if sweep.dest is None else run.dest(sweep.dest, sweep.result)
+        self._blocks: Code | None = None  # code for arrays whose channels lie side by side, held until the call is over
+
+    def launch(self, scratch: Array, threads: int) -> None:
+        binding, checked = self.binding, self.machine.check_bounds
+        steps = [words for step in binding.one.structure.steps for words in step.bind_call(self)]
+        read, write = (self._blocks.addresses[way] for way in ("read", "write")) if self._blocks else (0, 0)
+        if checked:
+            scratch[...] = 0xFF  # NaN: what nobody wrote shows
+        with faults(binding.one.structure.name) if checked else nullcontext(0) as noted:
+            call = [SweepCall(scratch, scratch, read, write, noted), *steps]
+            table, address = binding.table(call)
+            launch(binding.native["run"], address, threads)
+            del table
+
+    def array(self, name: str) -> ArrayCall:
+        """Address and strides. Axes of size 1 are repeated where the value is larger."""
+        array = self.run.array(name)
+        return ArrayCall(array, *self._strides(array))
+
+    def _strides(self, array: Array) -> tuple[int, ...]:
+        """In elements; and whether channels lie side by side."""
+        item, shape, strides = array.itemsize, array.shape, array.strides
+        steps = [stride // item if size > 1 else 0 for stride, size in zip(strides, shape, strict=True)]
+        # A value that is not of the caller's type is contiguous, or, with one voxel, as good as that.
+        adjacent = item == self.run.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
+        if adjacent:
+            self._blocks = squares(self.run.plan.dtype.name, self.machine)
+        return *steps, int(adjacent)
+
+    def destination(self) -> DestinationCall:
+        """Also how the result goes there: rows that one store may run through, whether stores go past the caches,
+        whether vectors may go there directly, as they come, and channels that are stored together."""
+        dest, one, tiling = self._dest, self.binding.one, self.binding.tiling
+        assert dest is not None
+        b, c, d, h, step, adjacent = self._strides(dest)
+        item, width, whole_rows = dest.itemsize, dest.shape[4], tiling.axes[2].count == 1
+        dense = not adjacent and (width == 1 or dest.strides[4] == item)
+        streamed, direct = False, dense
+        if one.streamed and (dense or adjacent):
+            vector, address = self.machine.lanes(self.run.number.itemsize) * item, dest.ctypes.data
+            begins = 0 if whole_rows or adjacent else tiling.tile[2] * item
+            gaps = [gap for gap, size in zip(dest.strides, dest.shape, strict=True) if size > 1 and gap != item]
+            aligned = all(place % vector == 0 for place in (address, *gaps, begins))
+            streamed = address % item == 0 and (dense or aligned)
+            direct = dense and aligned
+        follow = dense and whole_rows and dest.strides[3] == width * item
+        return DestinationCall(
+            dest,
+            b,
+            c,
+            d,
+            h,
+            w=1 if dense else step,  # also where rows have one element: stores run through them
+            adjacent=adjacent,
+            rows=rows_together(width) if follow else 1,
+            streamed=int(streamed),
+            direct=int(direct),
+            channels=dest.shape[1] if adjacent else 1,
+        )
+
+    def vector(self, name: str) -> VectorCall:
+        """Numbers for each channel: operands are the same for all samples, statistics are not."""
+        run = self.run
+        vector = run.stats[name] if name.startswith("stat") else run.numbers(name)
+        if vector.shape == (1,):  # a slope that serves all channels
+            vector = np.repeat(vector, max(shape[1] for shape in run.plan.simplified.values))
+        return VectorCall(vector, vector.shape[1] if vector.ndim == 2 else 0)
+
+    @property
+    def weights(self) -> Array:
+        return self.run.weights.weights
+
+    @property
+    def bias(self) -> Array:
+        places = self.run.plan.conv_operands[1:]
+        return self.run.numbers(f"operand:{places[0]}") if places else self.binding.no_bias
+
+    @property
+    def part(self) -> tuple[int, int, int]:
+        """Groups, blocks and channels that go together; all, where channels lie side by side in the destination."""
+        dest = self._dest
+        if dest is not None and channels_adjacent(dest.shape, dest.strides, dest.itemsize):
+            return _ALL, _ALL, _ALL
+        return self.binding.tiling.part or (_ALL, _ALL, _ALL)
+
+    @property
+    def skipped(self) -> Array:
+        return self.run.skipped
+
+    @lazy
+    def partials(self) -> Array:
+        """(B, tiles, C, numbers) of statistics."""
+        sweep, binding = self.binding.one.sweep, self.binding
+        return np.empty((sweep.shape[0], len(binding.voxels), sweep.result[1], binding.statistics))
+
+
 @lru_cache(maxsize=256)
-def bound_passes(plan: Plan) -> tuple[BoundPass, ...]:
-    return tuple(BoundPass(plan, one) for one in plan.passes)
+def bound_passes(plan: Plan) -> tuple[Binding, ...]:
+    return tuple(Binding(plan, one) for one in plan.passes)

@@ -21,8 +21,8 @@ from ...spec.lazy import lazy
 from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
+from ..plan.registers import RegisterTile
 from ..plan.schemes import Method, Scheme
-from ..plan.structure import RegisterTile
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch

@@ -16,8 +16,8 @@ def channels_adjacent(shape: Sequence[int], strides: Sequence[int], item: int) -
 
 def squares(dtype: str, host: Machine) -> Code:
     def write_ir() -> str:
+        from ..code.tile import STORAGE  # here: nobody needs LLVM who finds the code on disk
         from ..ir.squares import squares_ir
-        from ..steps.program import STORAGE  # here: nobody needs LLVM who finds the code on disk
 
         return squares_ir(STORAGE[dtype], host)
 

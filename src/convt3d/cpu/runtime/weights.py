@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..plan.structure import WILD
+from ..plan.schemes import HUGE
 from .kept import Array, Kept
 from .packing import WeightLayout, pack
 
@@ -33,4 +33,4 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
 
 def _tame(largest: float, number: str) -> bool:
     """Neither so large that a transform might overflow, nor so small that halves would be rounded."""
-    return largest == 0 or WILD[number] ** -2 <= largest < WILD[number]
+    return largest == 0 or HUGE[number] ** -2 <= largest < HUGE[number]

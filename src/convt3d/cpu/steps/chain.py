@@ -1,425 +1,174 @@
-"""Pointwise and channel-wise stages on a tile: (C, positions) in place, lanes along positions: channels are vertical.
-
-A stage becomes steps: a Map changes each value, a Fold runs over the channels of a position, a Collapse puts a fold's
-result in place of all channels. Consecutive maps and the fold after them share one walk over the channels.
-"""
+"""Pointwise and channel-wise stages, in place on (C, positions); and LayerNorm along the width."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
+import numpy as np
 
-from ...plan.passes import Affine, Link
+from ...plan.passes import Link
 from ...spec.stage import Stage
-from ...spec.stages import (
-    GELU,
-    Add,
-    BatchNorm,
-    Clamp,
-    Divide,
-    Exp,
-    HardSwish,
-    HardTanh,
-    Keep,
-    LayerNorm,
-    LeakyReLU,
-    Log,
-    LogSumExp,
-    Max,
-    Mean,
-    Mish,
-    Multiply,
-    PReLU,
-    Recall,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Subtract,
-    Sum,
-    Tanh,
-)
-from ..ir import sums, vecmath
-from ..ir.frame import Kernel
-from ..ir.values import F64, Number, constant, vector
-from ..plan.structure import scalars
-from ..plan.tiles import UNROLL
-
-
-@dataclass
-class Map:
-    """value -> value; `column` tells channel and place."""
-
-    change: Callable[[ir.Value, Column], ir.Value]
-
-
-@dataclass
-class Fold:
-    """Combines all channels of a position; `finish` turns what the walk carried into what later maps use."""
-
-    start: list[ir.Value]
-    combine: Callable[[Sequence[ir.Value], ir.Value, int], list[ir.Value]]
-    finish: Callable[[Sequence[ir.Value], int], ir.Value]
-    result: list[ir.Value]  # one for each of the UNROLL vectors, filled when the fold is done
-    join: Callable[[Sequence[ir.Value], ir.Value], list[ir.Value]] | None = None  # of a plain sum over some channels
-
-
-@dataclass
-class Collapse:
-    fold: Fold
-
-
-Step: TypeAlias = Map | Fold | Collapse
-
-PLAINLY = 8  # channels whose squares are added in the type of numbers, before they join a sum that loses nothing
-
-
-@dataclass
-class Column:
-    """Where a value stands: channel, which of the vectors walked together, and its offset in a run."""
-
-    channel: Number
-    turn: int
-    at: Number
-
-
-class Links:
-    """Access to what the links of one chain read: constants, vectors, tensors and kept values."""
-
-    def __init__(self, k: Kernel, name: str, channels: Number) -> None:
-        self.k, self.name, self.channels = k, name, channels
-        self.kept: dict[str, str] = {}
-
-    def channel_count(self) -> ir.Value:
-        """The number of channels in float64."""
-        return self.k.b.cast(self.k.b.i64(self.channels), F64)
-
-    def constants(self, stage: Stage) -> dict[str, ir.Value]:
-        return {name: self.k.constant() for name, _ in scalars(stage)}
-
-    def vector(self, link: int, number: int) -> Callable[[Column], ir.Value]:
-        """One number for each channel, from an operand or from the sample's statistics."""
-        k, b = self.k, self.k.b
-        name = f"vector {self.name}.{link}.{number}"
-        pointer, per_sample = k.pointer(name), k.param(f"{name} b")
-        assert k.sample is not None
-        base = b.at(pointer, b.add(b.mul(k.sample, per_sample), k.first_channel), k.number)
-        return lambda column: b.splat(b.load(base, column.channel, k.number), k.lanes)
-
-    def tensor(self, link: int) -> Callable[[Column], ir.Value]:
-        """An array of the value's shape, already in a buffer."""
-        k, b = self.k, self.k.b
-        buffer, pitch = k.buffer(f"{self.name}.{link}"), k.param(f"pitch {self.name}.{link}")
-        return lambda column: b.load(buffer, b.add(b.mul(column.channel, pitch), column.at), k.number, k.lanes)
-
-    def keep(self, label: str, link: int) -> Callable[[ir.Value, Column], ir.Value]:
-        self.kept[label] = f"{self.name}.{link}"
-
-        def store(value: ir.Value, column: Column) -> ir.Value:
-            self.k.b.store(value, *self._kept(label, column))
-            return value
-
-        return store
-
-    def again(self, label: str) -> Callable[[Column], ir.Value]:
-        return lambda column: self.k.b.load(*self._kept(label, column), self.k.number, self.k.lanes)
-
-    def _kept(self, label: str, column: Column) -> tuple[ir.Value, Number]:
-        k = self.k
-        place = k.dot((column.channel, UNROLL * k.lanes), (column.turn, k.lanes))
-        return k.buffer(self.kept[label]), place
-
-
-def emit_chain(k: Kernel, name: str, links: tuple[Link, ...], buffer: str, runs: Runs, channels: Number) -> Number:
-    """Applies the links to a buffer; returns how many channels it has afterwards."""
-    context = Links(k, name, channels)
-    steps: list[Step] = []
-    for at, link in enumerate(links):
-        own = STEPS[type(link.stage)](context, at, link.stage)
-        context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
-        steps += own
-    with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
-        _walk(k, steps, buffer, k.b.add(base, at), channels)
-    return context.channels
-
-
-Runs: TypeAlias = Callable[[], Any]  # a context manager that yields (offset, length) of contiguous positions
-
-
-def _walk(k: Kernel, steps: list[Step], buffer: str, at: Number, channels: Number) -> None:
-    pending: list[Map] = []
-    for step in steps:
-        if isinstance(step, Map):
-            pending.append(step)
-        elif isinstance(step, Fold):
-            _over_channels(k, pending, step, buffer, at, channels)
-            pending = []
-        else:
-            for turn, value in enumerate(step.fold.result):
-                k.b.store(value, k.buffer(buffer), k.b.add(at, turn * k.lanes))
-            channels = 1
-    if pending:
-        _over_channels(k, pending, None, buffer, at, channels)
-
-
-def _over_channels(k: Kernel, maps: list[Map], fold: Fold | None, buffer: str, at: Number, channels: Number) -> None:
-    """One walk: load, map, store if mapped, fold."""
-    b, pointer, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-
-    def visit(c: Number, carried: Sequence[ir.Value]) -> list[ir.Value]:
-        """What is carried on from channel c."""
-        following: list[ir.Value] = []
-        for turn, own in enumerate(_turns(carried)):
-            place = b.add(at, turn * k.lanes)
-            column = Column(c, turn, place)
-            where = b.add(b.mul(c, pitch), place)
-            value = b.load(pointer, where, k.number, k.lanes)
-            for step in maps:
-                value = step.change(value, column)
-            if maps:
-                b.store(value, pointer, where)
-            if fold:
-                following += fold.combine(own, value, turn)
-        return following
-
-    step = PLAINLY if fold and fold.join else 1
-    with b.loop_carrying(0, channels, step, fold.start * UNROLL if fold else []) as (c, totals):
-        if fold and fold.join:
-            zeros = [constant(vector(k.number, k.lanes), 0.0)] * UNROLL
-            with b.loop_carrying(c, b.min(b.add(c, step), channels), 1, zeros) as (each, some):
-                some.next = visit(each, some.values)
-            pairs = zip(_turns(totals.values), some.result, strict=True)
-            totals.next = [part for own, plain in pairs for part in fold.join(own, plain)]
-        else:
-            totals.next = visit(c, totals.values)
-    if fold:
-        fold.result[:] = [fold.finish(own, turn) for turn, own in enumerate(_turns(totals.result))]
-
-
-def _turns(carried: Sequence[ir.Value]) -> list[Sequence[ir.Value]]:
-    """What belongs to each of the vectors walked together."""
-    each = len(carried) // UNROLL
-    return [carried[turn * each : (turn + 1) * each] for turn in range(UNROLL)]
-
-
-# --- the stages -------------------------------------------------------------------------------------------------------
-
-Emitter: TypeAlias = Callable[[Links, int, Any], list[Step]]
-STEPS: dict[type[Stage], Emitter] = {}
+from ...spec.stages import CHANNELS, Keep
+from ..plan.rooms import Rooms
+from ..words import Array, ArrayCall, Buffer, Room, VectorCall, Words
+from .arrays import kind_of
+from .base import Step, Where
 
-
-def emits(*stages: type[Stage]) -> Callable[[Emitter], Emitter]:
-    def register(emitter: Emitter) -> Emitter:
-        STEPS.update(dict.fromkeys(stages, emitter))
-        return emitter
-
-    return register
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.plan import PassPlan, Plan
+    from ..runtime.bind import Binding
+    from ..runtime.execute import Call
 
-
-def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
-    """A stage that is a function of the value and its constants, passed by name."""
-
-    def emitter(context: Links, link: int, stage: Stage) -> list[Step]:
-        constants = context.constants(stage)
-        return [Map(lambda value, column: function(context.k.b, value, **constants))]
-
-    return emitter
-
-
-STEPS[Exp] = _pointwise(vecmath.exp)
-STEPS[Log] = _pointwise(vecmath.log)
-STEPS[Sigmoid] = _pointwise(vecmath.sigmoid)
-STEPS[Tanh] = _pointwise(vecmath.tanh)
-STEPS[SiLU] = _pointwise(vecmath.silu)
-STEPS[Mish] = _pointwise(vecmath.mish)
-STEPS[HardSwish] = _pointwise(vecmath.hardswish)
-STEPS[Softplus] = _pointwise(vecmath.softplus)
-STEPS[ReLU] = _pointwise(lambda b, x: b.max(x, 0.0))
-STEPS[LeakyReLU] = _pointwise(
-    lambda b, x, negative_slope: b.select(b.compare(">", x, 0.0), x, b.mul(x, negative_slope))
-)
-STEPS[HardTanh] = _pointwise(lambda b, x, min_val, max_val: b.min(b.max(x, min_val), max_val))
-
-
-@emits(Clamp)
-def clamp(context: Links, link: int, stage: Clamp) -> list[Step]:
-    bounds = context.constants(stage)
-
-    def change(value: ir.Value, column: Column) -> ir.Value:
-        b = context.k.b
-        value = b.max(value, bounds["min"]) if "min" in bounds else value
-        return b.min(value, bounds["max"]) if "max" in bounds else value
-
-    return [Map(change)]
-
-
-@emits(GELU)
-def gelu(context: Links, link: int, stage: GELU) -> list[Step]:
-    function = vecmath.gelu_tanh if stage.approximate == "tanh" else vecmath.gelu
-    return [Map(lambda value, column: function(context.k.b, value))]
-
-
-@emits(Add, Subtract, Multiply, Divide)
-def binary(context: Links, link: int, stage: Any) -> list[Step]:
-    b = context.k.b
-    operation = {Add: b.add, Subtract: b.sub, Multiply: b.mul, Divide: b.div}[type(stage)]
-    if isinstance(stage.other, float):
-        number = context.constants(stage)["other"]
-        return [Map(lambda value, column: operation(*stage.sides(value, number)))]
-    if stage.other == "channel":
-        other = context.vector(link, 0)
-    elif stage.other == "tensor":
-        other = context.tensor(link)
-    else:
-        other = context.again(stage.other)
-    return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
-
-
-@emits(Keep)
-def keep(context: Links, link: int, stage: Keep) -> list[Step]:
-    return [Map(context.keep(stage.label, link))]
-
-
-@emits(Recall)
-def recall(context: Links, link: int, stage: Recall) -> list[Step]:
-    kept = context.again(stage.label)
-    return [Map(lambda value, column: kept(column))]
-
-
-@emits(PReLU)
-def prelu(context: Links, link: int, stage: PReLU) -> list[Step]:
-    b, slope = context.k.b, context.vector(link, 0)
-    return [Map(lambda x, column: b.select(b.compare(">", x, 0.0), x, b.mul(x, slope(column))))]
-
-
-@emits(BatchNorm)
-def batch_norm(context: Links, link: int, stage: BatchNorm) -> list[Step]:
-    b, eps = context.k.b, context.constants(stage)["eps"]
-    mean, variance, *affine = (context.vector(link, number) for number in range(4 if stage.affine else 2))
-
-    def change(value: ir.Value, column: Column) -> ir.Value:
-        scale = vecmath.rsqrt(b, b.add(variance(column), eps))
-        scale = b.mul(scale, affine[0](column)) if affine else scale
-        shift = b.mul(mean(column), scale)
-        return b.fma(value, scale, b.sub(affine[1](column), shift) if affine else b.neg(shift))
-
-    return [Map(change)]
-
-
-@emits(Affine)
-def affine(context: Links, link: int, stage: Affine) -> list[Step]:
-    b = context.k.b
-    shift, scale, offset = (context.vector(link, number) for number in range(3))
-    return [Map(lambda value, column: b.fma(b.sub(value, shift(column)), scale(column), offset(column)))]
-
-
-def _summed(
-    context: Links,
-    finish: Callable[[ir.Value, int], ir.Value],
-    of: Callable[[ir.Value, int], ir.Value] = lambda value, turn: value,
-) -> Fold:
-    """A sum over channels, which is finished from float64."""
-    k = context.k
-    return Fold(
-        sums.nothing(k.number, k.lanes),
-        lambda parts, value, turn: sums.plus(k.b, parts, of(value, turn)),
-        lambda parts, turn: finish(sums.total(k.b, parts), turn),
-        [],
-    )
-
-
-def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda most: most) -> Fold:
-    k = context.k
-    lowest = constant(vector(k.number, k.lanes), -math.inf)
-    return Fold([lowest], lambda most, value, turn: [k.b.max(most[0], value)], lambda most, turn: finish(most[0]), [])
-
-
-@emits(LayerNorm)
-def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
-    """The mean has two parts: subtracting both from values near it is exact, however large it is."""
-    k, b, eps = context.k, context.k.b, context.constants(stage)["eps"]
-    count = context.channel_count()
-    rest: dict[int, ir.Value] = {}  # of the mean, then of the mean after division by the deviation
-
-    def finish_mean(total: ir.Value, turn: int) -> ir.Value:
-        near, rest[turn] = sums.mean(b, total, count, k.number)
-        return near
-
-    def add_square(plain: Sequence[ir.Value], value: ir.Value, turn: int) -> list[ir.Value]:
-        distance = b.sub(value, mean.result[turn])
-        return [b.fma(distance, distance, plain[0])]
-
-    def finish_deviation(total: ir.Value, turn: int) -> ir.Value:
-        left = rest[turn]
-        variance = b.fma(b.neg(left), left, sums.divided(b, total, count, k.number))
-        scale = vecmath.rsqrt(b, b.add(b.cast(variance, k.number), eps))
-        rest[turn] = b.mul(b.cast(b.neg(left), k.number), scale)
-        return scale
-
-    mean, deviation = _summed(context, finish_mean), _summed(context, finish_deviation)
-    deviation.combine, deviation.join = add_square, lambda parts, plain: sums.plus(b, parts, plain)
-    weights = [context.vector(link, number) for number in range(2)] if stage.affine else []
-
-    def change(value: ir.Value, column: Column) -> ir.Value:
-        turn = column.turn
-        value = b.fma(b.sub(value, mean.result[turn]), deviation.result[turn], rest[turn])
-        return b.fma(value, weights[0](column), weights[1](column)) if weights else value
-
-    return [mean, deviation, Map(change)]
-
-
-@emits(Softmax)
-def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
-    k, b, constants = context.k, context.k.b, context.constants(stage)
-    most = _largest(context)
-    total = _summed(context, lambda total, turn: b.div(constants.get("scale", 1.0), b.cast(total, k.number)))
-
-    def exponential(value: ir.Value, column: Column) -> ir.Value:
-        shift = constants["shift"] if "shift" in constants else most.result[column.turn]
-        return vecmath.exp(b, b.sub(value, shift))
-
-    factor = context.vector(link, 0) if stage.scale == "channel" else None
-
-    def divided(value: ir.Value, column: Column) -> ir.Value:
-        value = b.mul(value, total.result[column.turn])
-        return b.mul(value, factor(column)) if factor else value
-
-    steps: list[Step] = [] if "shift" in constants else [most]
-    return [*steps, Map(exponential), total, Map(divided)]
-
-
-@emits(Sum, Mean, Max)
-def reduction(context: Links, link: int, stage: Any) -> list[Step]:
-    k, b, count = context.k, context.k.b, context.channel_count()
-    if isinstance(stage, Max):
-        fold = _largest(context)
-    elif isinstance(stage, Sum):
-        fold = _summed(context, lambda total, turn: b.cast(total, k.number))
-    else:
-        fold = _summed(context, lambda total, turn: b.cast(sums.divided(b, total, count, k.number), k.number))
-    return [fold, Collapse(fold)]
-
-
-@emits(LogSumExp)
-def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
-    k, b = context.k, context.k.b
-    most = _largest(context, lambda largest: finite_or_zero(b, largest))
-
-    def exponential(value: ir.Value, turn: int) -> ir.Value:
-        return vecmath.exp(b, b.sub(value, most.result[turn]))
-
-    def finish(total: ir.Value, turn: int) -> ir.Value:
-        return b.add(most.result[turn], vecmath.log(b, b.cast(total, k.number)))
-
-    total = _summed(context, finish, exponential)
-    return [most, total, Collapse(total)]
-
-
-def finite_or_zero(b: Any, x: ir.Value) -> ir.Value:
-    """An infinite maximum is not subtracted: exp of the values then gives 0 or inf, as it must."""
-    return b.select(b.compare("==", b.intrinsic("llvm.fabs", x), math.inf), 0.0, x)
+
+@dataclass(eq=False)
+class ConstantWords(Words):
+    constants: Array  # the numbers of a stage
+
+
+@dataclass(eq=False)
+class TensorWords(Words):
+    box: Buffer  # of an array of the value's shape
+
+
+@dataclass(eq=False)
+class KeepWords(Words):
+    kept: Buffer  # the value at the positions that are walked together
+
+
+def scalars(stage: Stage) -> list[tuple[str, float]]:
+    """The numbers of a stage, which kernels read from a table, in order."""
+    values = [(field.name, getattr(stage, field.name)) for field in fields(stage)]
+    return [(name, value) for name, value in values if isinstance(value, float)]
+
+
+def _constants(stage: Stage, number: str) -> ConstantWords:
+    with np.errstate(over="ignore"):
+        return ConstantWords(np.array([value for _, value in scalars(stage)], dtype=number))
+
+
+def _link_key(link: Link) -> str:
+    stage = link.stage
+    shown = ["#" if isinstance(v, float) else repr(v) for v in (getattr(stage, f.name) for f in fields(stage))]
+    return f"{stage.name}({','.join(shown)}){','.join(map(kind_of, link.arrays))}"
+
+
+def _link_words(link: Link) -> type[Words] | None:
+    """The set of words that a link has; none has two."""
+    if link.takes_tensor:
+        return TensorWords
+    if isinstance(link.stage, Keep):
+        return KeepWords
+    return ConstantWords if scalars(link.stage) else None
+
+
+def describe_link(plan: Plan, link: Link) -> str:
+    return repr(link.stage) + (f" with {', '.join(map(plan.array_name, link.arrays))}" if link.arrays else "")
+
+
+@dataclass(frozen=True)
+class Chain(Step):
+    links: tuple[Link, ...]
+
+    @cached_property
+    def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return tuple(words for link in self.links if (words := _link_words(link)))
+
+    @cached_property
+    def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return tuple(ArrayCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays)
+
+    @property
+    def key(self) -> str:
+        return f"Chain({' '.join(map(_link_key, self.links))})"
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(link.stage.name.lower() for link in self.links)
+
+    @property
+    def couples_channels(self) -> bool:  # type: ignore[override]
+        return any(link.stage.couples & CHANNELS for link in self.links)
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        found = []
+        for link in self.links:
+            if link.takes_tensor:
+                found.append(rooms.box(*rooms.value, rooms.beyond))
+            elif isinstance(link.stage, Keep):
+                found.append(rooms.add(rooms.channels, rooms.lanes))
+        if any(link.collapses_channels for link in self.links):
+            rooms.channels = 1
+        return tuple(found)
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.chain import Links, emit_chain
+
+        sets, arrays = iter(words), iter(call)
+        own: list[Any] = [next(sets) if _link_words(link) else None for link in self.links]
+        given = [[next(arrays) for _ in link.arrays] for link in self.links]
+        for link, room, array in zip(self.links, own, given, strict=True):
+            if link.takes_tensor:
+                tile.load_box(tile.array(array[0], kind_of(link.arrays[0])), room.box)
+        links = Links(tile.k, own, given, tile.channels)
+        left = emit_chain(tile.k, links, self.links, tile.value, tile.runs)
+        if left is not tile.channels:  # they were all there, and one is left
+            tile.all_channels = tile.channels = left
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        left = iter(rooms)
+        found: list[Words] = []
+        for link in self.links:
+            words = _link_words(link)
+            if words is ConstantWords:
+                found.append(_constants(link.stage, binding.number))
+            elif words is not None:
+                found.append(TensorWords(next(left)) if words is TensorWords else KeepWords(next(left)))
+        return tuple(found)
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return tuple(
+            call.array(array) if link.takes_tensor else call.vector(array)
+            for link in self.links
+            for array in link.arrays
+        )
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        return (describe_link(plan, link) for link in self.links)
+
+
+@dataclass(frozen=True)
+class RowNorm(Step):
+    """LayerNorm along the width, in place; tiles hold whole rows."""
+
+    link: Link
+
+    words = (ConstantWords,)
+    names = ("rownorm",)
+    needs_whole_rows = True
+
+    @property
+    def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (VectorCall,) * len(self.link.arrays)
+
+    @property
+    def key(self) -> str:
+        return f"RowNorm({_link_key(self.link)})"
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.reduce import emit_row_norm
+
+        affine = [vector.data for vector in call]
+        emit_row_norm(tile.k, words[0].constants, affine, tile.value, tile.sizes, tile.channels)
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        return (_constants(self.link.stage, binding.number),)
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return tuple(map(call.vector, self.link.arrays))
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield describe_link(plan, self.link)

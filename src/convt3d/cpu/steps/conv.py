@@ -1,224 +1,158 @@
-"""The convolution of a tile: every phase is a dense correlation, done as a small matrix product in registers.
-
-Rows of a register tile are output channels, columns are vectors of positions; one step multiplies a vector of the
-slab, found through a table of offsets (one for each tap and input channel), with weights broadcast over the lanes.
-Positions run through the rows of a plane without a break, so that any width fills the vectors; what lies between rows
-is dropped later.
-"""
+"""What both methods of the convolution share: the slab of its inputs, and the phase-planar buffer of its outputs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
+import numpy as np
 
-from ..ir.builder import Builder
-from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number, constant, vector
-from ..plan.geometry import POSITION, POSITION_COUNT
-from ..plan.structure import RegisterTile
-from .phases import Planar
+from ...spec.shapes import ConvAxis
+from ..plan.geometry import AxisStep, phases
+from ..plan.registers import RegisterTile
+from ..plan.rooms import Rooms
+from ..plan.slab import Slab, slab_of
+from ..words import Array, ArrayCall, Arrays, Buffer, Room, Size, Sizes, Words
+from .arrays import describe_load
+from .base import Step, Where
 
-PHASE_WORDS = 7  # phase, steps, first offset, first weight; along the depth: taps, shift of the first, their distance
-NULL = ir.Constant(PTR, None)
-SUMMED = 512  # steps that are summed on their own before they join the rest
+if TYPE_CHECKING:
+    from ..plan.plan import PassPlan, Plan
+    from ..runtime.bind import Binding
+    from ..runtime.execute import Call
+
+
+@dataclass(eq=False)
+class ConvWords(Words):
+    """Slab (copies, Cin, D, H, row) and result (Cout, phases, D, plane)."""
+
+    slab: Buffer
+    row: Size  # of the slab: elements from one row to the next
+    slab_depth: Size
+    slab_height: Size
+    copies: Size
+    copy: Size  # elements from one copy to the next
+    phased: Buffer
+    phase: Size  # elements from one phase to the next
+    plane: Size  # elements from one depth to the next
+    merged: Size  # 1: planes follow each other without a gap
+    in_channels: Size
+    out_channels: Size
+    in_group: Size
+    out_group: Size
+    groups: Size
+    biased: Size  # 1: there is a bias
+    phases: Size  # that have a place of their own
+    pooled_phases: Size  # the same after a pool over the phases of the stride
+    phases_with_taps: Size
+    strides: Sizes
+    periods: Sizes  # phases along each axis
+    kept: Sizes  # those that have a place of their own
+    places: Arrays  # of every phase among these
+    paces: Sizes  # inputs from one position to the next
+    pace_places: Arrays
+    weights_group: Size  # elements of the packed weights of a group
+    offsets: Array  # in the slab, of each step
+
+
+@dataclass(eq=False)
+class ConvCall(Words):
+    weights: Array  # packed
+    bias: Array
+    part_groups: Size  # that are convolved together, in direct summation
+    part_blocks: Size
+    part_channels: Size  # that go together through the steps behind Winograd's method
 
 
 @dataclass(frozen=True)
-class Channels:
-    """Output channels that are convolved together: some blocks of some groups."""
+class Convolution(Step):
+    """Input slab -> phase-planar buffer."""
 
-    groups: tuple[Number, Number]  # first, and the one behind the last
-    blocks: tuple[Number, Number]  # of each of these groups
-    channel: Number  # the first
-    channels: Number
+    tile: RegisterTile
+    blocks: int  # full blocks of output channels in a group
+    reads: str  # kind of the array it reads; "": the buffer of the step before
+    in_parts: bool  # steps behind it take some channels at a time
+    source: str = field(repr=False, compare=False)
 
+    convolves = True
 
-def all_channels(k: Kernel, tile: RegisterTile, blocks: int) -> Channels:
-    return Channels((0, k.param("groups")), (0, blocks + bool(tile.rest)), 0, k.param("out channels"))
+    @property
+    def key(self) -> str:
+        return repr(self)
 
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"conv{self.tile.rows}x{self.tile.columns}",)
 
-@contextmanager
-def part_by_part(k: Kernel, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
-    """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
-    b = k.b
-    groups, of_group, count = k.param("groups"), k.param("out group"), blocks + bool(tile.rest)
-    wide, high = k.param("part groups"), k.param("part blocks")
-    with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
-        end = b.min(b.add(group, wide), groups)
-        before = b.mul(block, tile.rows)
-        last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
-        channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
-        channel = b.add(b.mul(group, of_group), before)
-        yield Channels((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+    def along(self, where: Where, axis: int) -> AxisStep:
+        return where.method.walks[axis]
 
+    def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
+        slab = slab_of(
+            where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, rooms.channels, rooms.copies
+        )
+        rooms.slab = slab
+        return slab, rooms.add(rooms.channels * slab.copies, slab.channel)
 
-def convolve(k: Kernel, step: int, tile: RegisterTile, blocks: int, part: Channels) -> None:
-    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
-    b = k.b
-    fill_with_bias(k, step, part)
-    columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
-    slab, out = k.buffer("slab"), k.buffer("phased")
-    runs, length = Planar("phased", step, "period", "phases").extent(k)
-    pitch = k.param("slab pitch")
-    vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
-    in_group, out_group = k.param("in group"), k.param("out group")
-    with b.loop(*part.groups) as g:
-        x = b.at(slab, b.mul(b.mul(g, in_group), k.param("pitch slab")), k.number)
-        y = b.at(out, b.mul(b.sub(b.mul(g, out_group), part.channel), k.param("pitch phased")), k.number)
-        w = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
-        bias = b.at(k.pointer("bias"), b.mul(g, out_group), k.number)
-        with b.loop(0, runs) as d:
-            x_plane = b.at(x, b.mul(d, b.mul(k.param("slab height"), pitch)), k.number)
-            y_plane = b.at(y, b.mul(d, k.param("plane")), k.number)
+    def phased(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
+        rooms.channels, rooms.step = where.out_channels, rooms.step + 1
+        rooms.held.clear()
+        return rooms.add(rooms.channels, slab.out_channel)
 
-            at_depth = b.add(k.span("d", step, POSITION), d)
+    def bind_slab(self, binding: Binding, rooms: dict[str, Room], **words: Any) -> ConvWords:
+        """`words` are those that depend on the method."""
+        where, slab, walks = binding.where, binding.tiling.slab, binding.where.method.walks
+        assert slab is not None
+        return ConvWords(
+            row=slab.pitch,
+            slab_depth=slab.depth,
+            slab_height=slab.height,
+            copies=slab.copies,
+            copy=slab.copy,
+            phase=slab.phase,
+            plane=slab.plane,
+            merged=int(slab.merged),
+            in_channels=where.kernel[0],
+            out_channels=where.out_channels,
+            in_group=where.kernel[0] // where.groups,
+            out_group=where.kernel[1],
+            groups=where.groups,
+            biased=int(where.pipeline.conv.bias),
+            phases=prod(walk.kept for walk in walks),
+            pooled_phases=prod(walk.pace for walk in walks),
+            phases_with_taps=prod(len(phases(walk)) for walk in walks),
+            strides=tuple(walk.axis.stride for walk in walks),
+            periods=tuple(walk.period for walk in walks),
+            kept=tuple(walk.kept for walk in walks),
+            places=tuple(walk.places() for walk in walks),
+            paces=tuple(walk.pace for walk in walks),
+            pace_places=tuple(np.arange(walk.pace) for walk in walks),
+            **rooms,
+            **words,
+        )
 
-            def block(
-                n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
-            ) -> None:
-                at = b.mul(vector, k.lanes)
-                arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
-                tables = (k.pointer("offsets"), k.pointer("phase table"))
-                sizes = (
-                    k.param("phases with taps"),
-                    k.param("pitch phased"),
-                    k.param("phase"),
-                    at_depth,
-                    k.param("in depth"),
-                    k.param("biased"),
-                )
-                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks)
+    def bind_reads(self, call: Call) -> tuple[ArrayCall, ...]:
+        return (call.array(self.source),) if self.reads else ()
 
-            whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
-            with b.loop(0, whole, tile.columns) as vector:
-                block(tile.columns, vector)
-            left = b.sub(vectors, whole)
-            for n in range(1, tile.columns):
-                with b.if_(b.compare("==", left, n)):
-                    block(n, whole)
-
-
-def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
-    """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
-
-    Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
-    """
-    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
-    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
-    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in sizes)])
-    a = b.args
-    full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
-    with b.loop(0, a["phase_count"]) as p:
-        words = (b.load(a["phases"], b.add(b.mul(p, PHASE_WORDS), i), I64) for i in range(PHASE_WORDS))
-        phase, steps, offset, weight, taps, shift, apart = words
-        # Tap i along the depth meets input plane  meets - i * apart.
-        meets = b.add(a["at_depth"], shift)
-        beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
-        first = b.min(b.sdiv(beyond, apart), taps)
-        last = b.max(b.min(b.sdiv(b.add(b.max(meets, -1), apart), apart), taps), first)
-        last = b.select(b.compare("<", meets, 0), first, last)
-        each = b.sdiv(steps, b.max(taps, 1))
-        skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
-        offsets, y = b.at(a["offsets"], b.add(offset, skipped), I64), b.at(a["y"], b.mul(phase, a["phase"]), k.number)
-        w = b.at(a["w"], weight, k.number)
-
-        def one(
-            micro: ir.Function,
-            block: Number,
-            rows: int,
-            tables: tuple[ir.Value, ...] = (offsets, y, w, steps),
-            part: tuple[ir.Value, ...] = (skipped, left),
-        ) -> None:
-            offsets, y, w, steps = tables
-            before = b.mul(block, tile.rows)
-            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
-            out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            data = a["x"], offsets, part[1], weights, out, a["channel"]
-            sum_in_pieces(k, b, micro, rows, *data, SUMMED, (bias, a["biased"]))
-
-        with b.loop(a["first"], b.min(a["last"], blocks)) as block:
-            one(full, block, tile.rows)
-        if rest is not None:
-            with b.if_(b.compare(">", a["last"], blocks)):
-                one(rest, blocks, tile.rest)
-    b.ret()
-    return b.function
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        if self.reads:
+            yield describe_load(plan, one)
+        yield "put them into a slab, with zeros around them"
+        pipeline, trace = plan.rewritten.pipeline, plan.simplified
+        at = pipeline.conv_index
+        axes = pipeline.conv.axes(trace.values[at], trace.operands[at][0])
+        counts = [_tap_counts(axis) for axis in axes]
+        fewest, most = prod(low for low, _ in counts), prod(high for _, high in counts)
+        taps = f"{most}" if fewest == most else f"{fewest} to {most}"
+        channels = trace.values[at][1] // pipeline.conv.groups
+        count = prod(axis.stride for axis in axes)
+        yield f"{pipeline.conv!r}: phases {count}, taps of a phase {taps}, channels of a tap {channels}"
 
 
-def fill_with_bias(k: Kernel, step: int, part: Channels) -> None:
-    """What phases without taps are: the bias, everywhere."""
-    b = k.b
-    planes, plane = k.span("d", step, POSITION_COUNT), k.param("plane")
-    some = b.compare("<", k.param("phases with taps"), k.param("phases"))
-    with b.if_(some), b.loop(0, part.channels) as c:
-        value = b.splat(b.load(k.pointer("bias"), b.add(part.channel, c), k.number), k.lanes)
-        with b.loop(0, k.param("phases")) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
-            place = k.dot((c, k.param("pitch phased")), (phase, k.param("phase")), (at, 1))
-            b.store(value, k.buffer("phased"), place)
-
-
-def sum_in_pieces(
-    k: Kernel,
-    b: Builder,
-    micro: ir.Function,
-    rows: int,
-    x: ir.Value,
-    offsets: ir.Value,
-    steps: Number,
-    weights: ir.Value,
-    y: ir.Value,
-    channel: Number,
-    most: int,
-    bias: tuple[ir.Value, Number] = (NULL, 0),
-) -> None:
-    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
-
-    The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
-    round to its spacing.
-    """
-    with b.loop(0, b.max(steps, 1), most) as start:
-        left = b.sub(steps, start)
-        at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
-        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
-
-
-def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
-    """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
-    (+ bias[m], if `biased`): the loop in which all the time is spent."""
-    name = f"micro_{rows}x{columns}"
-    if name in k.module.globals:
-        return k.module.globals[name]
-    pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
-    order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
-    b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
-    a, lanes = b.args, k.lanes
-    zero = constant(vector(k.number, lanes), 0.0)
-    with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
-        at = b.load(a["offsets"], s, I64)
-        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
-        first = b.mul(s, rows)
-        sums.next = []
-        for m in range(rows):
-            w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
-            sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
-    places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
-    with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
-        with alone:
-            alone.values = sums.result
-        with joined:
-            before = [b.load(a["y"], place, k.number, lanes) for place in places]
-            joined.values = [b.add(*pair) for pair in zip(before, sums.result, strict=True)]
-    totals = alone.merged
-    with b.if_else(b.compare("==", a["biased"], 0)) as (plain, lifted):
-        with plain:
-            plain.values = totals
-        with lifted:
-            bias = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows)]
-            lifted.values = [b.add(total, bias[at // columns]) for at, total in enumerate(totals)]
-    for value, place in zip(plain.merged, places, strict=True):
-        b.store(value, a["y"], place)
-    b.ret()
-    return b.function
+def _tap_counts(axis: ConvAxis) -> tuple[int, int]:
+    """Taps of the phase that has fewest along an axis, and of the one that has most."""
+    taps = Counter(k * axis.dilation % axis.stride for k in range(axis.kernel))
+    return min(taps.values()) if len(taps) == axis.stride else 0, max(taps.values())

@@ -1,158 +1,136 @@
-"""Pools a tile: windows are folded over depth and height row by row, then along the width.
-
-Where each window starts and stops, cut at the array's ends, comes in tables; so do the counts an average divides by.
-"""
+"""Pools of a tile: over windows of a box, or over the phases of the convolution."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
+import numpy as np
+import numpy.typing as npt
 
-from ..ir import sums
-from ..ir.frame import AXES, Kernel
-from ..ir.values import I64, Number, constant, vector
-from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
-from .phases import Planar
-from .reduce import fold
+from ...spec.stages import AvgPool3d, MaxPool3d
+from ..plan.geometry import AxisStep, Windows
+from ..plan.rooms import Rooms, pitch_of, round_up
+from ..words import Arrays, Buffer, Room, Words
+from .base import Step, Where
 
-Combine: TypeAlias = Callable[..., ir.Value]
-
-
-class Window:
-    """The fold over a window: what loops carry, how a value joins, and the sum or maximum as a number."""
-
-    def __init__(self, k: Kernel, average: bool) -> None:
-        self.k, self.average = k, average
-
-    def start(self, lanes: int) -> list[ir.Value]:
-        number = self.k.number
-        return sums.nothing(number, lanes) if self.average else [constant(vector(number, lanes), -math.inf)]
-
-    def join(self, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
-        return sums.plus(self.k.b, parts, value) if self.average else [self.k.b.max(parts[0], value)]
-
-    def folded(self, parts: Sequence[ir.Value]) -> ir.Value:
-        return self.k.b.cast(sums.total(self.k.b, parts), self.k.number) if self.average else parts[0]
-
-    def over_lanes(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """One number of all lanes."""
-        b = self.k.b
-        return b.cast(sums.total_of_lanes(b, parts), self.k.number) if self.average else b.reduce(parts[0], b.max)
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.plan import PassPlan, Plan
+    from ..runtime.bind import Binding
 
 
-def emit_pool(
-    k: Kernel, name: str, step: int, source: str, channels: Number, average: bool, pairs: bool, whole: bool
-) -> None:
-    """source (C, D, H, W) -> buffer `name`; `pairs`: windows of 2 along the width side by side, without padding;
-    `whole`: one window is all of the width."""
-    b = k.b
-    low, size, first, count = (k.spans(step, word) for word in (READ, READ_COUNT, WRITE, WRITE_COUNT))
-    origin, target, row = k.buffer(source), k.buffer(name), k.buffer(f"{name}.row")
-    window = Window(k, average)
-    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
-        d_range, d_count = _window(k, name, 0, b.add(first[0], d), low[0], average)
-        with b.loop(0, count[1]) as h:
-            h_range, h_count = _window(k, name, 1, b.add(first[1], h), low[1], average)
-            base = b.mul(c, k.param(f"pitch {source}"))
-            with b.loop(0, size[2], k.lanes) as at:
-                with b.loop_carrying(*d_range, 1, window.start(k.lanes)) as (in_d, outer):
-                    with b.loop_carrying(*h_range, 1, outer.values) as (in_h, inner):
-                        place = k.dot((1, base), (b.add(b.mul(in_d, size[1]), in_h), size[2]), (at, 1))
-                        inner.next = window.join(inner.values, b.load(origin, place, k.number, k.lanes))
-                    outer.next = inner.result
-                b.store(window.folded(outer.result), row, at)
-            out = k.dot((c, k.param(f"pitch {name}")), (b.add(b.mul(d, count[1]), h), count[2]))
-            divisor = b.mul(d_count, h_count) if average else None
-            if pairs:
-                _pairs(k, name, row, target, out, count[2], b.add if average else b.max, divisor)
-            elif whole:
-                _, w_count = _window(k, name, 2, first[2], low[2], average)
-                value = window.over_lanes(fold(k, row, 0, size[2], window.start(k.lanes), window.join))
-                b.store(value if divisor is None else b.div(value, b.mul(divisor, w_count)), target, out)
-            else:
-                _windows(k, name, row, target, out, (first[2], low[2], count[2]), window, divisor)
+@dataclass(eq=False)
+class PoolWords(Words):
+    pooled: Buffer
+    row: Buffer  # windows folded over depth and height
+    windows: Arrays  # of each output: first input, end, and the count an average divides by
 
 
-def emit_phase_pool(k: Kernel, name: str, planar: Planar, channels: Number, average: bool) -> Planar:
-    """Phase-planar buffer -> phase-planar buffer `name`: output t is the fold of the stride's phases at input t."""
-    b = k.b
-    origin, target = k.buffer(planar.buffer), k.buffer(name)
-    phase, plane = k.param("phase"), k.param("plane")
-    strides, paces = ([k.param(f"{word} {axis}") for axis in AXES] for word in ("stride", "pace"))
-    periods = planar.along(k)
-    window = Window(k, average)
-    divisor = b.splat(b.cast(b.mul(b.mul(strides[0], strides[1]), strides[2]), k.number), k.lanes)
-    depth, length = planar.extent(k)
-    with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
-        first = [b.mul(at, stride) for at, stride in zip((p, q, r), strides, strict=True)]
-        number = b.add(b.mul(b.add(b.mul(p, paces[1]), q), paces[2]), r)
-        row = b.mul(c, k.param(f"pitch {planar.buffer}"))
-        out = k.dot((c, k.param(f"pitch {name}")), (number, phase))
-        with b.loop(0, depth) as d, b.loop(0, length, k.lanes) as at:
-            place = b.add(b.mul(d, plane), at)
-            with b.loop_carrying(0, strides[0], 1, window.start(k.lanes)) as (i, outer):
-                along_d = b.mul(b.add(first[0], i), periods[1])
-                with b.loop_carrying(0, strides[1], 1, outer.values) as (j, middle):
-                    along_h = b.mul(b.add(along_d, b.add(first[1], j)), periods[2])
-                    with b.loop_carrying(0, strides[2], 1, middle.values) as (n, inner):
-                        at_phase = b.mul(b.add(along_h, b.add(first[2], n)), phase)
-                        value = b.load(origin, b.add(b.add(row, at_phase), place), k.number, k.lanes)
-                        inner.next = window.join(inner.values, value)
-                    middle.next = inner.result
-                outer.next = middle.result
-            total = window.folded(outer.result)
-            b.store(b.div(total, divisor) if average else total, target, b.add(out, place))
-    return Planar(name, planar.step, "pace", "paces")
+@dataclass(eq=False)
+class PhasePoolWords(Words):
+    pooled: Buffer
 
 
-def _window(
-    k: Kernel, name: str, axis: int, o: Number, low: Number, average: bool
-) -> tuple[tuple[Number, Number], Number]:
-    """Range of window o, from the tile's first input, and the number it contributes to an average's divisor."""
-    b, table = k.b, k.pointer(f"windows {name} {AXES[axis]}")
-    begin, end, count = (b.load(table, b.add(b.mul(o, 3), word), I64) for word in range(3))
-    return (b.sub(begin, low), b.sub(end, low)), b.cast(count, k.number) if average else 0
+@dataclass(frozen=True)
+class _Pool(Step):
+    average: bool
+    stage: int = field(repr=False, compare=False)  # index in the pipeline
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("avgpool" if self.average else "maxpool",)
+
+    def of(self, where: Where) -> MaxPool3d | AvgPool3d:
+        stage = where.pipeline.stages[self.stage]
+        assert isinstance(stage, (MaxPool3d, AvgPool3d))
+        return stage
+
+    def along(self, where: Where, axis: int) -> AxisStep:
+        return Windows(self.of(where).axes(where.trace.values[self.stage])[axis])
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield repr(plan.rewritten.pipeline.stages[self.stage])
 
 
-def _pairs(
-    k: Kernel,
-    name: str,
-    row: ir.Value,
-    target: ir.Value,
-    out: Number,
-    count: Number,
-    combine: Combine,
-    divisor: Number | None,
-) -> None:
-    b = k.b
-    with b.loop(0, count, k.lanes) as at:
-        both = [b.load(row, b.add(b.mul(at, 2), half * k.lanes), k.number, k.lanes) for half in range(2)]
-        value = combine(*b.deinterleave(both))
-        if divisor is not None:
-            value = b.div(value, b.splat(b.mul(divisor, 2.0), k.lanes))
-        b.store(value, target, b.add(out, at))
+@dataclass(frozen=True)
+class Pool(_Pool):
+    """Buffer (C, D, H, W) -> pooled buffer."""
+
+    pairs: bool  # windows of 2 along the width, side by side, without padding
+    whole: bool  # one window is all of the width
+
+    words = (PoolWords,)
+
+    @classmethod
+    def of_stage(cls, where: Where, stage: int) -> Pool:
+        pool = where.pipeline.stages[stage]
+        assert isinstance(pool, (MaxPool3d, AvgPool3d))
+        kernel, stride, padding = (triple[2] for triple in pool.triples)
+        counted = getattr(pool, "divisor_override", None) is None
+        pairs = (kernel, stride, padding, pool.ceil_mode, counted) == (2, 2, 0, False, True)
+        whole = (kernel, stride, padding) == (where.trace.values[stage][4], kernel, 0)
+        return cls(isinstance(pool, AvgPool3d), stage, pairs, whole and not pairs)
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        pooled = rooms.box(rooms.step, "write")
+        row = rooms.add(1, round_up(rooms.axes[2].longest(rooms.step, "read"), rooms.lanes) + rooms.lanes)
+        rooms.step += 1
+        return pooled, row
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.pool import emit_pool
+
+        emit_pool(tile.k, words[0], tile.step, tile.value, tile.channels, self.average, self.pairs, self.whole)
+        tile.value, tile.step = words[0].pooled, tile.step + 1
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        pooled, row = rooms
+        return (PoolWords(pooled, row, self._windows(binding.where)),)
+
+    def _windows(self, where: Where) -> tuple[npt.NDArray[np.int64], ...]:
+        pool = self.of(where)
+        include, override = False, None
+        if isinstance(pool, AvgPool3d):
+            include, override = pool.count_include_pad, pool.divisor_override
+        found = [axis.windows(include) for axis in pool.axes(where.trace.values[self.stage])]
+        if override is not None:
+            for table, divisor in zip(found, (override, 1, 1), strict=True):
+                table[:, 2] = divisor
+        return tuple(found)
 
 
-def _windows(
-    k: Kernel,
-    name: str,
-    row: ir.Value,
-    target: ir.Value,
-    out: Number,
-    place: tuple[Number, ...],
-    window: Window,
-    divisor: Number | None,
-) -> None:
-    b = k.b
-    first, low, count = place
-    with b.loop(0, count) as at:
-        w_range, w_count = _window(k, name, 2, b.add(first, at), low, window.average)
-        with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
-            along.next = window.join(along.values, b.load(row, i, k.number))
-        value = window.folded(along.result)
-        if divisor is not None:
-            value = b.div(value, b.mul(divisor, w_count))
-        b.store(value, target, b.add(out, at))
+@dataclass(frozen=True)
+class PhasePool(_Pool):
+    """Phase-planar buffer -> pooled phase-planar buffer."""
+
+    words = (PhasePoolWords,)
+
+    @classmethod
+    def of_stage(cls, where: Where, stage: int) -> PhasePool:
+        return cls(isinstance(where.pipeline.stages[stage], AvgPool3d), stage)
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        assert rooms.slab is not None
+        rooms.step += 1
+        extent = prod(walk.pace for walk in where.method.walks) * rooms.slab.phase
+        return (rooms.add(rooms.channels, pitch_of(extent, rooms.lanes, rooms.item)),)
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.pool import emit_phase_pool
+
+        assert tile.planar is not None
+        tile.planar = emit_phase_pool(tile.k, words[0].pooled, tile.planar, tile.channels, self.average)
+        tile.value, tile.step = words[0].pooled, tile.step + 1
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        return (PhasePoolWords(*rooms),)
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield f"{plan.rewritten.pipeline.stages[self.stage]!r} over the phases of each position"

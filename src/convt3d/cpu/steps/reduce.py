@@ -1,110 +1,61 @@
-"""Statistics of a tile, channel by channel, and the norm along rows: folds whose result is one number."""
+"""Statistics of a tile, channel by channel, to be combined when all tiles have theirs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-
-from llvmlite import ir
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...plan.passes import STATISTICS
-from ...spec.stages import LayerNorm
-from ..ir import sums, vecmath
-from ..ir.frame import Kernel
-from ..ir.move import in_vectors
-from ..ir.values import F64, Number, constant, vector
-from .chain import finite_or_zero
+from ..words import Array, Words
+from .base import Step
+
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.plan import PassPlan, Plan
+    from ..runtime.execute import Call
+
+_IN_WORDS = {
+    "sum": "sum",
+    "max": "maximum",
+    "maxexp": "maximum and sum of exponentials",
+    "moments": "mean and sum of squared distances",
+}
 
 
-def emit_reduce(k: Kernel, kind: str, buffer: str, length: Number, channels: Number, all_channels: Number) -> None:
-    """buffer (C, length) -> partials[item][channel][word] in float64, where an item has `all_channels`."""
-    b, origin, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    partials, words = k.pointer("partials"), STATISTICS[kind]
-    assert k.item is not None
-    with b.loop(0, channels) as c:
-        start = b.mul(c, pitch)
-        place = b.mul(b.add(b.mul(k.item, all_channels), b.add(k.first_channel, c)), words)
-        if kind == "sum":
-            results = [total(k, origin, start, length, lambda x: x)]
-        elif kind == "moments":
-            results = [*moments(k, origin, start, length)]
-        else:
-            lowest = constant(vector(k.number, k.lanes), -math.inf)
-            most = b.reduce(fold(k, origin, start, length, [lowest], lambda m, x: [b.max(m[0], x)])[0], b.max)
-            results = [most]
-            if kind == "maxexp":
-                shift = b.splat(finite_or_zero(b, most), k.lanes)
-                results.append(total(k, origin, start, length, lambda x, shift=shift: vecmath.exp(b, b.sub(x, shift))))
-        for word, value in enumerate(results):
-            b.store(b.cast(value, F64), partials, b.add(place, word))
+@dataclass(eq=False)
+class ReduceCall(Words):
+    partials: Array  # (items, C, numbers) in float64
 
 
-def total(k: Kernel, origin: ir.Value, start: Number, length: Number, of: Callable[..., ir.Value]) -> ir.Value:
-    """The sum of a function of `length` numbers, in float64."""
-    nothing = sums.nothing(k.number, k.lanes)
-    parts = fold(k, origin, start, length, nothing, lambda parts, x: sums.plus(k.b, parts, of(x)))
-    return sums.total_of_lanes(k.b, parts)
+@dataclass(frozen=True)
+class Reduce(Step):
+    """Buffer (C, D, H, W) -> partial statistics of the tile."""
 
+    kind: str
 
-def moments(k: Kernel, origin: ir.Value, start: Number, length: Number) -> tuple[ir.Value, ir.Value]:
-    """Mean of `length` numbers, and the sum of squared distances from it, in float64."""
-    b = k.b
-    mean = b.div(total(k, origin, start, length, lambda x: x), b.cast(b.i64(length), F64))
-    center = b.splat(mean, k.lanes)
+    call = (ReduceCall,)
 
-    def add_square(parts: Sequence[ir.Value], x: ir.Value) -> list[ir.Value]:
-        return sums.plus_square(b, parts, b.sub(b.cast(x, F64), center))
+    @property
+    def key(self) -> str:
+        return repr(self)
 
-    parts = fold(k, origin, start, length, sums.nothing(k.number, k.lanes), add_square)
-    return mean, sums.total_of_lanes(b, parts)
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.kind,)
 
+    @property
+    def statistics(self) -> int:  # type: ignore[override]
+        return STATISTICS[self.kind]
 
-def fold(
-    k: Kernel,
-    origin: ir.Value,
-    start: Number,
-    length: Number,
-    initial: Sequence[ir.Value],
-    combine: Callable[[Sequence[ir.Value], ir.Value], list[ir.Value]],
-) -> list[ir.Value]:
-    """Combines `length` numbers with vectors of results, in a fixed order; lanes beyond the end change nothing."""
-    b = k.b
-    whole = b.bits("and_", length, -k.lanes)
-    with b.loop_carrying(0, whole, k.lanes, initial) as (at, folded):
-        folded.next = combine(folded.values, b.load(origin, b.add(start, at), k.number, k.lanes))
-    last = b.load(origin, b.add(start, whole), k.number, k.lanes)
-    there = b.first_lanes(k.lanes, b.sub(length, whole))
-    pairs = zip(combine(folded.result, last), folded.result, strict=True)
-    return [b.select(there, after, before) for after, before in pairs]
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.reduce import emit_reduce
 
+        value = tile.value, tile.length, tile.channels, tile.all_channels
+        emit_reduce(tile.k, call[0].partials, self.kind, *value)
 
-def emit_row_norm(
-    k: Kernel, name: str, stage: LayerNorm, buffer: str, sizes: tuple[Number, ...], channels: Number
-) -> None:
-    """LayerNorm along the width of buffer (C, D, H, W), in place."""
-    b, origin, pitch = k.b, k.buffer(buffer), k.param(f"pitch {buffer}")
-    eps = b.cast(b.lane(k.constant(), 0), F64)
-    depth, height, width = sizes
-    affine = [k.pointer(f"vector {name}.0.{number}") for number in range(2)] if stage.affine else []
-    with b.loop(0, channels) as c, b.loop(0, b.mul(depth, height)) as r:
-        start = b.add(b.mul(c, pitch), b.mul(r, width))
-        exact, squares = moments(k, origin, start, width)
-        scale = vecmath.rsqrt(b, b.add(b.div(squares, b.cast(b.i64(width), F64)), eps))
-        mean = b.cast(exact, k.number)
-        rest = b.mul(b.sub(b.cast(mean, F64), exact), scale)  # the mean lies between two numbers
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return (ReduceCall(call.partials),)
 
-        def put(
-            at: Number,
-            lanes: Number | None,
-            start: Number = start,
-            norm: Sequence[ir.Value] = [b.splat(b.cast(word, k.number), k.lanes) for word in (mean, scale, rest)],
-        ) -> None:
-            place = b.add(start, at)
-            mean, scale, rest = norm
-            value = b.fma(b.sub(b.load(origin, place, k.number, k.lanes), mean), scale, rest)
-            if affine:
-                weight, bias = (b.load(pointer, at, k.number, k.lanes, count=lanes) for pointer in affine)
-                value = b.fma(value, weight, bias)
-            b.store(value, origin, place, count=lanes)
-
-        in_vectors(k, width, put)
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield f"{_IN_WORDS[self.kind]}, for each channel of the tile"

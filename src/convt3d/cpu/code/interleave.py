@@ -9,75 +9,81 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from ..ir.frame import Kernel
-from ..ir.move import ArrayRows, Sink, in_vectors, to_scratch
+from ..ir.frame import Kernel, Scratch
+from ..ir.move import Destination, Sink, in_vectors, to_scratch
 from ..ir.values import I64, Number
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
-from ..plan.tiles import STAGED
+from ..steps.conv import ConvWords
 
 
 @dataclass(frozen=True)
 class Planar:
     """A buffer (C, phases, D, plane): the convolution's result, or that of a pool over the phases of its stride."""
 
-    buffer: str
+    buffer: Scratch
+    conv: ConvWords
     step: int  # of the convolution, whose positions it has
-    each: str  # parameters "... d", "... h", "... w" are the phases along the axes
-    count: str  # parameter: all phases
+    phases: tuple[Number, Number, Number]  # along the axes
+    kept: tuple[Number, Number, Number]  # phases that have a place of their own
+    places: tuple[ir.Value, ir.Value, ir.Value]  # tables: of a phase among those that are kept
+    count: Number  # of all that are kept
 
-    def along(self, k: Kernel) -> list[ir.Value]:
-        return [k.param(f"{self.each} {axis}") for axis in "dhw"]
+    @classmethod
+    def of_convolution(cls, conv: ConvWords, step: int) -> Planar:
+        return cls(conv.phased, conv, step, conv.periods, conv.kept, conv.places, conv.phases)
 
-    def place(self, k: Kernel, axis: str, phase: Number) -> ir.Value:
+    def place(self, k: Kernel, axis: int, phase: Number) -> ir.Value:
         """Of a phase among those that are kept."""
-        return k.b.load(k.pointer(f"{self.each} places {axis}"), phase, I64)
+        return k.b.load(self.places[axis], phase, I64)
 
     def extent(self, k: Kernel) -> tuple[Number, Number]:
         """Runs of positions, one a plane or one for all planes, and what counts in each."""
-        b = k.b
+        b, conv = k.b, self.conv
         depth, height, width = k.spans(self.step, POSITION_COUNT)
-        length = b.add(b.mul(b.sub(height, 1), k.param("slab pitch")), width)
-        merged = b.compare("==", k.param("merged"), 1)
-        all_planes = b.add(b.mul(b.sub(depth, 1), k.param("plane")), length)
+        length = b.add(b.mul(b.sub(height, 1), conv.row), width)
+        merged = b.compare("==", conv.merged, 1)
+        all_planes = b.add(b.mul(b.sub(depth, 1), conv.plane), length)
         return b.select(merged, 1, depth), b.select(merged, all_planes, length)
 
 
-def unphase(k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, target: ArrayRows | str) -> None:
-    """Rows of the tile into a buffer (C, D, H, W), or straight into an array. `phases_w` 0: too many for shuffles."""
+def interleave(
+    k: Kernel, planar: Planar, step: int, phases_w: int, channels: Number, buffer: Scratch, target: Destination | None
+) -> None:
+    """Rows of the tile into a buffer (C, D, H, W), or through it into an array. `phases_w` 0: too many for shuffles."""
     b = k.b
-    phased, pitch = k.buffer(planar.buffer), k.param(f"pitch {planar.buffer}")
+    conv, phased, pitch = planar.conv, planar.buffer.pointer, planar.buffer.pitch
     low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(planar.step, POSITION)
-    strides = planar.along(k)
+    strides = planar.phases
 
     def row(c: Number, d: Number, h: Number, put: Sink) -> None:
         """Row h of the box."""
         t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
         t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
-        kept = [k.param(f"{planar.each} kept {axis}") for axis in "hw"]
-        phase = b.mul(b.add(b.mul(planar.place(k, "d", j_d), kept[0]), planar.place(k, "h", j_h)), kept[1])
-        start = k.dot((c, pitch), (phase, k.param("phase")), (t_d, k.param("plane")), (t_h, k.param("slab pitch")))
+        _, *kept = planar.kept
+        phase = b.mul(b.add(b.mul(planar.place(k, 0, j_d), kept[0]), planar.place(k, 1, j_h)), kept[1])
+        start = k.dot((c, pitch), (phase, conv.phase), (t_d, conv.plane), (t_h, conv.row))
         _row(k, planar, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
 
-    def into(buffer: str, place: Number) -> Sink:
-        return lambda at, value, lanes: to_scratch(k, value, k.buffer(buffer), b.add(place, at), lanes)
+    def into(place: Number) -> Sink:
+        return lambda at, value, lanes: to_scratch(k, value, buffer.pointer, b.add(place, at), lanes)
 
-    if isinstance(target, str):
+    if target is None:
         with b.loop(0, channels) as c, b.loop(0, count[0]) as d, b.loop(0, count[1]) as h:
-            place = k.dot((c, k.param(f"pitch {target}")), (b.add(b.mul(d, count[1]), h), count[2]))
-            row(c, d, h, into(target, place))
+            place = k.dot((c, buffer.pitch), (b.add(b.mul(d, count[1]), h), count[2]))
+            row(c, d, h, into(place))
         return
 
-    together, staged_pitch = k.param(f"{target.name} channels"), k.param(f"pitch {STAGED}")
-    with b.loop(0, channels, together) as c, b.loop(0, count[0]) as d, b.if_else(target.direct) as (direct, staged):
+    together = target.words.channels
+    with b.loop(0, channels, together) as c, b.loop(0, count[0]) as d, b.if_else(target.direct) as (direct, by_rows):
         with direct, b.loop(0, count[1]) as h:
             place = target.row(c, b.add(low[0], d), b.add(low[1], h))
             row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
-        with staged, target.rows_together(count[1]) as (h, rows):
+        with by_rows, target.rows_together(count[1]) as (h, rows):
             with b.loop(0, together) as channel, b.loop(0, rows) as more:
-                to = k.dot((channel, staged_pitch), (more, count[2]))
-                row(b.add(c, channel), d, b.add(h, more), into(STAGED, to))
+                to = k.dot((channel, buffer.pitch), (more, count[2]))
+                row(b.add(c, channel), d, b.add(h, more), into(to))
             place = target.row(c, b.add(low[0], d), b.add(low[1], h))
-            target.write(place, low[2], k.buffer(STAGED), 0, staged_pitch, channels, b.mul(rows, count[2]))
+            target.write(place, low[2], buffer.pointer, 0, buffer.pitch, channels, b.mul(rows, count[2]))
 
 
 def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:
@@ -102,11 +108,11 @@ def _row(
     if phases_w == 1:
         in_vectors(k, count, lambda at, n: put(at, b.load(phased, b.add(start, at), k.number, k.lanes), n))
         return
-    phase = k.param("phase")
+    phase = planar.conv.phase
     if not phases_w:
         with b.loop(0, count) as at:
             t, j = _split(k, b.add(low, at), stride, first)
-            value = b.load(phased, k.dot((1, start), (planar.place(k, "w", j), phase), (t, 1)), k.number)
+            value = b.load(phased, k.dot((1, start), (planar.place(k, 2, j), phase), (t, 1)), k.number)
             put(at, b.splat(value, k.lanes), 1)
         return
     # The row begins in some phase; after the last phase follows the first, one position on.

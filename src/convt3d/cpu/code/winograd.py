@@ -1,4 +1,4 @@
-"""The convolution of a tile with minimal multiplication: transform inputs, multiply, transform the products back.
+"""The convolution of a tile by Winograd's method: transform inputs, multiply, transform the products back.
 
 A chunk of position vectors at a time. For each group of outputs that are made together, inputs (points, steps,
 positions) are gathered from the slab; a step is a piece of the taps and an input channel. Every point is a small matrix
@@ -11,17 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
 from ..ir.values import I64, PTR, Number
-from ..plan.schemes import TOGETHER, Matrix, Scheme
-from ..plan.structure import ConvCode, RegisterTile
-from .conv import all_channels, fill_with_bias, micro_kernel, sum_in_pieces
-from .phases import Planar
+from ..plan.registers import RegisterTile
+from ..plan.schemes import Matrix, Scheme
+from ..steps.conv import ConvWords
+from ..steps.winograd import GroupWords, WinogradCall, WinogradConvolution, WinogradWords
+from ..words import row_length
+from .conv import all_channels, fill_with_bias, micro_kernel, source_of, sum_in_pieces
+from .interleave import Planar
+from .slab import fill_paced_slab
+
+if TYPE_CHECKING:
+    from .tile import Tile
 
 SUMMED = 128  # shorter than in direct summation, for errors are larger where products cancel
 
@@ -30,47 +39,72 @@ Store = Callable[[int, int, ir.Value], None]
 Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
 
 
-def convolve_minimally(k: Kernel, step: int, code: ConvCode) -> None:
+def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) -> None:
+    """Source -> slab -> phase-planar buffer; all that follows runs where inputs are small, maybe for some channels."""
+    k, (conv, winograd) = tile.k, words
+    tile.around.enter_context(unless_skipped(k, call[0]))
+    small = fill_paced_slab(k, conv, winograd, tile.step, source_of(tile, step, call), step.pace)
+    tile.all_channels = tile.channels = conv.out_channels
+    tile.around.enter_context(only_small(k, call[0], small))
+    convolve(k, conv, winograd, call[0], tile.step, step)
+    tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
+    if step.in_parts:
+        k.first_channel, tile.channels = tile.around.enter_context(part_behind(k, conv, call[0]))
+        tile.value = k.behind(conv.phased, k.dot((k.first_channel, conv.phased.pitch)))
+        tile.planar = replace(tile.planar, buffer=tile.value)
+    tile.step += 1
+
+
+def convolve(
+    k: Kernel, conv: ConvWords, winograd: WinogradWords, call: WinogradCall, step: int, code: WinogradConvolution
+) -> None:
     """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
     b = k.b
-    fill_with_bias(k, step, all_channels(k, code.tile, code.blocks))
+    fill_with_bias(k, conv, call, step, all_channels(conv, code.tile, code.blocks))
     multiply = _multiply(k, code.tile, code.blocks)
     transforms = [(_gather(k, *kind), _scatter(k, *kind)) for kind in code.kinds]
-    depth, length = Planar("phased", step, "period", "phases").extent(k)
+    depth, length = Planar.of_convolution(conv, step).extent(k)
     in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
-    total, chunk = b.mul(depth, in_plane), k.param("chunk")
-    with b.loop(0, total, chunk) as first, b.loop(0, k.param("groups")) as g:
+    total, chunk = b.mul(depth, in_plane), winograd.chunk
+    with b.loop(0, total, chunk) as first, b.loop(0, conv.groups) as g:
         where = first, b.min(b.sub(total, first), chunk), in_plane
-        out = b.mul(g, k.param("out group"))
-        x = b.at(k.buffer("slab"), k.dot((b.mul(g, k.param("in group")), k.param("pitch slab"))), k.number)
-        y = b.at(k.buffer("phased"), b.mul(out, k.param("pitch phased")), k.number)
-        bias = b.at(k.pointer("bias"), out, k.number)
-        weights = b.at(k.pointer("weights"), b.mul(g, k.param("weights group")), k.number)
-        with b.loop(0, k.param("groups together")) as number:
-            table = b.at(k.pointer("together"), b.mul(number, len(TOGETHER)), I64)
-            group = {word: b.load(table, at, I64) for at, word in enumerate(TOGETHER)}
+        out = b.mul(g, conv.out_group)
+        x = b.at(conv.slab.pointer, k.dot((b.mul(g, conv.in_group), conv.slab.pitch)), k.number)
+        y = b.at(conv.phased.pointer, b.mul(out, conv.phased.pitch), k.number)
+        bias = b.at(call.bias, out, k.number)
+        weights = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
+        with b.loop(0, winograd.group_count) as number:
+            group = k.row(GroupWords, b, b.at(winograd.groups, b.mul(number, row_length(GroupWords)), I64))
             for index, (gather, scatter) in enumerate(transforms):
-                with b.if_(b.compare("==", group["kind"], index)):
-                    _transform_inputs(k, gather, x, group, where)
-                    w = b.at(weights, group["weight"], k.number)
-                    _multiply_and_transform(k, code, (multiply, scatter), group, w, (y, bias), where)
+                with b.if_(b.compare("==", group.kind, index)):
+                    _transform_inputs(k, conv, winograd, gather, x, group, where)
+                    w = b.at(weights, group.weight, k.number)
+                    _multiply_and_transform(k, conv, winograd, code, (multiply, scatter), group, w, (y, bias), where)
 
 
 def _transform_inputs(
-    k: Kernel, gather: ir.Function, x: ir.Value, group: dict[str, ir.Value], where: tuple[Number, ...]
+    k: Kernel,
+    conv: ConvWords,
+    winograd: WinogradWords,
+    gather: ir.Function,
+    x: ir.Value,
+    group: GroupWords,
+    where: tuple[Number, ...],
 ) -> None:
     b = k.b
-    tables = b.at(k.pointer("gather"), group["gather"], I64), b.at(k.pointer("factors"), group["factors in"], k.number)
-    sizes = k.param("pitch slab"), k.param("in group"), k.param("depth step")
-    chunk = k.param("chunk positions"), k.param("input point")
-    b.call(gather, x, k.buffer("inputs"), *tables, group["pieces"], group["depth in"], *sizes, *chunk, *where)
+    tables = b.at(winograd.gather, group.gather, I64), b.at(winograd.factors, group.factors_in, k.number)
+    sizes = conv.slab.pitch, conv.in_group, winograd.depth_step
+    chunk = winograd.chunk_positions, winograd.input_point
+    b.call(gather, x, winograd.inputs.pointer, *tables, group.pieces, group.depth_in, *sizes, *chunk, *where)
 
 
 def _multiply_and_transform(
     k: Kernel,
-    code: ConvCode,
+    conv: ConvWords,
+    winograd: WinogradWords,
+    code: WinogradConvolution,
     functions: tuple[ir.Function, ir.Function],
-    group: dict[str, ir.Value],
+    group: GroupWords,
     w: ir.Value,
     target: tuple[ir.Value, ir.Value],
     where: tuple[Number, ...],
@@ -79,51 +113,51 @@ def _multiply_and_transform(
     b = k.b
     (multiply, scatter), (y, bias) = functions, target
     blocks = code.blocks + bool(code.tile.rest)
-    position, at_once, pitch = k.param("chunk positions"), k.param("chunk blocks"), k.param("pitch phased")
+    position, at_once, pitch = winograd.chunk_positions, winograd.chunk_blocks, conv.phased.pitch
     tables = (
-        b.at(k.pointer("scatter"), group["scatter"], I64),
-        b.at(k.pointer("factors"), group["factors out"], k.number),
+        b.at(winograd.scatter, group.scatter, I64),
+        b.at(winograd.factors, group.factors_out, k.number),
     )
     with b.loop(0, blocks, at_once) as block:
         end = b.min(b.add(block, at_once), blocks)
         row = b.mul(block, code.tile.rows)
-        rows = b.sub(b.min(b.mul(end, code.tile.rows), k.param("out group")), row)
-        data = (k.buffer("inputs"), k.pointer("offsets"), w, k.buffer("products"))
-        sizes = (group["steps"], k.param("out group"), position, k.param("input point"), k.param("product point"))
-        b.call(multiply, *data, group["points"], block, end, where[1], *sizes)
+        rows = b.sub(b.min(b.mul(end, code.tile.rows), conv.out_group), row)
+        data = (winograd.inputs.pointer, conv.offsets, w, winograd.products.pointer)
+        sizes = (group.steps, conv.out_group, position, winograd.input_point, winograd.product_point)
+        b.call(multiply, *data, group.points, block, end, where[1], *sizes)
         there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
-        extent = (group["depth out"], rows, pitch, k.param("plane"), position, k.param("product point"))
-        b.call(scatter, k.buffer("products"), *there, *extent, *where)
+        extent = (group.depth_out, rows, pitch, conv.plane, position, winograd.product_point)
+        b.call(scatter, winograd.products.pointer, *there, *extent, *where)
 
 
 @contextmanager
-def part_behind(k: Kernel) -> Iterator[tuple[Number, Number]]:
+def part_behind(k: Kernel, conv: ConvWords, call: WinogradCall) -> Iterator[tuple[Number, Number]]:
     """Runs the body for some channels (first, count) after the other. The convolution has computed all of them: it
     transforms inputs once for all."""
-    b, channels, most = k.b, k.param("out channels"), k.param("part channels")
+    b, channels, most = k.b, conv.out_channels, call.part_channels
     with b.loop(0, channels, most) as first:
         yield first, b.min(b.sub(channels, first), most)
 
 
 @contextmanager
-def only_tame(k: Kernel, tame: ir.Value) -> Iterator[None]:
-    """The rest of the tile runs only if it is tame; otherwise its sample is marked, to be computed directly.
+def only_small(k: Kernel, call: WinogradCall, small: ir.Value) -> Iterator[None]:
+    """The rest of the tile runs only if its inputs are small; otherwise its sample is marked, to be computed directly.
 
     A transform would spread NaN and infinity to outputs that do not depend on them, and huge numbers may overflow.
     """
     b = k.b
     assert k.sample is not None
-    with b.if_(b.raw.not_(tame)):
-        b.store(b.i64(1), k.pointer("wild samples"), k.sample)
-    with b.if_(tame):
+    with b.if_(b.raw.not_(small)):
+        b.store(b.i64(1), call.skipped, k.sample)
+    with b.if_(small):
         yield
 
 
 @contextmanager
-def unless_wild(k: Kernel) -> Iterator[None]:
-    """The tile runs only if no other of its sample was found wild."""
+def unless_skipped(k: Kernel, call: WinogradCall) -> Iterator[None]:
+    """The tile runs only if no other of its sample has met huge inputs."""
     assert k.sample is not None
-    with k.b.if_(k.b.compare("==", k.b.load(k.pointer("wild samples"), k.sample, I64), 0)):
+    with k.b.if_(k.b.compare("==", k.b.load(call.skipped, k.sample, I64), 0)):
         yield
 
 

@@ -10,34 +10,36 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ..ir.frame import AXES, Kernel
+from ..ir.frame import Kernel, Scratch
 from ..ir.move import ArrayRows, Sink, channels_together, each_channel, fill_zero, in_vectors, to_scratch
 from ..ir.values import I32, I64, Number, constant, vector
-from ..plan.geometry import FROM, PLACE, READ, VALID
-from ..plan.structure import WILD
+from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
+from ..plan.schemes import HUGE
+from ..steps.conv import ConvWords
+from ..steps.winograd import WinogradWords
 
 
-def fill_slab(k: Kernel, step: int, source: ArrayRows | str) -> None:
+def fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratch) -> None:
     """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, step, source, together)
+        _fill_slab(k, conv, step, source, together)
 
 
-def _fill_slab(k: Kernel, step: int, source: ArrayRows | str, together: int) -> None:
+def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratch, together: int) -> None:
     b = k.b
-    slab, channel, pitch = k.buffer("slab"), k.param("pitch slab"), k.param("slab pitch")
-    depth, height = k.param("slab depth"), k.param("slab height")
+    slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
+    depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels = k.param("in channels")
-    with b.loop(0, k.param("slab copies")) as s, b.loop(0, channels, together) as block:
+    channels = conv.in_channels
+    with b.loop(0, conv.copies) as s, b.loop(0, channels, together) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
         from_w = b.add(begin[2], b.sub(first, place[2]))
         some = b.min(together, b.sub(channels, block))
-        base = k.dot((s, k.param("slab copy")), (block, channel))
+        base = k.dot((s, conv.copy), (block, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
             with each_channel(k, together, some) as c:
@@ -58,40 +60,50 @@ def _fill_slab(k: Kernel, step: int, source: ArrayRows | str, together: int) -> 
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
-def fill_paced_slab(k: Kernel, step: int, source: ArrayRows | str, pace: int) -> ir.Value:
-    """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than WILD.
+def fill_paced_slab(
+    k: Kernel, conv: ConvWords, winograd: WinogradWords, step: int, source: ArrayRows | Scratch, pace: int
+) -> ir.Value:
+    """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than HUGE.
 
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
     `pace` is that of the width.
     """
-    b, slab, pitch = k.b, k.buffer("slab"), k.param("slab pitch")
+    b, slab, pitch = k.b, conv.slab.pointer, conv.row
     words = I64 if k.wide else I32
-    b.store(constant(vector(words, k.lanes), 0), k.buffer("wild"), 0)
-    rows = b.mul(k.param("slab depth"), k.param("slab height"))
-    with b.loop(0, k.param("slab copies")) as s, b.loop(0, k.param("in channels")) as c:
-        after = k.dot((s, k.param("slab copy")), (c, k.param("pitch slab")), (rows, pitch))
+    b.store(constant(vector(words, k.lanes), 0), winograd.largest.pointer, 0)
+    rows = b.mul(conv.slab_depth, conv.slab_height)
+    with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
+        after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, step, source, pace, together)
-    largest = b.reduce(b.load(k.buffer("wild"), 0, words, k.lanes), b.max)
-    bound = struct.pack("<d", WILD["float64"]) if k.wide else struct.pack("<f", WILD["float32"])
+        _fill_rows(k, conv, winograd, step, source, pace, together)
+    largest = b.reduce(b.load(winograd.largest.pointer, 0, words, k.lanes), b.max)
+    bound = struct.pack("<d", HUGE["float64"]) if k.wide else struct.pack("<f", HUGE["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
 
 
-def _fill_rows(k: Kernel, step: int, source: ArrayRows | str, pace: int, together: int) -> None:
+def _fill_rows(
+    k: Kernel,
+    conv: ConvWords,
+    winograd: WinogradWords,
+    step: int,
+    source: ArrayRows | Scratch,
+    pace: int,
+    together: int,
+) -> None:
     """Row by row: read, looked at, and sorted by remainders."""
     b = k.b
-    slab, whole, pitch = k.buffer("slab"), k.buffer("row"), k.param("slab pitch")
+    slab, whole, pitch = conv.slab.pointer, winograd.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = k.param("in channels"), k.param("pitch row"), k.param("pace h")
-    per_turn, length = b.sdiv(k.param("slab height"), turns), b.mul(pitch, pace)
-    with b.loop(0, channels, together) as block, b.loop(0, k.param("slab depth")) as d, b.loop(0, turns) as turn:
+    channels, row_pitch, turns = conv.in_channels, winograd.row.pitch, conv.paces[1]
+    per_turn, length = b.sdiv(conv.slab_height, turns), b.mul(pitch, pace)
+    with b.loop(0, channels, together) as block, b.loop(0, conv.slab_depth) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
         with b.loop(0, per_turn) as at_turn:
             in_h = b.sub(b.add(b.mul(at_turn, turns), turn), place[1])
             inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
             with each_channel(k, together, some) as c:
-                fill_zero(k, whole, b.mul(c, row_pitch), b.add(length, k.param("slab copies")))
+                fill_zero(k, whole, b.mul(c, row_pitch), b.add(length, conv.copies))
             with b.if_(inside):
 
                 def put(c: Number) -> Sink:
@@ -101,21 +113,25 @@ def _fill_rows(k: Kernel, step: int, source: ArrayRows | str, pace: int, togethe
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
                 _read(k, step, source, at, valid[2], together, some, put)
                 with each_channel(k, together, some) as c:
-                    _note_wild(k, b.at(whole, b.mul(c, row_pitch), k.number), b.add(place[2], valid[2]))
+                    _note_largest(
+                        k,
+                        winograd.largest.pointer,
+                        b.at(whole, b.mul(c, row_pitch), k.number),
+                        b.add(place[2], valid[2]),
+                    )
             row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
-            with each_channel(k, together, some) as c, b.loop(0, k.param("slab copies")) as s:
-                target = k.dot((b.add(block, c), k.param("pitch slab")), (row, pitch), (s, k.param("slab copy")))
+            with each_channel(k, together, some) as c, b.loop(0, conv.copies) as s:
+                target = k.dot((b.add(block, c), conv.slab.pitch), (row, pitch), (s, conv.copy))
                 with b.loop(0, pitch, k.lanes) as q:
                     first = k.dot((c, row_pitch), (1, s), (q, pace))
                     parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
                     b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
 
 
-def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
+def _note_largest(k: Kernel, seen: ir.Value, row: ir.Value, count: Number) -> None:
     """Remembers the largest magnitude seen, as an integer: NaN and infinity are above all numbers."""
     b = k.b
     words, sign = (I64, 63) if k.wide else (I32, 31)
-    seen = k.buffer("wild")
     with b.loop_carrying(0, count, k.lanes, [b.load(seen, 0, words, k.lanes)]) as (at, largest):
         pattern = b.bitcast(b.load(row, at, k.number, k.lanes), words)
         magnitude = b.bits("and_", pattern, constant(pattern.type, (1 << sign) - 1))
@@ -126,7 +142,7 @@ def _note_wild(k: Kernel, row: ir.Value, count: Number) -> None:
 def _read(
     k: Kernel,
     step: int,
-    source: ArrayRows | str,
+    source: ArrayRows | Scratch,
     at: Sequence[Number],
     count: Number,
     together: int,
@@ -136,7 +152,7 @@ def _read(
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
     `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
     b = k.b
-    if isinstance(source, str):
+    if isinstance(source, Scratch):
         _read_buffer(k, step, source, at, count, put(0))
         return
     c, d, h, w = at
@@ -150,13 +166,13 @@ def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
     return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
 
 
-def _read_buffer(k: Kernel, step: int, buffer: str, at: Sequence[Number], count: Number, put: Sink) -> None:
+def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], count: Number, put: Sink) -> None:
     """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
     b = k.b
     c, d, h, w = at
-    height, width = (k.span(axis, step, READ + 1) for axis in AXES[1:])
-    start = k.dot((c, k.param(f"pitch {buffer}")), (b.add(b.mul(d, height), h), width), (w, 1))
-    origin = k.buffer(buffer)
+    _, height, width = k.spans(step, READ_COUNT)
+    start = k.dot((c, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
+    origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:
         put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)

@@ -1,0 +1,259 @@
+"""The convolution of a tile: every phase is a dense correlation, done as a small matrix product in registers.
+
+Rows of a register tile are output channels, columns are vectors of positions; one step multiplies a vector of the
+slab, found through a table of offsets (one for each tap and input channel), with weights broadcast over the lanes.
+Positions run through the rows of a plane without a break, so that any width fills the vectors; what lies between rows
+is dropped later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from ..ir.builder import Builder
+from ..ir.frame import Kernel, Scratch
+from ..ir.move import ArrayRows
+from ..ir.values import I64, PTR, Number, constant, vector
+from ..plan.geometry import POSITION, POSITION_COUNT
+from ..plan.registers import RegisterTile
+from ..steps.conv import ConvCall, Convolution, ConvWords
+from ..steps.direct import DirectConvolution, DirectWords, PhaseWords
+from ..words import row_length
+from .interleave import Planar
+from .slab import fill_slab
+
+if TYPE_CHECKING:
+    from .tile import Tile
+
+NULL = ir.Constant(PTR, None)
+SUMMED = 512  # steps that are summed on their own before they join the rest
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Output channels that are convolved together: some blocks of some groups."""
+
+    groups: tuple[Number, Number]  # first, and the one behind the last
+    blocks: tuple[Number, Number]  # of each of these groups
+    channel: Number  # the first
+    channels: Number
+
+
+def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
+    """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
+    k, (conv, direct) = tile.k, words
+    fill_slab(k, conv, tile.step, source_of(tile, step, call))
+    tile.all_channels = tile.channels = conv.out_channels
+    part = all_channels(conv, step.tile, step.blocks)
+    if step.in_parts:
+        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, step.blocks))
+        k.first_channel, tile.channels = part.channel, part.channels
+    convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part)
+    tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
+    tile.step += 1
+
+
+def source_of(tile: Tile, step: Convolution, call: Any) -> ArrayRows | Scratch:
+    """What the slab is filled from."""
+    return tile.array(call[1], step.reads) if step.reads else tile.value
+
+
+def all_channels(conv: ConvWords, tile: RegisterTile, blocks: int) -> Channels:
+    return Channels((0, conv.groups), (0, blocks + bool(tile.rest)), 0, conv.out_channels)
+
+
+@contextmanager
+def part_by_part(k: Kernel, conv: ConvWords, call: ConvCall, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
+    """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
+    b = k.b
+    groups, of_group, count = conv.groups, conv.out_group, blocks + bool(tile.rest)
+    wide, high = call.part_groups, call.part_blocks
+    with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
+        end = b.min(b.add(group, wide), groups)
+        before = b.mul(block, tile.rows)
+        last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
+        channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
+        channel = b.add(b.mul(group, of_group), before)
+        yield Channels((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+
+
+def convolve(
+    k: Kernel,
+    conv: ConvWords,
+    direct: DirectWords,
+    call: ConvCall,
+    step: int,
+    tile: RegisterTile,
+    blocks: int,
+    part: Channels,
+) -> None:
+    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
+    b = k.b
+    fill_with_bias(k, conv, call, step, part)
+    columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
+    slab, out = conv.slab, conv.phased
+    runs, length = Planar.of_convolution(conv, step).extent(k)
+    vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
+    in_group, out_group = conv.in_group, conv.out_group
+    with b.loop(*part.groups) as g:
+        x = b.at(slab.pointer, b.mul(b.mul(g, in_group), slab.pitch), k.number)
+        y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
+        w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
+        bias = b.at(call.bias, b.mul(g, out_group), k.number)
+        with b.loop(0, runs) as d:
+            x_plane = b.at(x, b.mul(d, b.mul(conv.slab_height, conv.row)), k.number)
+            y_plane = b.at(y, b.mul(d, conv.plane), k.number)
+
+            at_depth = b.add(k.span(0, step, POSITION), d)
+
+            def block(
+                n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
+            ) -> None:
+                at = b.mul(vector, k.lanes)
+                arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
+                tables = (conv.offsets, direct.phase_table)
+                sizes = (
+                    conv.phases_with_taps,
+                    out.pitch,
+                    conv.phase,
+                    at_depth,
+                    direct.in_depth,
+                    conv.biased,
+                )
+                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks)
+
+            whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
+            with b.loop(0, whole, tile.columns) as vector:
+                block(tile.columns, vector)
+            left = b.sub(vectors, whole)
+            for n in range(1, tile.columns):
+                with b.if_(b.compare("==", left, n)):
+                    block(n, whole)
+
+
+def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
+    """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
+
+    Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
+    """
+    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
+    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
+    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in sizes)])
+    a = b.args
+    full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
+    with b.loop(0, a["phase_count"]) as p:
+        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
+        # Tap i along the depth meets input plane  meets - i * apart.
+        meets, taps, apart, steps = b.add(a["at_depth"], row.shift), row.taps, row.apart, row.steps
+        beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
+        first = b.min(b.sdiv(beyond, apart), taps)
+        last = b.max(b.min(b.sdiv(b.add(b.max(meets, -1), apart), apart), taps), first)
+        last = b.select(b.compare("<", meets, 0), first, last)
+        each = b.sdiv(steps, b.max(taps, 1))
+        skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
+        offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
+        y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)
+        w = b.at(a["w"], row.weight, k.number)
+
+        def one(
+            micro: ir.Function,
+            block: Number,
+            rows: int,
+            tables: tuple[ir.Value, ...] = (offsets, y, w, steps),
+            part: tuple[ir.Value, ...] = (skipped, left),
+        ) -> None:
+            offsets, y, w, steps = tables
+            before = b.mul(block, tile.rows)
+            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
+            out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
+            data = a["x"], offsets, part[1], weights, out, a["channel"]
+            sum_in_pieces(k, b, micro, rows, *data, SUMMED, (bias, a["biased"]))
+
+        with b.loop(a["first"], b.min(a["last"], blocks)) as block:
+            one(full, block, tile.rows)
+        if rest is not None:
+            with b.if_(b.compare(">", a["last"], blocks)):
+                one(rest, blocks, tile.rest)
+    b.ret()
+    return b.function
+
+
+def fill_with_bias(k: Kernel, conv: ConvWords, call: ConvCall, step: int, part: Channels) -> None:
+    """What phases without taps are: the bias, everywhere."""
+    b = k.b
+    planes, plane = k.span(0, step, POSITION_COUNT), conv.plane
+    some = b.compare("<", conv.phases_with_taps, conv.phases)
+    with b.if_(some), b.loop(0, part.channels) as c:
+        value = b.splat(b.load(call.bias, b.add(part.channel, c), k.number), k.lanes)
+        with b.loop(0, conv.phases) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
+            place = k.dot((c, conv.phased.pitch), (phase, conv.phase), (at, 1))
+            b.store(value, conv.phased.pointer, place)
+
+
+def sum_in_pieces(
+    k: Kernel,
+    b: Builder,
+    micro: ir.Function,
+    rows: int,
+    x: ir.Value,
+    offsets: ir.Value,
+    steps: Number,
+    weights: ir.Value,
+    y: ir.Value,
+    channel: Number,
+    most: int,
+    bias: tuple[ir.Value, Number] = (NULL, 0),
+) -> None:
+    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
+
+    The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
+    round to its spacing.
+    """
+    with b.loop(0, b.max(steps, 1), most) as start:
+        left = b.sub(steps, start)
+        at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
+        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
+
+
+def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
+    """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
+    (+ bias[m], if `biased`): the loop in which all the time is spent."""
+    name = f"micro_{rows}x{columns}"
+    if name in k.module.globals:
+        return k.module.globals[name]
+    pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
+    order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
+    b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
+    a, lanes = b.args, k.lanes
+    zero = constant(vector(k.number, lanes), 0.0)
+    with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
+        at = b.load(a["offsets"], s, I64)
+        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+        first = b.mul(s, rows)
+        sums.next = []
+        for m in range(rows):
+            w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
+            sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
+    places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
+    with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
+        with alone:
+            alone.values = sums.result
+        with joined:
+            before = [b.load(a["y"], place, k.number, lanes) for place in places]
+            joined.values = [b.add(*pair) for pair in zip(before, sums.result, strict=True)]
+    totals = alone.merged
+    with b.if_else(b.compare("==", a["biased"], 0)) as (plain, lifted):
+        with plain:
+            plain.values = totals
+        with lifted:
+            bias = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows)]
+            lifted.values = [b.add(total, bias[at // columns]) for at, total in enumerate(totals)]
+    for value, place in zip(plain.merged, places, strict=True):
+        b.store(value, a["y"], place)
+    b.ret()
+    return b.function

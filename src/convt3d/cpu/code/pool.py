@@ -1,0 +1,156 @@
+"""Pools a tile: windows are folded over depth and height row by row, then along the width.
+
+Where each window starts and stops, cut at the array's ends, comes in tables; so do the counts an average divides by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from ..ir import sums
+from ..ir.frame import Kernel, Scratch
+from ..ir.values import I64, Number, constant, vector
+from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
+from ..steps.pool import PoolWords
+from .interleave import Planar
+from .reduce import fold
+
+Combine: TypeAlias = Callable[..., ir.Value]
+
+
+class Window:
+    """The fold over a window: what loops carry, how a value joins, and the sum or maximum as a number."""
+
+    def __init__(self, k: Kernel, average: bool) -> None:
+        self.k, self.average = k, average
+
+    def start(self, lanes: int) -> list[ir.Value]:
+        number = self.k.number
+        return sums.nothing(number, lanes) if self.average else [constant(vector(number, lanes), -math.inf)]
+
+    def join(self, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
+        return sums.plus(self.k.b, parts, value) if self.average else [self.k.b.max(parts[0], value)]
+
+    def folded(self, parts: Sequence[ir.Value]) -> ir.Value:
+        return self.k.b.cast(sums.total(self.k.b, parts), self.k.number) if self.average else parts[0]
+
+    def over_lanes(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """One number of all lanes."""
+        b = self.k.b
+        return b.cast(sums.total_of_lanes(b, parts), self.k.number) if self.average else b.reduce(parts[0], b.max)
+
+
+def emit_pool(
+    k: Kernel, words: PoolWords, step: int, source: Scratch, channels: Number, average: bool, pairs: bool, whole: bool
+) -> None:
+    """source (C, D, H, W) -> pooled buffer; `pairs`: windows of 2 along the width side by side, without padding;
+    `whole`: one window is all of the width."""
+    b = k.b
+    low, size, first, count = (k.spans(step, word) for word in (READ, READ_COUNT, WRITE, WRITE_COUNT))
+    origin, target, row = source.pointer, words.pooled.pointer, words.row.pointer
+    window = Window(k, average)
+    with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
+        d_range, d_count = _window(k, words, 0, b.add(first[0], d), low[0], average)
+        with b.loop(0, count[1]) as h:
+            h_range, h_count = _window(k, words, 1, b.add(first[1], h), low[1], average)
+            base = b.mul(c, source.pitch)
+            with b.loop(0, size[2], k.lanes) as at:
+                with b.loop_carrying(*d_range, 1, window.start(k.lanes)) as (in_d, outer):
+                    with b.loop_carrying(*h_range, 1, outer.values) as (in_h, inner):
+                        place = k.dot((1, base), (b.add(b.mul(in_d, size[1]), in_h), size[2]), (at, 1))
+                        inner.next = window.join(inner.values, b.load(origin, place, k.number, k.lanes))
+                    outer.next = inner.result
+                b.store(window.folded(outer.result), row, at)
+            out = k.dot((c, words.pooled.pitch), (b.add(b.mul(d, count[1]), h), count[2]))
+            divisor = b.mul(d_count, h_count) if average else None
+            if pairs:
+                _pairs(k, row, target, out, count[2], b.add if average else b.max, divisor)
+            elif whole:
+                _, w_count = _window(k, words, 2, first[2], low[2], average)
+                value = window.over_lanes(fold(k, row, 0, size[2], window.start(k.lanes), window.join))
+                b.store(value if divisor is None else b.div(value, b.mul(divisor, w_count)), target, out)
+            else:
+                _windows(k, words, row, target, out, (first[2], low[2], count[2]), window, divisor)
+
+
+def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number, average: bool) -> Planar:
+    """Phase-planar buffer -> pooled phase-planar buffer: output t is the fold of the stride's phases at input t."""
+    b, conv = k.b, planar.conv
+    origin, target = planar.buffer.pointer, pooled.pointer
+    phase, plane, strides, paces, periods = conv.phase, conv.plane, conv.strides, conv.paces, planar.phases
+    window = Window(k, average)
+    divisor = b.splat(b.cast(b.mul(b.mul(strides[0], strides[1]), strides[2]), k.number), k.lanes)
+    depth, length = planar.extent(k)
+    with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
+        first = [b.mul(at, stride) for at, stride in zip((p, q, r), strides, strict=True)]
+        number = b.add(b.mul(b.add(b.mul(p, paces[1]), q), paces[2]), r)
+        row = b.mul(c, planar.buffer.pitch)
+        out = k.dot((c, pooled.pitch), (number, phase))
+        with b.loop(0, depth) as d, b.loop(0, length, k.lanes) as at:
+            place = b.add(b.mul(d, plane), at)
+            with b.loop_carrying(0, strides[0], 1, window.start(k.lanes)) as (i, outer):
+                along_d = b.mul(b.add(first[0], i), periods[1])
+                with b.loop_carrying(0, strides[1], 1, outer.values) as (j, middle):
+                    along_h = b.mul(b.add(along_d, b.add(first[1], j)), periods[2])
+                    with b.loop_carrying(0, strides[2], 1, middle.values) as (n, inner):
+                        at_phase = b.mul(b.add(along_h, b.add(first[2], n)), phase)
+                        value = b.load(origin, b.add(b.add(row, at_phase), place), k.number, k.lanes)
+                        inner.next = window.join(inner.values, value)
+                    middle.next = inner.result
+                outer.next = middle.result
+            total = window.folded(outer.result)
+            b.store(b.div(total, divisor) if average else total, target, b.add(out, place))
+    return Planar(pooled, conv, planar.step, paces, paces, conv.pace_places, conv.pooled_phases)
+
+
+def _window(
+    k: Kernel, words: PoolWords, axis: int, o: Number, low: Number, average: bool
+) -> tuple[tuple[Number, Number], Number]:
+    """Range of window o, from the tile's first input, and the number it contributes to an average's divisor."""
+    b, table = k.b, words.windows[axis]
+    begin, end, count = (b.load(table, b.add(b.mul(o, 3), word), I64) for word in range(3))
+    return (b.sub(begin, low), b.sub(end, low)), b.cast(count, k.number) if average else 0
+
+
+def _pairs(
+    k: Kernel,
+    row: ir.Value,
+    target: ir.Value,
+    out: Number,
+    count: Number,
+    combine: Combine,
+    divisor: Number | None,
+) -> None:
+    b = k.b
+    with b.loop(0, count, k.lanes) as at:
+        both = [b.load(row, b.add(b.mul(at, 2), half * k.lanes), k.number, k.lanes) for half in range(2)]
+        value = combine(*b.deinterleave(both))
+        if divisor is not None:
+            value = b.div(value, b.splat(b.mul(divisor, 2.0), k.lanes))
+        b.store(value, target, b.add(out, at))
+
+
+def _windows(
+    k: Kernel,
+    words: PoolWords,
+    row: ir.Value,
+    target: ir.Value,
+    out: Number,
+    place: tuple[Number, ...],
+    window: Window,
+    divisor: Number | None,
+) -> None:
+    b = k.b
+    first, low, count = place
+    with b.loop(0, count) as at:
+        w_range, w_count = _window(k, words, 2, b.add(first, at), low, window.average)
+        with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
+            along.next = window.join(along.values, b.load(row, i, k.number))
+        value = window.folded(along.result)
+        if divisor is not None:
+            value = b.div(value, b.mul(divisor, w_count))
+        b.store(value, target, b.add(out, at))

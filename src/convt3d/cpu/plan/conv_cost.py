@@ -1,0 +1,110 @@
+"""Cycles of a tile's convolution, roughly: what the register tile needs, and the transforms of Winograd's method."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from .geometry import Walk
+from .registers import RegisterTile, register_tile
+from .schemes import Method, Scheme, terms
+
+if TYPE_CHECKING:
+    from ..steps.base import Where
+    from .tiles import Tiling
+
+
+def vectors_of(where: Where, tiling: Tiling) -> tuple[int, int]:
+    """Runs of positions in a tile, and the vectors of one."""
+    slab, lanes = tiling.slab, where.lanes
+    assert slab is not None
+    depth, height, width = (axis.longest(tiling.conv_step, "positions") for axis in tiling.axes)
+    length = (height - 1) * slab.pitch + width
+    if slab.merged:
+        return 1, -(-((depth - 1) * slab.plane + length) // lanes)
+    return depth, -(-length // lanes)
+
+
+@lru_cache(maxsize=1024)
+def _steps_cost(tile: RegisterTile, channels: int, columns: int) -> int:
+    """Cycles of one step, over all blocks of output channels."""
+    return sum(max(rows * columns, rows + 3 * columns) + 3 for rows in tile.blocks(channels)) if columns else 0
+
+
+@lru_cache(maxsize=1024)
+def _ends_cost(tile: RegisterTile, channels: int, columns: int, call: int) -> int:
+    """Cycles to begin and to store, once for each block of output channels."""
+    return sum(call + 2 * rows * columns for rows in tile.blocks(channels))
+
+
+def direct_cost(where: Where, tiling: Tiling) -> float:
+    """Vectors are taken `columns` at a time; what is left over uses the registers less well."""
+    assert tiling.slab is not None
+    kernel, groups = where.kernel, where.groups
+    per_out = kernel[1]
+    tile = register_tile(per_out, where.machine.vector_registers)
+    planes, vectors = vectors_of(where, tiling)
+    taps = prod(kernel[2:]) * kernel[0] // groups * _within(tiling.method.walks[0])
+    phases = tiling.slab.out_channel // tiling.slab.phase
+
+    def columns_cost(columns: int) -> float:
+        return _steps_cost(tile, per_out, columns) * taps + phases * _ends_cost(tile, per_out, columns, 30)
+
+    full, left = divmod(vectors, tile.columns)
+    return groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+
+
+@lru_cache(maxsize=1024)
+def _within(walk: Walk) -> float:
+    """The share of a depth's taps that meet an input; the others are skipped."""
+    return walk.axis.multiplications([(0, walk.axis.out)]) / (walk.axis.kernel * walk.positions)
+
+
+def winograd_cost(where: Where, tiling: Tiling) -> tuple[float, float]:
+    """Cycles of a tile: products, and the transforms around them."""
+    assert tiling.blocking is not None
+    groups, per_out = where.groups, where.kernel[1]
+    tile = register_tile(per_out, where.machine.vector_registers)
+    vectors = prod(vectors_of(where, tiling))
+    in_group, method = where.kernel[0] // groups, tiling.method
+    transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
+    beyond = max(0, tiling.chunk - where.machine.l2)  # what the cache cannot hold of a chunk
+    transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
+    transforms += _CALLS * -(-vectors // tiling.blocking.vectors) * len(method.groups)
+    products = 0.0
+    full, left = divmod(vectors, tile.columns)
+    for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
+        each = _steps_cost(tile, per_out, columns) * in_group * method.products
+        products += times * (each + _ends_cost(tile, per_out, columns, 60) * method.points)
+    return groups * products, groups * transforms
+
+
+_CALLS = 400  # cycles to begin with a group of outputs
+_FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
+
+
+@lru_cache(maxsize=1024)
+def _gather_cost(method: Method) -> float:
+    """Cycles to transform a vector of positions of one input channel for all groups of outputs."""
+    return sum(
+        d.pieces * h.pieces * w.pieces * _transform_cost(d.scheme, h.scheme, w.scheme, "inputs_matrix")
+        for d, h, w in method.groups
+    )
+
+
+@lru_cache(maxsize=1024)
+def _scatter_cost(method: Method) -> float:
+    """Cycles to transform a vector of products of one output channel back, for all groups."""
+    return sum(_transform_cost(d.scheme, h.scheme, w.scheme, "outputs_matrix") for d, h, w in method.groups)
+
+
+@lru_cache(maxsize=1024)
+def _transform_cost(depth: Scheme, height: Scheme, width: Scheme, which: str) -> float:
+    """Cycles to transform one vector: loads and additions overlap, stores take two."""
+    d, h, w = (getattr(scheme, which) for scheme in (depth, height, width))
+    loads = terms(d) * len(d) * len(h[0]) * len(w[0])
+    adds = loads if terms(d) > 1 else 0
+    adds += len(d) * len(w[0]) * sum(sum(map(bool, row)) - 1 for row in h)
+    adds += len(d) * len(h) * sum(sum(map(bool, row)) - 1 for row in w)
+    return 1.2 * max(loads, adds) + 2 * len(d) * len(h) * len(w)

@@ -1,0 +1,145 @@
+"""The memory in which a tile is convolved: the slab of its inputs, and the chunks that Winograd's method works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from .geometry import AxisSpans, Walk, reach
+from .machine import Machine
+from .registers import register_tile
+from .rooms import pitch_of, round_up
+from .schemes import Method
+
+
+@dataclass(frozen=True)
+class Slab:
+    """The convolution's input (copies, Cin, D, H, pitch) with zeros around it, and its output (Cout, phases, D, plane).
+
+    One copy has rows with zeros at their ends, and a tap along the width is an offset in the row. With a copy for each
+    shift along the width, rows are as short as the output's and no position between them is computed in vain. Where a
+    position is more than one input wide, each copy holds every pace-th input, one copy for each remainder or for each
+    shift, and rows are sorted by their number modulo the pace of the height: what neighbouring positions read lies side
+    by side.
+    """
+
+    copies: int
+    copy: int  # elements from one copy to the next
+    depth: int
+    height: int  # rows of a plane, `height / pace` for each remainder
+    pitch: int  # of a row
+    channel: int  # elements from one input channel to the next
+    plane: int  # output elements from one depth to the next
+    phase: int
+    out_channel: int
+    row: int  # inputs of a whole row
+    merged: bool  # planes follow each other without a gap in slab and result: positions run through all of them
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How Winograd's method walks a tile: `vectors` of positions at once, and `rows` of the output channels.
+
+    Transformed inputs are (points, steps, positions), products (points, rows, positions).
+    """
+
+    vectors: int
+    positions: int  # in these vectors
+    blocks: int  # of output channels that are multiplied before their products are transformed back
+    input_point: int  # elements from one point to the next
+    product_point: int
+
+
+def slab_of(
+    walks: tuple[Walk, Walk, Walk],
+    axes: tuple[AxisSpans, ...],
+    step: int,
+    lanes: int,
+    item: int,
+    channels: int,
+    copies: bool,
+) -> Slab:
+    position = [spans.longest(step, "positions") for spans in axes]
+    depth, height, row = (reach(walk, count) for walk, count in zip(walks, position, strict=True))
+    height = round_up(height, walks[1].pace)
+    width = walks[2]
+    pitch = row
+    least, most = width.shift_range
+    if copies:
+        pitch = position[2]
+    elif width.pace > 1:
+        pitch = -(-row // width.pace)
+    elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
+        low, high = axes[2].spans(0)[step].positions
+        pitch -= max(0, min(-(low + least), high + most - width.axis.size))
+    # Without neighbours along depth and height the slab has as many rows as the result.
+    merged = [depth, height] == position[:2]
+    plane = position[1] * pitch if merged else round_up(position[1] * pitch, lanes)
+    phase_count = prod(walk.kept for walk in walks)
+    phase = round_up(position[0] * plane, lanes)
+    channel = pitch_of((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
+    return Slab(
+        copies=most - least + 1 if copies else width.pace,
+        copy=channels * channel,
+        depth=depth,
+        height=height,
+        pitch=pitch,
+        channel=channel,
+        plane=plane,
+        phase=phase,
+        out_channel=pitch_of(phase_count * phase, lanes, item),
+        row=row,
+        merged=merged,
+    )
+
+
+_CHUNK = 0.7  # of the second-level cache: transformed inputs and products that are worked on together
+
+
+def blocking_of(
+    kernel: tuple[int, ...], groups: int, method: Method, slab: Slab, machine: Machine, item: int
+) -> Blocking:
+    """As many vectors as the cache takes; then as many blocks of output channels."""
+    per_out = kernel[1]
+    steps = method.most_pieces * kernel[0] // groups
+    lanes = machine.lanes(item)
+    tile = register_tile(per_out, machine.vector_registers)
+    room, points = int(_CHUNK * machine.l2) // item, method.most_points
+    count = len(tile.blocks(per_out))
+    most = -(-slab.phase // lanes)
+
+    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
+        vectors = min(turns * tile.columns, most)
+        input_point = _odd(steps * vectors) * lanes
+        product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
+        if points * (input_point + product_point) <= room:
+            break
+    return Blocking(vectors, vectors * lanes, blocks, input_point, product_point)  # the smallest where none fits
+
+
+def _odd(lines: int) -> int:
+    """Points an odd number of cache lines apart do not compete for the same sets."""
+    return lines | 1
+
+
+class SlabPlaces:
+    """Offsets in the slab of inputs given by their shifts."""
+
+    def __init__(self, method: Method, slab: Slab) -> None:
+        self.slab = slab
+        self.walks = method.walks
+        self.least = [walk.shift_range[0] for walk in method.walks]
+        self.pace_h = method.walks[1].pace
+
+    def depth(self, shift: int) -> int:
+        return (self.walks[0].clipped(shift) - self.least[0]) * self.slab.height * self.slab.pitch
+
+    def height(self, shift: int) -> int:
+        turn, remainder = divmod(self.walks[1].clipped(shift) - self.least[1], self.pace_h)
+        return (remainder * (self.slab.height // self.pace_h) + turn) * self.slab.pitch
+
+    def width(self, shift: int) -> int:
+        """A copy for each shift, or one for each remainder."""
+        turn, copy = divmod(self.walks[2].clipped(shift) - self.least[2], self.slab.copies)
+        return copy * self.slab.copy + turn

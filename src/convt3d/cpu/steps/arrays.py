@@ -1,0 +1,90 @@
+"""The steps at both ends of a pass: a box of an array into scratch memory, and from there to the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..plan.rooms import Rooms
+from ..words import ArrayCall, Buffer, DestinationCall, Room, Words
+from .base import Step, Where
+
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.plan import PassPlan, Plan
+    from ..runtime.bind import Binding
+    from ..runtime.execute import Call
+
+
+def kind_of(array: str) -> str:
+    """Arrays of the caller and intermediate values differ in type; which one it is does not matter to code."""
+    return "value" if array.startswith("value") else "array"
+
+
+@dataclass(eq=False)
+class LoadWords(Words):
+    box: Buffer
+
+
+@dataclass(frozen=True)
+class Load(Step):
+    """A box of an array -> buffer (C, D, H, W)."""
+
+    reads: str  # kind of the array
+    source: str = field(repr=False, compare=False)
+
+    words = (LoadWords,)
+    call = (ArrayCall,)
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        return (rooms.box(0, "read", rooms.beyond),)
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        tile.load(tile.array(call[0], self.reads), words[0].box)
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        return (LoadWords(*rooms),)
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return (call.array(self.source),)
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield describe_load(plan, one)
+
+
+@dataclass(frozen=True)
+class Store(Step):
+    """Buffer (C, D, H, W) -> a box of the destination."""
+
+    writes: str  # kind of the array
+    dest: str = field(repr=False, compare=False)
+
+    call = (DestinationCall,)
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        tile.store(tile.destination(call[0], self.writes))
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return (call.destination(),)
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        yield describe_store(plan, one)
+
+
+def describe_load(plan: Plan, one: PassPlan) -> str:
+    box = "x".join(str(axis.longest(0, "read")) for axis in one.tiling.axes)
+    return f"load {box} voxels of {plan.array_name(one.sweep.source)}"
+
+
+def describe_store(plan: Plan, one: PassPlan) -> str:
+    assert one.sweep.dest is not None
+    return f"store in {plan.array_name(one.sweep.dest)}" + (", past the caches" if one.streamed else "")

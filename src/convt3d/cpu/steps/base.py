@@ -1,0 +1,104 @@
+"""What a step of a pass is: all that anybody asks of one, whatever it does.
+
+A step knows the ranges it reads for those it writes, its scratch memory, what its code depends on, its code, the words
+it is given, and what `explain` says of it. Nothing outside asks which step it has. Steps hold no sizes: a step whose
+`key` is equal has equal code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...spec.pipeline import Pipeline, Trace
+from ..plan.geometry import AxisStep
+from ..plan.machine import Machine
+from ..plan.rooms import Rooms
+from ..plan.schemes import Method
+from ..words import Room, Words
+
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.plan import PassPlan, Plan
+    from ..plan.tiles import Tiling
+    from ..runtime.bind import Binding
+    from ..runtime.execute import Call
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a step is planned for: the pipeline as it runs, its shapes, the machine and the convolution's method."""
+
+    pipeline: Pipeline
+    trace: Trace
+    machine: Machine
+    item: int  # bytes of a number
+    method: Method
+
+    @property
+    def lanes(self) -> int:
+        return self.machine.lanes(self.item)
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Shape of the convolution's weight: (Cin, Cout / groups, Kd, Kh, Kw)."""
+        return self.trace.operands[self.pipeline.conv_index][0]
+
+    @property
+    def in_channels(self) -> int:
+        return self.trace.values[self.pipeline.conv_index][1]
+
+    @property
+    def out_channels(self) -> int:
+        return self.trace.values[self.pipeline.conv_index + 1][1]
+
+    @property
+    def groups(self) -> int:
+        return self.pipeline.conv.groups
+
+
+@dataclass(frozen=True)
+class Step:
+    """The defaults are those of a step that works in place, voxel by voxel, and needs nothing."""
+
+    words: ClassVar[tuple[type[Words], ...]] = ()  # sets of words that the plan fills
+    call: ClassVar[tuple[type[Words], ...]] = ()  # sets that every call fills
+    names: ClassVar[tuple[str, ...]] = ()  # that a kernel's name is made of
+    convolves: ClassVar[bool] = False
+    needs_whole_rows: ClassVar[bool] = False
+    couples_channels: ClassVar[bool] = False  # it needs more than one of them at once
+    statistics: ClassVar[int] = 0  # numbers that a tile leaves for each channel
+
+    @property
+    def key(self) -> str:
+        """All that its code depends on."""
+        raise NotImplementedError
+
+    def along(self, where: Where, axis: int) -> AxisStep | None:
+        """Its geometry along axis 0, 1, 2 = depth, height, width; None: what it reads is what it writes."""
+        return None
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        """The rooms it needs; tells `rooms` what the value is afterwards."""
+        return ()
+
+    def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
+        """Cycles of a tile, where they matter for the choice of one: products, and transforms around them."""
+        return 0.0, 0.0
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        """Its code, given its sets of words."""
+        raise NotImplementedError
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        """Its sets of words for a plan; `rooms` are those that `scratch` asked for."""
+        return ()
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        """Its sets of words for one call."""
+        return ()
+
+    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+        """What it does in this pass of the plan, a line for each part."""
+        return iter(())

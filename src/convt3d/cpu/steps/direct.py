@@ -1,0 +1,116 @@
+"""The convolution by direct summation: every phase is a dense correlation, done as a small matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..plan.conv_cost import direct_cost
+from ..plan.geometry import phases
+from ..plan.rooms import Rooms
+from ..plan.schemes import Method
+from ..plan.slab import Slab, SlabPlaces
+from ..words import Array, ArrayCall, Room, Size, Words
+from .base import Where
+from .conv import ConvCall, Convolution, ConvWords
+
+if TYPE_CHECKING:
+    from ..code.tile import Tile
+    from ..plan.tiles import Tiling
+    from ..runtime.bind import Binding
+    from ..runtime.execute import Call
+
+
+@dataclass(eq=False)
+class PhaseWords(Words):
+    """A row of the table of phases that have taps."""
+
+    phase: Size  # its place
+    steps: Size  # a tap and an input channel each
+    offset: Size  # of its first step in the table of offsets
+    weight: Size  # of its first step in the packed weights
+    taps: Size  # along the depth
+    shift: Size  # of the first of these
+    apart: Size  # distance from one to the next
+
+
+@dataclass(eq=False)
+class DirectWords(Words):
+    phase_table: Array
+    in_depth: Size
+
+
+@dataclass(frozen=True)
+class DirectConvolution(Convolution):
+    @property
+    def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return ConvWords, DirectWords
+
+    @property
+    def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (ConvCall, ArrayCall) if self.reads else (ConvCall,)
+
+    def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
+        slab, room = self.slab(where, rooms)
+        return room, self.phased(where, rooms, slab)
+
+    def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
+        return direct_cost(where, tiling), 0.0
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.conv import emit_direct
+
+        emit_direct(tile, self, words, call)
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        where, slab = binding.where, binding.tiling.slab
+        assert slab is not None
+        in_group = where.kernel[0] // where.groups
+        table, offsets, count = _tables(where.method, slab, in_group, where.kernel[1])
+        conv = self.bind_slab(
+            binding,
+            dict(zip(("slab", "phased"), rooms, strict=True)),
+            offsets=offsets,
+            weights_group=count * where.kernel[1],
+        )
+        return conv, DirectWords(table, where.method.walks[0].axis.size)
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        groups, blocks, channels = call.part
+        return ConvCall(call.weights, call.bias, groups, blocks, channels), *self.bind_reads(call)
+
+
+def _tables(
+    method: Method, slab: Slab, in_group: int, per_out: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """The rows of PhaseWords, the offset in the slab of every step, and how many steps there are."""
+    places = SlabPlaces(method, slab)
+    axes = [phases(walk) for walk in method.walks]
+    # All phases at once, since there may be thousands: sizes (phases of D, H, W), places (taps of D, H, W).
+    counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
+    taps = counts[0][:, None, None] * counts[1][:, None] * counts[2]
+    starts = (np.cumsum(taps) - taps.reshape(-1)).reshape(taps.shape)
+    phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
+    number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
+    where = np.ix_(
+        *(
+            np.array([place(shift) for phase in axis for shift in phase.shifts])
+            for axis, place in zip(axes, (places.depth, places.height, places.width), strict=True)
+        )
+    )
+    at = starts[phase] + (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
+    offsets = np.empty(at.size, np.int64)
+    offsets[at] = where[0] + where[1] + where[2]
+
+    kept = [np.array([walk.place(one.phase) for one in axis]) for walk, axis in zip(method.walks, axes, strict=True)]
+    numbers = (kept[0][:, None, None] * method.walks[1].kept + kept[1][:, None]) * method.walks[2].kept + kept[2]
+    first = np.array([phase.shifts[0] for phase in axes[0]])
+    apart = np.array([phase.shifts[0] - phase.shifts[1] if len(phase.shifts) > 1 else 1 for phase in axes[0]])
+    steps, begin = taps * in_group, starts * in_group
+    depth = [np.broadcast_to(column[:, None, None], taps.shape) for column in (counts[0], first, apart)]
+    table = np.stack([numbers, steps, begin, begin * per_out, *depth], axis=-1).reshape(-1, 7).astype(np.int64)
+    channel = np.arange(in_group) * slab.channel
+    return table, np.append((offsets[:, None] + channel).reshape(-1), 0), offsets.size * in_group
