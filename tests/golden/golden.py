@@ -47,7 +47,7 @@ PLANS = {
         "auto",
         "avx2",
     ),
-    "pool over phases": (f"{_CONV} -> AvgPool3d(2) -> Tanh()", "float64", "direct", "avx512"),
+    "pool over phases": (f"{_CONV} -> MaxPool3d(2) -> Tanh()", "float64", "direct", "avx512"),
     "clamp-softmax": (
         f"AvgPool3d(2) -> {_CONV} -> Clamp(0, 1) -> Softmax('spatial') -> Multiply('channel')",
         "float32",

@@ -8,9 +8,9 @@ from helpers.draws import drawn
 from spec.stage_rows import classes
 
 import convt3d as ct
+from convt3d.cpu.code.chain import STEPS
 from convt3d.cpu.plan.explain import explain
 from convt3d.cpu.plan.plan import Plan, make_plan
-from convt3d.cpu.steps.chain import STEPS
 from convt3d.plan.passes import LOWER, Affine, Chain, Conv, Pool, Reduce, RowNorm
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import MEANINGS
@@ -85,7 +85,7 @@ def test_passes_hand_over_without_a_gap() -> None:
                         assert name.startswith("operand") or name.split(".")[0] in known, (case, name)
             assert sum(isinstance(op, Reduce) for op in steps.ops) == (steps.finish is not None)
             known |= {steps.dest or "", steps.finish.result if steps.finish else ""}
-        assert sum(isinstance(op, Conv) for one in plan.passes for op in one.steps.ops) == 1
+        assert sum(isinstance(op, Conv) for one in plan.passes for op in one.sweep.ops) == 1
 
 
 def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
@@ -97,7 +97,7 @@ def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
         for name in plan.aliases:
             found += 1
             assert case.dtype.name == case.dtype.accumulate
-            at = next(i for i, one in enumerate(plan.passes) if one.steps.dest == name)
+            at = next(i for i, one in enumerate(plan.passes) if one.sweep.dest == name)
             assert plan.passes[at].steps.result == plan.trace.output
             reader = plan.passes[at + 1].steps
             assert reader.source == name
@@ -105,7 +105,7 @@ def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
             assert not any(isinstance(op, (Conv, Pool)) for op in reader.ops)
             others = [one.steps for i, one in enumerate(plan.passes) if i != at + 1]
             assert all(one.source != name for one in others)
-            links = [link for one in plan.passes for op in one.steps.ops if isinstance(op, Chain) for link in op.links]
+            links = [link for one in plan.passes for op in one.sweep.ops if isinstance(op, Chain) for link in op.links]
             assert all(name not in link.arrays for link in links)
     assert found > 10
 

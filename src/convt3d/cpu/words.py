@@ -71,6 +71,8 @@ class Words:
 
     def numbers(self, checked: bool) -> list[int]:
         """The words, in the order of the table."""
+        if not checked and _is_flat(type(self)):  # type: ignore[arg-type]
+            return [value if type(value) is int else value.ctypes.data for value in self.__dict__.values()]
         found: list[int] = []
         for field in layout(type(self), checked)[0]:
             value = self.__dict__[field.name]
@@ -96,6 +98,12 @@ def _layout(words: Any, checked: bool) -> tuple[tuple[Field, ...], int]:
         found.append(Field(field.name, kind, times, at, size))
         at += size * max(times, 1)
     return tuple(found), at
+
+
+@cache
+def _is_flat(words: Any) -> bool:
+    """Whether each field is one word: such sets are filled at every call."""
+    return all(field.size == 1 and not field.times for field in _layout(words, False)[0])
 
 
 def layout(words: type[Words], checked: bool) -> tuple[tuple[Field, ...], int]:
@@ -162,6 +170,12 @@ class ArrayCall(Words):
     d: Size
     h: Size
     w: Size
+
+
+@dataclass(eq=False)
+class SourceCall(ArrayCall):
+    """An array that a step reads."""
+
     adjacent: Size  # 1: its channels lie side by side
 
 

@@ -40,7 +40,7 @@ def test_the_five_operators_fit_the_cache(problem: object, dtype: str) -> None:
     assert plan.scratch <= 4 * plan.machine.l2
     for one in plan.passes:
         assert prod(one.tiling.counts) >= 1
-        assert all(1 <= tile <= size for tile, size in zip(one.tiling.tile, one.steps.result[2:], strict=True))
+        assert all(1 <= tile <= size for tile, size in zip(one.tiling.tile, one.sweep.result[2:], strict=True))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.slug)
@@ -76,7 +76,7 @@ def test_a_norm_along_the_width_gets_whole_rows() -> None:
             continue
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
         for one in plan.passes:
-            if any(isinstance(op, RowNorm) for op in one.steps.ops):
+            if any(isinstance(op, RowNorm) for op in one.sweep.ops):
                 assert one.tiling.counts[2] == 1
                 found += 1
     assert found > 10

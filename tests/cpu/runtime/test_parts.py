@@ -116,7 +116,7 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
     pipeline = pipeline_of(APART[stages], 1)
     plan = plan_of(pipeline, (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
     one = plan.passes[0]
-    assert channels_apart(one.steps.ops)
+    assert channels_apart(one.sweep.ops)
     part = one.tiling.part
     assert part is not None
     assert part.channels < 200

@@ -12,12 +12,12 @@ from helpers.tilings import drawn_tiles, streamed
 
 import convt3d as ct
 from convt3d import Pipeline
+from convt3d.cpu.code.tile import STORAGE, emit
 from convt3d.cpu.ir.squares import squares_ir
 from convt3d.cpu.plan import plan as planning
 from convt3d.cpu.plan.machine import architecture, machine
 from convt3d.cpu.runtime import execute as execution
 from convt3d.cpu.runtime.build import Target, compile_ir
-from convt3d.cpu.steps.program import STORAGE, emit
 from convt3d.spec.dtypes import DTYPES
 
 ISAS = ["avx512", "avx2", "baseline"] if machine().isa == "avx512" else [machine().isa]
@@ -114,7 +114,7 @@ def test_large_results_are_streamed_and_those_in_place_are_not() -> None:
     side = 4 * round((planning._cached_bytes(machine()) / 64) ** (1 / 3) / 4) + 8
     operands = ((4, 16, 2, 2, 2),)
     large = planning.make_plan(pipeline, (1, 4, side, side, side), operands, DTYPES["float32"])
-    assert [one.streamed for one in large.passes if one.steps.dest] == [True, False]
+    assert [one.streamed for one in large.passes if one.sweep.dest] == [True, False]
     small = planning.make_plan(pipeline, (1, 4, 4, 4, 4), operands, DTYPES["float32"])
     assert not any(one.streamed for one in small.passes)
 
@@ -152,7 +152,7 @@ def test_the_machine_code_streams(monkeypatch: pytest.MonkeyPatch, isa: str, dty
     """Every store that is meant to go past the caches does, and a fence follows."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
     plan = planning.make_plan(PIPELINES["unphase"], (1, 3, 2, 4, 32), ((3, 4, 3, 3, 3),), DTYPES[dtype])
-    text, _ = emit(plan.passes[0].structure, machine())
+    text = emit(plan.passes[0].structure, machine())
     dumps: dict[str, str] = {}
     compile_ir(text, dumps=dumps)
     assert "sfence" in dumps["emit"]

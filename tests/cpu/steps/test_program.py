@@ -11,12 +11,12 @@ from helpers.problems import PROBLEMS
 from spec.stage_rows import ROWS
 
 import convt3d as ct
+from convt3d.cpu.code.tile import emit
 from convt3d.cpu.plan.choice import AUTO, Options
 from convt3d.cpu.plan.machine import LEVELS, Machine, machine
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.runtime.build import Target, compile_ir
 from convt3d.cpu.runtime.elf import undefined_symbols
-from convt3d.cpu.steps.program import emit
 from convt3d.spec.dtypes import DTYPES
 
 X, W = (2, 4, 4, 5, 6), (4, 4, 3, 3, 3)
@@ -48,7 +48,7 @@ def test_the_five_operators_become_an_object_for_arm(problem: object, dtype: str
     host = arm()
     for one in plan_on(problem.pipeline, problem.x, problem.kernel, dtype, host, Options(algorithm)).passes:
         dumps: dict[str, str] = {}
-        build = compile_ir(emit(one.structure, host)[0], ARM, dumps=dumps)
+        build = compile_ir(emit(one.structure, host), ARM, dumps=dumps)
         assert build.object_code[18:20] == b"\xb7\x00"  # ELF machine number of AArch64
         assert not undefined_symbols(build.object_code)
         if "conv" in one.structure.name:
@@ -65,7 +65,7 @@ def test_no_kernel_calls_a_library(isa: str, dtype: str, monkeypatch: pytest.Mon
     host = machine()
     pipeline = ct.Pipeline(ct.AvgPool3d(2), ct.ConvTranspose3d(2, bias=True), ct.GELU(), ct.LayerNorm(), ct.Mish())
     for one in plan_on(pipeline, X, W, dtype, host).passes:
-        assert not undefined_symbols(compile_ir(emit(one.structure, host)[0], Target.of(host)).object_code)
+        assert not undefined_symbols(compile_ir(emit(one.structure, host), Target.of(host)).object_code)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -87,9 +87,8 @@ def test_every_stage_is_emitted_without_fast_math(row: object) -> None:
     except ct.Error:
         pytest.skip("does not fit the sizes of this test")
     for one in plan.passes:
-        text, names = emit(one.structure, machine())
+        text = emit(one.structure, machine())
         assert not re.search(r"\b(fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b", text)
-        assert len(set(names)) == len(names)
 
 
 def test_the_text_depends_on_the_structure_alone() -> None:
@@ -100,6 +99,6 @@ def test_the_text_depends_on_the_structure_alone() -> None:
             conv = ct.ConvTranspose3d(stride, padding, 0, 1, dilation)
             pipeline = ct.Pipeline(conv, ct.LeakyReLU(slope), ct.MaxPool3d(2), ct.InstanceNorm())
             for one in plan_on(pipeline, (1, 4, size, size, size), W, "float32", machine()).passes:
-                text, _ = emit(one.structure, machine())
+                text = emit(one.structure, machine())
                 assert texts.setdefault(one.structure.key, text) == text
     assert len(texts) == 2

@@ -17,12 +17,12 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import ArrayRows
+from ..ir.move import Source
 from ..ir.values import I64, PTR, Number, constant, vector
 from ..plan.geometry import POSITION, POSITION_COUNT
 from ..plan.registers import RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import DirectConvolution, DirectWords, PhaseWords
+from ..steps.direct import DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
 from .interleave import Planar
 from .slab import fill_slab
@@ -58,7 +58,7 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     tile.step += 1
 
 
-def source_of(tile: Tile, step: Convolution, call: Any) -> ArrayRows | Scratch:
+def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
     """What the slab is filled from."""
     return tile.array(call[1], step.reads) if step.reads else tile.value
 
@@ -68,7 +68,7 @@ def all_channels(conv: ConvWords, tile: RegisterTile, blocks: int) -> Channels:
 
 
 @contextmanager
-def part_by_part(k: Kernel, conv: ConvWords, call: ConvCall, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
+def part_by_part(k: Kernel, conv: ConvWords, call: DirectCall, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
     """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
     b = k.b
     groups, of_group, count = conv.groups, conv.out_group, blocks + bool(tile.rest)

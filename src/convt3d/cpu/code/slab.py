@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import ArrayRows, Sink, channels_together, each_channel, fill_zero, in_vectors, to_scratch
+from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.schemes import HUGE
@@ -19,7 +19,7 @@ from ..steps.conv import ConvWords
 from ..steps.winograd import WinogradWords
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratch) -> None:
+def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
     """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
@@ -28,7 +28,7 @@ def fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratch
         _fill_slab(k, conv, step, source, together)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratch, together: int) -> None:
+def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int) -> None:
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
@@ -61,7 +61,7 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: ArrayRows | Scratc
 
 
 def fill_paced_slab(
-    k: Kernel, conv: ConvWords, winograd: WinogradWords, step: int, source: ArrayRows | Scratch, pace: int
+    k: Kernel, conv: ConvWords, winograd: WinogradWords, step: int, source: Source | Scratch, pace: int
 ) -> ir.Value:
     """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than HUGE.
 
@@ -87,7 +87,7 @@ def _fill_rows(
     conv: ConvWords,
     winograd: WinogradWords,
     step: int,
-    source: ArrayRows | Scratch,
+    source: Source | Scratch,
     pace: int,
     together: int,
 ) -> None:
@@ -142,7 +142,7 @@ def _note_largest(k: Kernel, seen: ir.Value, row: ir.Value, count: Number) -> No
 def _read(
     k: Kernel,
     step: int,
-    source: ArrayRows | Scratch,
+    source: Source | Scratch,
     at: Sequence[Number],
     count: Number,
     together: int,

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import ArrayRows, Destination, load_box, store_box
+from ..ir.move import Destination, Source, load_box, store_box
 from ..ir.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Number, Storage
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from ..plan.machine import Machine, architecture
 from ..plan.structure import Structure
-from ..words import ArrayCall, DestinationCall
+from ..words import DestinationCall, SourceCall
 from .interleave import Planar, interleave
 
 STORAGE = {storage.name: storage for storage in (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)}
@@ -53,18 +53,18 @@ class Tile:
         number = FLOAT64 if self.k.wide else FLOAT32
         return number if kind == "value" else self.k.storage
 
-    def array(self, words: ArrayCall, kind: str) -> ArrayRows:
-        return ArrayRows(self.k, words, self._storage(kind))
+    def array(self, words: SourceCall, kind: str) -> Source:
+        return Source(self.k, words, self._storage(kind))
 
     def destination(self, words: DestinationCall, kind: str) -> Destination:
         return Destination(self.k, words, self._storage(kind))
 
-    def load(self, source: ArrayRows, box: Scratch) -> None:
+    def load(self, source: Source, box: Scratch) -> None:
         """The box that the first step reads: the value from now on."""
         self.load_box(source, box)
         self.value = box
 
-    def load_box(self, source: ArrayRows, box: Scratch) -> None:
+    def load_box(self, source: Source, box: Scratch) -> None:
         """What an array holds at the value's place."""
         load_box(self.k, source, self.low, self.sizes, box, self.channels)
 

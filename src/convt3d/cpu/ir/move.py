@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
-from ..words import ArrayCall, DestinationCall
+from ..words import ArrayCall, DestinationCall, SourceCall
 from . import squares
 from .frame import Kernel, Scratch
 from .values import Number, Storage, constant, vector
@@ -33,6 +33,13 @@ class ArrayRows:
         strides = [self.words.b, self.words.c, self.words.d, self.words.h]
         channel = k.b.add(k.first_channel, c)
         return k.dot(*zip((k.sample, channel, d, h), strides, strict=True))
+
+
+@dataclass(frozen=True)
+class Source(ArrayRows):
+    """Rows of an array that a step reads."""
+
+    words: SourceCall
 
     def read(self, row: Number, first: Number, count: Number, sink: Sink) -> None:
         """Elements first .. first + count of a row, as vectors of numbers."""
@@ -210,7 +217,7 @@ def fill_zero(k: Kernel, pointer: ir.Value, start: Number, count: Number) -> Non
         k.b.store(zeros(k), pointer, k.b.add(start, at))
 
 
-def channels_together(k: Kernel, source: ArrayRows | Scratch) -> Iterator[int]:
+def channels_together(k: Kernel, source: Source | Scratch) -> Iterator[int]:
     """How many channels are read at a time, as many as a vector has lanes where they lie side by side: code is written
     for each number, and one of them runs."""
     if isinstance(source, Scratch):
@@ -234,7 +241,7 @@ def each_channel(k: Kernel, together: int, some: Number) -> Iterator[Number]:
 
 
 def load_box(
-    k: Kernel, source: ArrayRows, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: Scratch, channels: Number
+    k: Kernel, source: Source, low: tuple[Number, ...], counts: tuple[Number, ...], buffer: Scratch, channels: Number
 ) -> None:
     """A box of an array into a contiguous buffer (C, D, H, W)."""
     b = k.b

@@ -10,6 +10,7 @@ from ...plan.passes import Pass
 from ...spec.stage import Stage
 from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
 from .plan import PassPlan, Plan
+from .schemes import HUGE
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,23 @@ def _reads_again(one: Pass, name: str | None, following: bool) -> bool:
     """Beside the pass that follows, which may start from it, whether kept or not."""
     recalled = one.source == name and not following
     return recalled or any(name in link.arrays for op in one.ops for link in op.links)
+
+
+# --- what happens to unusual arrays -----------------------------------------------------------------------------------
+
+
+def fallbacks(plan: Plan) -> list[tuple[str, str]]:
+    """Which arrays are computed in another way, and how."""
+    found = []
+    if plan.rewritten.needs_tame:
+        needing = [step.name for step in plan.rewritten.steps if step.prepare is not None]
+        found.append(("operands with NaN, infinity or huge numbers", f"as asked, without {', '.join(needing)}"))
+    if plan.rewritten.needs_tame_input:
+        needing = [step.name for step in plan.rewritten.steps if step.tame_input]
+        found.append(("samples with NaN, infinity or huge numbers", f"alone, as asked, without {', '.join(needing)}"))
+    if not plan.method.direct:
+        huge = f"beyond 2**{HUGE[plan.dtype.accumulate].as_integer_ratio()[0].bit_length() - 1}"
+        found.append((f"weights {huge}", "direct summation"))
+        found.append((f"samples with NaN, infinity or numbers {huge}", "alone, by direct summation"))
+    found.append(("weights with NaN or infinity", "the float64 definition, sample by sample, slowly"))
+    return found

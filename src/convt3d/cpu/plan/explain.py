@@ -6,7 +6,7 @@ from math import prod
 
 from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
-from .describe import Account, by, describe
+from .describe import Account, by, describe, fallbacks
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
 from .schemes import AxisMethod, Together
@@ -26,6 +26,7 @@ def explain(plan: Plan, rates: Rates | None = None) -> str:
         lines += _stages("runs", plan)
     for number, parts in enumerate(zip(plan.passes, describe(plan), loads(plan), strict=True)):
         lines += _pass(plan, number, *parts, rates)
+    lines += ["unusual arrays:", *(f"  {when}: {how}" for when, how in fallbacks(plan))]
     return "\n".join([*lines, *_totals(plan, rates)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from ...plan.passes import Finish, Pass, cut, output_values
 from ...plan.prepare import rewrite
@@ -14,7 +15,7 @@ from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
 from ...spec.rewrite import Rewritten, pool_over_phases
 from ..steps.base import Where
-from .choice import AUTO, Options, choose_method, direct_method
+from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .registers import RegisterTile, register_tile
 from .schemes import Method
@@ -45,6 +46,7 @@ class Plan:
     asked: Pipeline
     dtype: DType
     options: Options
+    tame: bool  # whether rewrites may rely on finite operands of moderate size
     trace: Trace  # of the pipeline as asked
     rewritten: Rewritten
     simplified: Trace  # of the pipeline as it runs
@@ -65,6 +67,40 @@ class Plan:
         """Places of the convolution's weight and bias among the operands of the pipeline as it runs."""
         pipeline = self.rewritten.pipeline
         return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
+
+    # --- what takes its place where arrays turn out to be unusual; made when that first happens ---
+
+    @lazy
+    def as_asked(self) -> Plan:
+        """Without the rewrites that need finite operands of moderate size."""
+        return self._changed(tame=False)
+
+    @lazy
+    def directly(self) -> Plan:
+        """By direct summation."""
+        return self._changed(options=DIRECT)
+
+    @lazy
+    def one_sample(self) -> Plan:
+        """For one sample of the batch."""
+        shapes = [shape for shapes in self.trace.operands for shape in shapes]
+        alone = tuple(
+            (1, *shape[1:]) if slot.operand.kind == "tensor" else shape
+            for slot, shape in zip(self.asked.slots, shapes, strict=True)
+        )
+        return self._changed(x=(1, *self.trace.values[0][1:]), operands=alone)
+
+    def _changed(self, **changes: Any) -> Plan:
+        given: dict[str, Any] = {
+            "pipeline": self.asked,
+            "x": self.trace.values[0],
+            "operands": tuple(shape for shapes in self.trace.operands for shape in shapes),
+            "dtype": self.dtype,
+            "options": self.options,
+            "tame": self.tame,
+            "host": self.machine,
+        }
+        return _make_plan(**{**given, **changes})
 
     @lazy
     def finishes(self) -> dict[str, Finish]:
@@ -139,6 +175,7 @@ def _make_plan(
         asked=pipeline,
         dtype=dtype,
         options=options,
+        tame=tame,
         trace=trace,
         rewritten=rewritten,
         simplified=simplified,

@@ -13,12 +13,12 @@ from ...spec.dtypes import DType, float64
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ...spec.reference import evaluate
-from ..plan.choice import AUTO, DIRECT, Options
+from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
 from ..plan.schemes import HUGE
-from ..words import ArrayCall, DestinationCall, SweepCall, VectorCall
+from ..words import DestinationCall, SourceCall, SweepCall, VectorCall
 from .bind import Binding
 from .build import Code
 from .folded import folded
@@ -49,36 +49,36 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
     """The same, where a plan for arrays of these shapes is at hand."""
     if x.shape[0] == 0:
         return
-    pipeline, dtype = plan.asked, plan.dtype
-    ready, stored_as = operands, dtype
+    ready, stored_as = operands, plan.dtype
     if plan.rewritten.needs_tame:
-        prepared = folded(plan.rewritten, pipeline, dtype, operands)
+        prepared = folded(plan.rewritten, plan.asked, plan.dtype, operands)
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-            plan = make_plan(pipeline, x.shape, _shapes(operands), dtype, plan.options, tame=False)
+            plan = plan.as_asked
         else:
             ready, stored_as = prepared, float64
-    wild = _wild_samples(x, dtype) if plan.rewritten.needs_tame_input else []
-    if wild:  # rewrites that rely on the input do not hold for these
-        for sample in wild:
-            own = _operands_of(pipeline, operands, sample)
-            one = make_plan(pipeline, (1, *x.shape[1:]), _shapes(own), dtype, plan.options, tame=False)
-            execute_plan(one, _sample_of(x, sample), own, _sample_of(out, sample))
-        for sample in set(range(x.shape[0])) - set(wild):
-            own = _operands_of(pipeline, operands, sample)
-            execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), plan.options)
+    if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
+        for sample in range(x.shape[0]):
+            alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
+            _execute_sample(alone, sample, x, operands, out)
         return
     run = _Run(plan, x, ready, stored_as, out)
     if not run.weights.finite:
         _by_meaning(plan, x, ready, stored_as, out)
-    elif plan.method.direct:
-        run.run()
-    elif not run.weights.tame:
-        execute(pipeline, dtype, x, operands, out, DIRECT)
+    elif not (plan.method.direct or run.weights.transformable):
+        execute_plan(plan.directly, x, operands, out)
     else:
         run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
-            own = _operands_of(pipeline, operands, sample)
-            execute(pipeline, dtype, _sample_of(x, sample), own, _sample_of(out, sample), DIRECT)
+            _execute_sample(plan.one_sample.directly, sample, x, operands, out)
+
+
+def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array) -> None:
+    """One sample alone, by a plan of batch 1."""
+    own = tuple(
+        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+        for slot, operand in zip(plan.asked.slots, operands, strict=True)
+    )
+    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample))
 
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
@@ -95,13 +95,6 @@ def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DT
             for slot, array in zip(pipeline.slots, operands, strict=True)
         ]
         out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
-
-
-def _operands_of(pipeline: Pipeline, operands: tuple[Array, ...], sample: int) -> tuple[Array, ...]:
-    return tuple(
-        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
-        for slot, operand in zip(pipeline.slots, operands, strict=True)
-    )
 
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
@@ -204,10 +197,10 @@ class Call:
             launch(binding.native["run"], address, threads)
             del table
 
-    def array(self, name: str) -> ArrayCall:
+    def array(self, name: str) -> SourceCall:
         """Address and strides. Axes of size 1 are repeated where the value is larger."""
         array = self.run.array(name)
-        return ArrayCall(array, *self._strides(array))
+        return SourceCall(array, *self._strides(array))
 
     def _strides(self, array: Array) -> tuple[int, ...]:
         """In elements; and whether channels lie side by side."""
@@ -243,7 +236,6 @@ class Call:
             d,
             h,
             w=1 if dense else step,  # also where rows have one element: stores run through them
-            adjacent=adjacent,
             rows=rows_together(width) if follow else 1,
             streamed=int(streamed),
             direct=int(direct),

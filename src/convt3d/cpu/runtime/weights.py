@@ -15,7 +15,7 @@ class Packed(NamedTuple):
     weights: Array  # one row for each group
     address: int  # of them
     finite: bool
-    tame: bool  # of a size that minimal multiplication can take
+    transformable: bool  # of a size that Winograd's method can take
 
 
 _kept: Kept[Packed] = Kept(256 << 20)

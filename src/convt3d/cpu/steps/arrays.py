@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..plan.rooms import Rooms
-from ..words import ArrayCall, Buffer, DestinationCall, Room, Words
+from ..words import Buffer, DestinationCall, Room, SourceCall, Words
 from .base import Step, Where
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Load(Step):
     source: str = field(repr=False, compare=False)
 
     words = (LoadWords,)
-    call = (ArrayCall,)
+    call = (SourceCall,)
 
     @property
     def key(self) -> str:

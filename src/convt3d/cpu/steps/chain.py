@@ -13,7 +13,7 @@ from ...plan.passes import Link
 from ...spec.stage import Stage
 from ...spec.stages import CHANNELS, Keep
 from ..plan.rooms import Rooms
-from ..words import Array, ArrayCall, Buffer, Room, VectorCall, Words
+from ..words import Array, Buffer, Room, SourceCall, VectorCall, Words
 from .arrays import kind_of
 from .base import Step, Where
 
@@ -79,7 +79,7 @@ class Chain(Step):
 
     @cached_property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return tuple(ArrayCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays)
+        return tuple(SourceCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays)
 
     @property
     def key(self) -> str:

@@ -15,7 +15,7 @@ from ..plan.geometry import AxisStep, phases
 from ..plan.registers import RegisterTile
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, slab_of
-from ..words import Array, ArrayCall, Arrays, Buffer, Room, Size, Sizes, Words
+from ..words import Array, Arrays, Buffer, Room, Size, Sizes, SourceCall, Words
 from .arrays import describe_load
 from .base import Step, Where
 
@@ -62,9 +62,6 @@ class ConvWords(Words):
 class ConvCall(Words):
     weights: Array  # packed
     bias: Array
-    part_groups: Size  # that are convolved together, in direct summation
-    part_blocks: Size
-    part_channels: Size  # that go together through the steps behind Winograd's method
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class Convolution(Step):
             **words,
         )
 
-    def bind_reads(self, call: Call) -> tuple[ArrayCall, ...]:
+    def bind_reads(self, call: Call) -> tuple[SourceCall, ...]:
         return (call.array(self.source),) if self.reads else ()
 
     def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.schemes import Method
 from ..plan.slab import Slab, SlabPlaces
-from ..words import Array, ArrayCall, Room, Size, Words
+from ..words import Array, Room, Size, SourceCall, Words
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords
 
@@ -43,6 +43,12 @@ class DirectWords(Words):
     in_depth: Size
 
 
+@dataclass(eq=False)
+class DirectCall(ConvCall):
+    part_groups: Size  # that are convolved together
+    part_blocks: Size
+
+
 @dataclass(frozen=True)
 class DirectConvolution(Convolution):
     @property
@@ -51,7 +57,7 @@ class DirectConvolution(Convolution):
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return (ConvCall, ArrayCall) if self.reads else (ConvCall,)
+        return (DirectCall, SourceCall) if self.reads else (DirectCall,)
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms)
@@ -79,8 +85,8 @@ class DirectConvolution(Convolution):
         return conv, DirectWords(table, where.method.walks[0].axis.size)
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
-        groups, blocks, channels = call.part
-        return ConvCall(call.weights, call.bias, groups, blocks, channels), *self.bind_reads(call)
+        groups, blocks, _ = call.part
+        return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call)
 
 
 def _tables(

@@ -15,7 +15,7 @@ from ..plan.conv_cost import winograd_cost
 from ..plan.rooms import Rooms, round_up
 from ..plan.schemes import Kind, Matrix, Method, kind_of
 from ..plan.slab import Blocking, Slab, SlabPlaces, blocking_of
-from ..words import Array, ArrayCall, Buffer, Room, Size, Words
+from ..words import Array, Buffer, Room, Size, SourceCall, Words
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords
 
@@ -64,6 +64,7 @@ class GroupWords(Words):
 
 @dataclass(eq=False)
 class WinogradCall(ConvCall):
+    part_channels: Size  # that go together through the steps behind
     skipped: Array  # samples with huge inputs, which are left to direct summation
 
 
@@ -78,7 +79,7 @@ class WinogradConvolution(Convolution):
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return (WinogradCall, ArrayCall) if self.reads else (WinogradCall,)
+        return (WinogradCall, SourceCall) if self.reads else (WinogradCall,)
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -133,8 +134,8 @@ class WinogradConvolution(Convolution):
         return conv, own
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
-        groups, blocks, channels = call.part
-        return WinogradCall(call.weights, call.bias, groups, blocks, channels, call.skipped), *self.bind_reads(call)
+        *_, channels = call.part
+        return WinogradCall(call.weights, call.bias, channels, call.skipped), *self.bind_reads(call)
 
 
 def _tables(

@@ -1,0 +1,113 @@
+"""Words of a kernel's table: declared once, all filled, all read, and in the same places on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from golden.golden import PLANS, fixed_machine
+
+import convt3d as ct
+from convt3d.cpu import words as declarations
+from convt3d.cpu.code.tile import emit_kernel
+from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.plan.plan import Plan, _make_plan
+from convt3d.cpu.runtime.bind import Binding
+from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.text import read_stages
+
+
+def plans(checked: bool) -> Iterator[Plan]:
+    for text, dtype, algorithm, isa in PLANS.values():
+        pipeline, host = ct.Pipeline(*read_stages(text)), replace(fixed_machine(isa), check_bounds=checked)
+        shapes = pipeline.operand_shapes((2, 6, 7, 8, 9), (6, 10, 4, 3, 5))
+        yield _make_plan(pipeline, (2, 6, 7, 8, 9), shapes, DTYPES[dtype], Options(algorithm), True, host)
+
+
+def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
+    for words in base.__subclasses__():
+        if words.__module__.startswith("convt3d."):
+            yield words
+        yield from declared(words)
+
+
+def test_every_word_is_read_by_some_kernel() -> None:
+    used: set[tuple[type[Words], str]] = set()
+    for checked in (False, True):
+        for plan in plans(checked):
+            for one in plan.passes:
+                used |= emit_kernel(one.structure, plan.machine).used
+    unread = [
+        (words.__name__, field.name)
+        for words in declared()
+        for field in fields(words)
+        if field.name in vars(words)["__annotations__"]
+        and not any(issubclass(reader, words) and name == field.name for reader, name in used)
+    ]
+    assert unread == []
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_steps_fill_what_they_declare(checked: bool) -> None:
+    """The binder's words are as many as the emitter counts, whatever the kernel."""
+    for plan in plans(checked):
+        for one in plan.passes:
+            binding = Binding(plan, one)
+            numbers = [number for words in binding.sets for number in words.numbers(checked)]
+            assert [type(words) for words in binding.sets] == one.structure.words
+            assert len(numbers) == places(one.structure.words, checked)[-1]
+            assert all(type(number) is int for number in numbers)
+
+
+@dataclass(eq=False)
+class Example(Words):
+    size: Size
+    buffer: Buffer
+    array: Array
+    three: Sizes
+
+
+def test_a_word_that_is_not_filled_cannot_be_forgotten() -> None:
+    with pytest.raises(TypeError, match="three"):
+        Example(1, Room(2, 3, 4), np.zeros(1))  # type: ignore[call-arg]
+
+
+def test_words_in_the_order_of_the_declaration() -> None:
+    array = np.zeros((4, 3))[::2, ::-1]
+    example = Example(7, Room(2, 3, 4), array, (8, 9, 10))
+    assert example.numbers(False) == [7, 2, 3, array.ctypes.data, 8, 9, 10]
+    assert example.numbers(True) == [7, 2, 3, 4, array.ctypes.data, *region(array), 8, 9, 10]
+    assert [(field.name, field.at) for field in layout(Example, False)[0]] == [
+        ("size", 0),
+        ("buffer", 1),
+        ("array", 3),
+        ("three", 4),
+    ]
+    assert places([Example, Example], True) == (0, 10, 20)
+
+
+def test_a_region_covers_what_strides_reach() -> None:
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+    begin = whole.ctypes.data
+    assert region(whole) == (begin, begin + 48)
+    assert region(whole[::-1]) == (begin, begin + 48)
+    assert region(whole[1:, 1:3]) == (begin + 20, begin + 44)
+    assert region(whole[:0]) == (begin, begin)
+
+
+def test_a_field_that_is_not_declared() -> None:
+    class Nothing:
+        def field(self, own: Words, name: str) -> Any:
+            return {field.name: 0 for field in fields(own)}[name]
+
+    reader = Example.read_by(Nothing())
+    assert reader.size == 0
+    with pytest.raises(KeyError, match="sise"):
+        _ = reader.sise
+    with pytest.raises(AttributeError, match="sise"):
+        _ = Example(7, Room(2, 3, 4), np.zeros(1), (8, 9, 10)).sise
+    assert declarations.Words in Example.__mro__
