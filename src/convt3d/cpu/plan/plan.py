@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from ...plan.passes import Conv, Pass, cut, output_values
+from ...plan.passes import Conv, Pass, PhasePool, Pool, cut, output_values
 from ...plan.prepare import rewrite
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
-from ...spec.rewrite import Rewritten, pool_over_phases
+from ...spec.rewrite import Rewritten
 from .choice import AUTO, Options, choose_method
 from .machine import Machine, machine
 from .schemes import Method
@@ -38,7 +38,7 @@ class Plan:
     trace: Trace  # of the pipeline as asked
     rewritten: Rewritten
     simplified: Trace  # of the pipeline as it runs
-    reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that later stages read
+    reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that are computed
     phase_pool: int | None  # stage that pools over the convolution's phases
     work: work.Work
     method: Method
@@ -104,6 +104,8 @@ def _make_plan(
         tiling = choose_method(rewritten.pipeline, simplified, one, host, item, options)
         structure = structure_of(one, rewritten.pipeline, simplified, dtype, host, tiling.method)
         passes.append(PassPlan(one, structure, tiling, _streamed(one, aliases, dtype, item, host)))
+    conv = next(one for one in passes if any(isinstance(op, Conv) for op in one.steps.ops))
+    last = max(op.stage for op in conv.steps.ops if isinstance(op, (Conv, Pool, PhasePool)))
     return Plan(
         asked=pipeline,
         dtype=dtype,
@@ -111,10 +113,10 @@ def _make_plan(
         trace=trace,
         rewritten=rewritten,
         simplified=simplified,
-        reach=work.reach(rewritten.pipeline, simplified),
-        phase_pool=pool_over_phases(rewritten.pipeline),
+        reach=work.reach(rewritten.pipeline, simplified, last + 1),
+        phase_pool=next((op.stage for op in conv.steps.ops if isinstance(op, PhasePool)), None),
         work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=next(one.tiling.method for one in passes if any(isinstance(op, Conv) for op in one.steps.ops)),
+        method=conv.tiling.method,
         machine=host,
         passes=tuple(passes),
         aliases=aliases,
