@@ -36,7 +36,7 @@ def finish(
 
 def _over_tiles(parts: Array) -> Array:
     """(B, tiles, ...) -> (B, ...): NumPy adds pairwise along the last axis only."""
-    total: Array = np.ascontiguousarray(np.moveaxis(parts, 1, -1)).sum(axis=-1)
+    total: Array = np.ascontiguousarray(parts.transpose(0, *range(2, parts.ndim), 1)).sum(axis=-1)
     return total
 
 
