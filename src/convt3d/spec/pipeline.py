@@ -110,6 +110,8 @@ class Pipeline:
 
     def result_shape(self, output: Shape, batched: bool = True) -> tuple[int, ...]:
         """Of the result, where the last value is of shape `output`."""
+        if batched and not self.dropped:
+            return output
         dropped = self.dropped if batched else (0, *self.dropped)
         return tuple(size for axis, size in enumerate(output) if axis not in dropped)
 
