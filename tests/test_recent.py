@@ -31,8 +31,16 @@ class Key:
         return isinstance(other, Key) and self.number == other.number
 
 
-def interrupted(step: int, function: Callable[[], Any]) -> bool:
-    """Calls function and raises KeyboardInterrupt in front of its step-th line; False where it has fewer."""
+def counted(kept: Recent[Any]) -> int:
+    return sum(entry.size for entry in kept._entries.values())
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(step: int, function: Callable[[], Any], by: Callable[[], Any] = interrupt) -> bool:
+    """Calls function, and `by` in front of its step-th line, as a signal handler would; False where it has fewer."""
     left = step
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -45,7 +53,8 @@ def interrupted(step: int, function: Callable[[], Any]) -> bool:
             left -= 1
             if left < 0:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                by()
+                return None
         return trace
 
     sys.settrace(trace)
@@ -55,7 +64,7 @@ def interrupted(step: int, function: Callable[[], Any]) -> bool:
         return True
     finally:
         sys.settrace(None)
-    return False
+    return left < 0
 
 
 def test_the_least_recently_used_go_first() -> None:
@@ -79,9 +88,8 @@ def test_the_total_is_the_sum_of_what_is_kept() -> None:
     for turn in range(3000):
         kept.put(draw.randrange(80), turn, draw.choice((0, 1, 10, 100, 700)))
         kept.get(draw.randrange(80))
-        entries = kept._entries.values()
         assert kept._counted
-        assert kept.total == sum(size for _, size in entries)
+        assert kept.total == counted(kept)
         assert kept.total <= 1000 or len(kept) == 1
 
 
@@ -107,6 +115,18 @@ def test_a_miss_looks_at_no_other_entry() -> None:
     assert len(evictions) <= 8000 // (1000 // 8) + 1, "many are removed at a time, so that it happens rarely"
 
 
+def actions(kept: Recent[int]) -> dict[str, Callable[[], Any]]:
+    return {
+        "get": lambda: kept.get(Key(4)),
+        "put": lambda: kept.put(Key(10), 10, 3),
+        "put again": lambda: kept.put(Key(4), 4, 5),
+        "evict": lambda: kept.put(Key(10), 10, 30),
+        "once": lambda: kept.once(Key(11), lambda: (11, 3)),
+        "clear": kept.clear,
+        "total": lambda: kept.total,
+    }
+
+
 @pytest.mark.parametrize("action", ["get", "put", "put again", "evict", "once", "clear"])
 def test_an_interrupt_between_any_two_lines(action: str) -> None:
     """Also inside the keys' own methods, after which the standard library's OrderedDict raises KeyError for ever."""
@@ -115,19 +135,11 @@ def test_an_interrupt_between_any_two_lines(action: str) -> None:
         kept: Recent[int] = Recent(40)
         for number in range(10):
             kept.put(Key(number), number, 3)
-        actions = {
-            "get": lambda kept=kept: kept.get(Key(4)),
-            "put": lambda kept=kept: kept.put(Key(10), 10, 3),
-            "put again": lambda kept=kept: kept.put(Key(4), 4, 5),
-            "evict": lambda kept=kept: kept.put(Key(10), 10, 30),
-            "once": lambda kept=kept: kept.once(Key(11), lambda: (11, 3)),
-            "clear": kept.clear,
-        }
-        happened = interrupted(step, actions[action])
-        assert kept.total == sum(size for _, size in kept._entries.values())
+        happened = interrupted(step, actions(kept)[action])
+        assert kept.total == counted(kept)
         for number in range(30, 60):
             assert kept.once(Key(number), lambda number=number: (number, 3)) == number
-            assert kept.total == sum(size for _, size in kept._entries.values()) <= 40
+            assert kept.total == counted(kept) <= 40
         for number in range(60):
             assert kept.get(Key(number)) in (None, number)
         with_another_thread(lambda kept=kept: kept.put(Key(1), 1))  # no lock is left behind
@@ -135,6 +147,23 @@ def test_an_interrupt_between_any_two_lines(action: str) -> None:
             break
         step += 1
     assert step >= 3, "it was interrupted indeed"
+
+
+@pytest.mark.parametrize("handler", ["get", "put", "put again", "evict", "clear", "total"])
+@pytest.mark.parametrize("action", ["get", "put", "put again", "evict", "clear", "total"])
+def test_a_signal_handler_between_any_two_lines(action: str, handler: str) -> None:
+    """It may use the same cache; what it finds and leaves is counted."""
+    for step in range(1000):
+        kept: Recent[int] = Recent(40)
+        for number in range(10):
+            kept.put(Key(number), number, 3)
+        happened = interrupted(step, actions(kept)[action], actions(kept)[handler])
+        assert kept.total == counted(kept)
+        kept.put(Key(20), 20, 3)
+        assert kept.total == counted(kept) <= 40
+        if not happened:
+            break
+    assert step >= 1
 
 
 def with_another_thread(function: Callable[[], Any]) -> None:

@@ -1,8 +1,8 @@
 """Values by key up to a total size; the least recently used go first.
 
-One class for every cache whose values must not be made twice or dropped at the wrong moment. Threads, forks and Ctrl-C
-may come between any two steps: each step leaves the dict as good as before, and a total that an interrupted step may
-have left wrong is counted anew.
+One class for every cache whose values must not be made twice or dropped at the wrong moment. Threads, forks, Ctrl-C and
+signal handlers that use the same cache may come between any two steps: each step leaves the dict as good as before, and
+a total that an interrupted step may have left wrong is counted anew.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -21,10 +23,20 @@ Value = TypeVar("Value")
 undisturbed = threading.RLock()
 
 
+@dataclass(eq=False, slots=True)
+class _Entry(Generic[Value]):
+    value: Value
+    size: int
+    used: int  # when, by the clock below
+
+
+_clock = count()
+
+
 class Recent(Generic[Value]):
     def __init__(self, most: int) -> None:
         self.most = most  # sizes of all values together; one value may be larger, and then is alone
-        self._entries: dict[Hashable, tuple[Value, int]] = {}  # least recently used first
+        self._entries: dict[Hashable, _Entry[Value]] = {}
         self._total = 0
         self.renew_locks()
         _all.add(self)
@@ -34,11 +46,13 @@ class Recent(Generic[Value]):
         # Reentrant: a signal handler or a finalizer on this thread may ask while this thread is inside.
         self._lock = threading.RLock()
         self._counted = False  # whether the total is right
+        self._turn = object()  # of whoever came last
 
     @property
     def total(self) -> int:
         """Sizes of all values together."""
         with self._lock:
+            self._turn = object()
             self._count()
             return self._total
 
@@ -46,35 +60,36 @@ class Recent(Generic[Value]):
         return len(self._entries)
 
     def get(self, key: Hashable) -> Value | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            counted, self._counted = self._counted, False
-            self._entries.pop(key, None)
-            self._entries[key] = entry
-            self._counted = counted
-        return entry[0]
+        entry = self._entries.get(key)  # one step of the dict: no lock
+        if entry is None:
+            return None
+        entry.used = next(_clock)
+        return entry.value
 
     def put(self, key: Hashable, value: Value, size: int = 1) -> None:
+        entry = _Entry(value, size, next(_clock))
         gone = []  # kept until the lock is free: what goes with them is none of our business
         with self._lock:
+            turn = self._turn = object()
             self._count()
-            self._counted = False
-            gone.append(self._entries.pop(key, (None, 0)))
-            self._entries[key] = (value, size)
-            total = self._total + size - gone[0][1]
+            total, self._counted = self._total + size, False
+            before = self._entries.get(key)
+            self._entries[key] = entry
+            if before is not None:
+                gone.append(before)
+                total -= before.size
             if total > self.most:
-                # A good part at once: finding the oldest key of a dict passes over all that were removed before it.
+                # A good part at once: finding the oldest ones looks at all.
                 going: list[Hashable] = []
-                for old, (_, old_size) in list(self._entries.items())[:-1]:
+                for old, each in sorted(self._entries.items(), key=lambda item: item[1].used):
                     if total <= self.most - self.most // 8:
                         break
-                    going.append(old)
-                    total -= old_size
-                gone += [self._entries.pop(old, (None, 0)) for old in going]
+                    if each is not entry:
+                        going.append(old)
+                        total -= each.size
+                gone += [self._entries.pop(old, entry) for old in going]
             self._total = total
-            self._counted = True
+            self._counted = self._turn is turn  # else a signal handler on this thread was here meanwhile
 
     def once(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
         """The value of `key`, else of make() -> (value, its size), which no two threads do at a time."""
@@ -89,13 +104,14 @@ class Recent(Generic[Value]):
 
     def clear(self) -> None:
         with self._lock:
-            self._counted = False
+            self._turn, self._counted = object(), False
             gone, self._entries = self._entries, {}
+            self._counted = False
         del gone
 
     def _count(self) -> None:
         if not self._counted:
-            self._total = sum(size for _, size in self._entries.values())
+            self._total = sum(entry.size for entry in self._entries.values())
             self._counted = True
 
 

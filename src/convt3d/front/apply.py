@@ -105,7 +105,7 @@ _LARGE = 1 << 30
 
 def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[Taken]) -> None:
     for slot, taken in zip(pipeline.slots, tensors, strict=True):
-        if taken.dtype != x.dtype:
+        if taken.dtype.name != x.dtype.name:
             raise DTypeError(
                 operator,
                 slot.name,

@@ -66,6 +66,9 @@ def _take(operator: str, name: str, array: Any, writable: bool) -> Taken:
 _NUMPY_TYPES = {np.dtype(name): DTYPES[name] for name in ("float32", "float64", "float16")}
 
 
+_NUMPY_WORDS = {dtype.storage: np.dtype(dtype.storage).str for dtype in DTYPES.values()}
+
+
 def _known_dtype(operator: str, name: str, word: str) -> DType:
     if word not in DTYPES:
         raise DTypeError(
@@ -137,8 +140,9 @@ def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = Fa
     address = tensor.data_ptr() if writable else _address(tensor, torch)
     if not address and tensor.numel():
         raise RuntimeError("it has no memory")
-    strides = tuple([step * dtype.itemsize for step in tensor.stride()])
-    return np.asarray(_Memory(tensor, address, np.dtype(dtype.storage).str, tuple(tensor.shape), strides))
+    item = dtype.itemsize
+    strides = tuple([step * item for step in tensor.stride()])
+    return np.asarray(_Memory(tensor, address, _NUMPY_WORDS[dtype.storage], tuple(tensor.shape), strides))
 
 
 class _Memory:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .lazy import lazy
+
 
 @dataclass(frozen=True)
 class DType:
@@ -22,7 +24,7 @@ class DType:
     def __hash__(self) -> int:
         return hash(self.name)  # short, since every call looks up its plan
 
-    @property
+    @lazy
     def itemsize(self) -> int:
         return int(np.dtype(self.storage).itemsize)
 

@@ -47,11 +47,12 @@ class Trace:
 class Pipeline:
     """Frozen and hashable; equal pipelines are interchangeable."""
 
-    __slots__ = ("__weakref__", "_hash", "conv_index", "slots", "stages")
+    __slots__ = ("__weakref__", "_hash", "conv_index", "dropped", "slots", "stages")
 
     stages: tuple[Stage, ...]
     conv_index: int
     slots: tuple[Slot, ...]
+    dropped: tuple[int, ...]  # axes of (B, C, D, H, W) that the result does not have
     _hash: int | None
 
     def __init__(self, *stages: Stage) -> None:
@@ -76,6 +77,7 @@ class Pipeline:
             ("stages", tuple(stages)),
             ("conv_index", convolutions[0]),
             ("slots", _name_slots(stages)),
+            ("dropped", tuple(sorted(axis for stage in stages for axis in stage.drops))),
             ("_hash", None),
         ):
             object.__setattr__(self, name, value)
@@ -106,14 +108,11 @@ class Pipeline:
         assert isinstance(stage, ConvTranspose3d)
         return stage
 
-    @property
-    def dropped(self) -> tuple[int, ...]:
-        """Axes of (B, C, D, H, W) that the result does not have."""
-        return tuple(sorted(axis for stage in self.stages for axis in stage.drops))
-
     def result_shape(self, output: Shape, batched: bool = True) -> tuple[int, ...]:
         """Of the result, where the last value is of shape `output`."""
-        dropped = (() if batched else (0,)) + self.dropped
+        if batched and not self.dropped:
+            return output
+        dropped = self.dropped if batched else (0, *self.dropped)
         return tuple(size for axis, size in enumerate(output) if axis not in dropped)
 
     @property

@@ -28,12 +28,13 @@ class Work:
     nominal: int  # 2 * B * Cout * D * H * W * Cin * Kd * Kh * Kw, as the problem authors count
 
 
-def needed_regions(pipeline: Pipeline, trace: Trace) -> tuple[Region, ...]:
-    """For every value of the trace the region that the output depends on."""
-    region = _whole_region(trace.output)
+def needed_regions(pipeline: Pipeline, trace: Trace, stop: int | None = None) -> tuple[Region, ...]:
+    """For every value of the trace the region that the output depends on; or for those up to `stop`, and that one."""
+    stop = len(pipeline.stages) if stop is None else stop
+    region = _whole_region(trace.values[stop])
     regions = [region]
     kept: dict[str, Region] = {}
-    for index in reversed(range(len(pipeline.stages))):
+    for index in reversed(range(stop)):
         stage, shape = pipeline.stages[index], trace.values[index]
         if stage.uses:
             wanted = _broadcast(region, label_shape(pipeline, trace, stage.uses))
@@ -49,9 +50,10 @@ def needed_regions(pipeline: Pipeline, trace: Trace) -> tuple[Region, ...]:
     return tuple(reversed(regions))
 
 
-def reach(pipeline: Pipeline, trace: Trace) -> tuple[int, int, int]:
-    """How many outputs of the convolution along D, H, W any later stage reads, counted from the start of each axis."""
-    _, d, h, w = needed_regions(pipeline, trace)[pipeline.conv_index + 1]
+def reach(pipeline: Pipeline, trace: Trace, stop: int | None = None) -> tuple[int, int, int]:
+    """How many outputs of the convolution along D, H, W any later stage reads, or any in front of stage `stop`, counted
+    from the start of each axis."""
+    _, d, h, w = needed_regions(pipeline, trace, stop)[pipeline.conv_index + 1]
     return d[-1][1], h[-1][1], w[-1][1]
 
 

@@ -164,6 +164,18 @@ def test_rewrites_are_named_once_each() -> None:
     assert "rewrite" not in explain(plan_of(ConvTranspose3d(2)))
 
 
+def test_a_kept_value_is_computed_as_a_whole() -> None:
+    """It is stored between convolution and pool: no output is left out, and the pool reads rows, not phases."""
+    used = (AvgPool3d(2), Keep("mean"), Recall("y"), MaxPool3d(2), Add("mean"))
+    plan = plan_of(ConvTranspose3d(2), Keep("y"), Sigmoid(), *used)
+    assert rewrites(plan) == []
+    assert (plan.reach, plan.phase_pool) == ((9, 10, 13), None)
+    later = (Keep("y"), Exp(), MaxPool3d(2), Keep("most"), Recall("y"), AvgPool3d(2), Subtract("most"))
+    plan = plan_of(ConvTranspose3d(2), MaxPool3d(2), *later)
+    assert [name for name, _ in rewrites(plan)] == ["unread_outputs", "pool_over_phases"], "kept behind the pool"
+    assert (plan.reach, plan.phase_pool) == ((8, 10, 12), 1), "as much as the whole of the kept value takes"
+
+
 def test_register_tile_and_slab_only_where_there_is_a_convolution() -> None:
     plan = plan_of(ConvTranspose3d(2), Softmax("spatial"))
     conv, apply = plan.passes

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from convt3d.cpu.runtime import memory
-from convt3d.cpu.runtime.memory import HUGE_FROM, HUGE_PAGE, OUTPUTS_KEPT, SCRATCH_KEPT, empty, free_scratch, scratch
+from convt3d.cpu.runtime.memory import (
+    HUGE_FROM,
+    HUGE_PAGE,
+    OUTPUTS_KEPT,
+    SCRATCH_KEPT,
+    empty,
+    free_scratch,
+    shared_scratch,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -126,12 +134,12 @@ def test_large_arrays_are_private_to_a_forked_child():
 
 
 def test_scratch_is_reused_by_later_calls_and_distinct_when_nested():
-    with scratch(100_000) as outer, scratch(100_000) as inner:
+    with shared_scratch(100_000) as (outer, _), shared_scratch(100_000) as (inner, _):
         places = {outer.ctypes.data, inner.ctypes.data}
         assert len(places) == 2
         assert outer.size == inner.size == 100_000
         assert outer.ctypes.data % 64 == 0
-    with scratch(90_000) as again:
+    with shared_scratch(90_000) as (again, _):
         assert again.size == 90_000
         assert again.ctypes.data in places
 
@@ -140,18 +148,18 @@ def test_scratch_is_returned_after_an_exception():
     places: list[int] = []
 
     def fail() -> None:
-        with scratch(1000) as block:
+        with shared_scratch(1000) as (block, _):
             places.append(block.ctypes.data)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with scratch(1000) as block:
+    with shared_scratch(1000) as (block, _):
         assert [block.ctypes.data] == places
 
 
 def test_scratch_kept_is_bounded():
-    with scratch(SCRATCH_KEPT + 1):
+    with shared_scratch(SCRATCH_KEPT + 1):
         pass
     assert not memory._kept.blocks
     blocks = [memory._take(SCRATCH_KEPT // 2) for _ in range(4)]
@@ -165,7 +173,7 @@ def test_threads_never_share_scratch():
 
     def work(number: int) -> None:
         for _ in range(50):
-            with scratch(10_000) as block:
+            with shared_scratch(10_000) as (block, _):
                 block[:] = number
                 if not (block == number).all():
                     failures.append(number)

@@ -9,6 +9,9 @@ import pytest
 from helpers.data import sprinkled
 
 import convt3d as ct
+from convt3d.cpu.plan.structure import WILD
+from convt3d.cpu.runtime.execute import _wild_samples
+from convt3d.spec.dtypes import DTYPES
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
@@ -81,3 +84,19 @@ def test_gelu_of_minus_infinity_is_nan_as_in_pytorch(mode: str) -> None:
     w = np.ones((1, 1, 1, 1, 1), np.float32)
     got = ct.Pipeline(ct.ConvTranspose3d(), ct.GELU(mode))(x, w)
     np.testing.assert_array_equal(got, torch.nn.functional.gelu(torch.from_numpy(x).double(), approximate=mode).numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_samples_are_looked_at(dtype: str) -> None:
+    """Which of a batch hold NaN, infinities or numbers whose sums might overflow; any strides, no other sample."""
+    stored = DTYPES[dtype]
+    limit = WILD[stored.accumulate]
+    values = [0.0, -1.0, NAN, INF, -INF, limit, -limit, limit / 2, -limit / 2, 65504.0, -65504.0, 2.0**-24]
+    data = np.zeros((len(values), 2, 3, 4, 5))
+    data[:, 1, 2, 3, 1] = values
+    with np.errstate(invalid="ignore"):
+        expected = [
+            at for at, value in enumerate(stored.widen(stored.narrow(np.array(values)))) if not abs(value) < limit
+        ]
+    for x in (stored.narrow(data), stored.narrow(np.repeat(data, 2, axis=4))[..., ::2], stored.narrow(data)[..., ::-1]):
+        assert _wild_samples(x, stored) == expected

@@ -63,10 +63,11 @@ def logarithm(*axes: int) -> Bound:
 
 
 def window(kernel: int) -> Bound:
-    """Rows of a window, their sum and the quotient are rounded once each."""
+    """The means of a window's rows and their mean are rounded once each; quotients of float64 as well."""
 
     def bound(x: Any, y: Any, unit: float) -> Any:
-        return 5 * unit * MEANINGS[ct.AvgPool3d](ct.AvgPool3d(kernel), np.abs(x))
+        size = MEANINGS[ct.AvgPool3d](ct.AvgPool3d(kernel), np.abs(x))
+        return 5 * unit * size if unit < 2.0**-50 else unit * np.abs(y) + (unit + 2.0**-29) * size
 
     return bound
 
@@ -89,6 +90,11 @@ TABLE: dict[str, tuple[tuple[Any, ...], Shape, Bound]] = {
     "layer norm over channels": ((ct.LayerNorm(),), DEEP, norm(1)),
     "layer norm along rows": ((ct.LayerNorm("width"),), LONG, norm(4)),
     "large windows": ((ct.AvgPool3d(9),), (1, 2, 18, 19, 27), window(9)),
+    "windows of two": ((ct.AvgPool3d(2),), (1, 2, 6, 8, 38), window(2)),
+    "mean along the depth": ((ct.Mean("depth"),), (1, 2, 700, 3, 5), total((2,), mean=True)),
+    "mean along the height": ((ct.Mean("height"),), (1, 2, 3, 700, 5), total((3,), mean=True)),
+    "mean along rows": ((ct.Mean("width"),), LONG, total(ROWS, mean=True)),
+    "sum along rows": ((ct.Sum("width"),), LONG, total(ROWS)),
 }
 
 
@@ -192,6 +198,59 @@ def test_large_windows_over_phases() -> None:
     pipe = ct.Pipeline(ct.ConvTranspose3d(5), ct.AvgPool3d(5))
     got = pipe(x, np.ones((1, 1, 5, 5, 5), np.float32))
     assert (np.abs(got - x) <= 3 * 2.0**-24 * np.abs(x)).all()
+
+
+# Rows folded in vectors, in pairs and one by one; windows that are the whole axis; phases.
+AVERAGES = [
+    (1, ct.AvgPool3d(2)),
+    (1, ct.AvgPool3d(3)),
+    (1, ct.AvgPool3d(3, 1, 1, count_include_pad=False)),
+    (1, ct.AvgPool3d((2, 3, 12), (2, 3, 1))),
+    (2, ct.AvgPool3d(2)),
+    *((1, ct.Mean(axis)) for axis in ("depth", "height", "width", "channels", "spatial")),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stage", AVERAGES, ids=str)
+def test_averages_of_the_largest_number(stage: tuple[int, ct.Stage], dtype: str) -> None:
+    """Sums of float32 numbers are divided before they are rounded; those of float64 must be numbers themselves."""
+    stride, average = stage
+    largest = np.finfo(dtype).max if dtype == "float32" else np.finfo(dtype).max / 2**11
+    x, w = np.full((1, 2, 6, 9, 12), largest, dtype), np.ones((2, 1, *[stride] * 3), dtype)
+    got = ct.Pipeline(ct.ConvTranspose3d(stride, groups=2), average)(x, w)
+    assert np.abs(got / largest - 1).max() <= (0 if dtype == "float32" else 4 * 2.0**-53)
+
+
+@pytest.mark.parametrize("name", ["instance norm", "group norm", "layer norm along rows"])
+def test_norms_square_in_float64(name: str) -> None:
+    stages, shape, _ = TABLE[name]
+    x = (signed(np.random.default_rng(3), shape, 1.0) * 1e30).astype(np.float32)
+    truth = applied(MEANINGS, stages, x.astype(np.float64))
+    assert (np.abs(run(stages, x, "float32") - truth) <= 12 * 2.0**-24 * np.abs(truth) + 2.0**-45).all()
+
+
+def mean_of_a_layer(x: Any, w: Any, bias: Any, **parameters: Any) -> tuple[Any, Any]:
+    """Exact mean over space, and the mean of the sizes of what is added up."""
+
+    def mean(*arrays: Any) -> Any:
+        tensors = (torch.from_numpy(array.astype(np.float64)) for array in arrays)
+        return torch.nn.functional.conv_transpose3d(*tensors, **parameters).mean((2, 3, 4), keepdim=True).numpy()
+
+    return mean(x, w, bias), mean(*map(np.abs, (x, w, bias)))
+
+
+@pytest.mark.parametrize("parameters", [{}, {"stride": 2}, {"stride": 3, "output_padding": 1}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mean_that_joins_the_weights(kind: Any, parameters: dict[str, int]) -> None:
+    """Mean of the input, share, weights and the products of 5 channels are rounded once each, and their sum."""
+    rng = np.random.default_rng(11)
+    x = kind(rng, (2, 5, 4, 5, 6), 1000.0).astype(np.float32)
+    w, bias = (kind(rng, shape, 10.0).astype(np.float32) for shape in ((5, 3, 3, 3, 3), (3,)))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(**parameters, bias=True), ct.Mean("spatial"))
+    truth, size = mean_of_a_layer(x, w, bias, **parameters)
+    assert "mean_over_taps" in pipe.explain(x.shape, w.shape)
+    assert (np.abs(pipe(x, w, bias) - truth) <= (4 + 5) * 2.0**-24 * size).all()
 
 
 @pytest.mark.parametrize("name", ["instance norm", "group norm", "layer norm over channels", "layer norm along rows"])

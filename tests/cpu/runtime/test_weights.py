@@ -96,8 +96,9 @@ def test_what_is_kept_is_counted_once() -> None:
     weights._kept.entries.clear()
     case = make(FOLDED, (1, 3, 3, 4, 5), (3, 400, 3, 3, 3))
     case.run()
-    (sources, made), _ = next(iter(folded._kept.entries._entries.values()))
-    (witnesses, packed), size = next(iter(weights._kept.entries._entries.values()))
+    sources, made = next(iter(folded._kept.entries._entries.values())).value
+    entry = next(iter(weights._kept.entries._entries.values()))
+    (witnesses, packed), size = entry.value, entry.size
     given = sum(operand.nbytes for operand in case.operands)
     assert made is not None
     numbers = given + sum(array.nbytes for array in made)

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ..ir import sums
 from ..ir.frame import Kernel, Scratch
-from ..ir.values import I64, Number, constant, vector
+from ..ir.values import F64, I64, Number, constant, vector, width_of
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
 from ..steps.pool import PoolWords
 from .interleave import Planar
@@ -35,13 +35,18 @@ class Window:
     def join(self, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
         return sums.plus(self.k.b, parts, value) if self.average else [self.k.b.max(parts[0], value)]
 
-    def folded(self, parts: Sequence[ir.Value]) -> ir.Value:
-        return self.k.b.cast(sums.total(self.k.b, parts), self.k.number) if self.average else parts[0]
+    def folded(self, parts: Sequence[ir.Value], count: Number) -> ir.Value:
+        return self._mean(sums.total(self.k.b, parts), count) if self.average else parts[0]
 
-    def over_lanes(self, parts: Sequence[ir.Value]) -> ir.Value:
+    def over_lanes(self, parts: Sequence[ir.Value], count: Number) -> ir.Value:
         """One number of all lanes."""
         b = self.k.b
-        return b.cast(sums.total_of_lanes(b, parts), self.k.number) if self.average else b.reduce(parts[0], b.max)
+        return self._mean(sums.total_of_lanes(b, parts), count) if self.average else b.reduce(parts[0], b.max)
+
+    def _mean(self, total: ir.Value, count: Number) -> ir.Value:
+        """Divided before it is rounded: the sum of large numbers may be none of this type."""
+        b, number = self.k.b, self.k.number
+        return b.cast(sums.divided(b, total, b.splat(b.cast(count, F64), width_of(total.type)), number), number)
 
 
 def emit_pool(
@@ -54,9 +59,11 @@ def emit_pool(
     origin, target, row = source.pointer, words.pooled.pointer, words.row.pointer
     window = Window(k, average)
     with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
-        d_range, d_count = _window(k, words, 0, b.add(first[0], d), low[0], average)
+        d_range, d_count = _window(k, words, 0, b.add(first[0], d), low[0])
         with b.loop(0, count[1]) as h:
-            h_range, h_count = _window(k, words, 1, b.add(first[1], h), low[1], average)
+            h_range, h_count = _window(k, words, 1, b.add(first[1], h), low[1])
+            # A pair of rows is added as it is: their halves never overflow.
+            divisor = b.mul(b.mul(d_count, h_count), 2 if pairs else 1) if average else 1
             base = b.mul(c, source.pitch)
             with b.loop(0, size[2], k.lanes) as at:
                 with b.loop_carrying(*d_range, 1, window.start(k.lanes)) as (in_d, outer):
@@ -64,17 +71,16 @@ def emit_pool(
                         place = k.dot((1, base), (b.add(b.mul(in_d, size[1]), in_h), size[2]), (at, 1))
                         inner.next = window.join(inner.values, b.load(origin, place, k.number, k.lanes))
                     outer.next = inner.result
-                b.store(window.folded(outer.result), row, at)
+                b.store(window.folded(outer.result, divisor), row, at)
             out = k.dot((c, words.pooled.pitch), (b.add(b.mul(d, count[1]), h), count[2]))
-            divisor = b.mul(d_count, h_count) if average else None
             if pairs:
-                _pairs(k, row, target, out, count[2], b.add if average else b.max, divisor)
+                _pairs(k, row, target, out, count[2], b.add if average else b.max)
             elif whole:
-                _, w_count = _window(k, words, 2, first[2], low[2], average)
-                value = window.over_lanes(fold(k, row, 0, size[2], window.start(k.lanes), window.join))
-                b.store(value if divisor is None else b.div(value, b.mul(divisor, w_count)), target, out)
+                _, w_count = _window(k, words, 2, first[2], low[2])
+                parts = fold(k, row, 0, size[2], window.start(k.lanes), window.join)
+                b.store(window.over_lanes(parts, w_count), target, out)
             else:
-                _windows(k, words, row, target, out, (first[2], low[2], count[2]), window, divisor)
+                _windows(k, words, row, target, out, (first[2], low[2], count[2]), window)
 
 
 def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number, average: bool) -> Planar:
@@ -83,7 +89,7 @@ def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number
     origin, target = planar.buffer.pointer, pooled.pointer
     phase, plane, strides, paces, periods = conv.phase, conv.plane, conv.strides, conv.paces, planar.phases
     window = Window(k, average)
-    divisor = b.splat(b.cast(b.mul(b.mul(strides[0], strides[1]), strides[2]), k.number), k.lanes)
+    divisor = b.mul(b.mul(strides[0], strides[1]), strides[2])
     depth, length = planar.extent(k)
     with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
         first = [b.mul(at, stride) for at, stride in zip((p, q, r), strides, strict=True)]
@@ -102,36 +108,22 @@ def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number
                         inner.next = window.join(inner.values, value)
                     middle.next = inner.result
                 outer.next = middle.result
-            total = window.folded(outer.result)
-            b.store(b.div(total, divisor) if average else total, target, b.add(out, place))
+            b.store(window.folded(outer.result, divisor), target, b.add(out, place))
     return Planar(pooled, conv, planar.step, paces, paces, conv.pace_places, conv.pooled_phases)
 
 
-def _window(
-    k: Kernel, words: PoolWords, axis: int, o: Number, low: Number, average: bool
-) -> tuple[tuple[Number, Number], Number]:
+def _window(k: Kernel, words: PoolWords, axis: int, o: Number, low: Number) -> tuple[tuple[Number, Number], Number]:
     """Range of window o, from the tile's first input, and the number it contributes to an average's divisor."""
     b, table = k.b, words.windows[axis]
     begin, end, count = (b.load(table, b.add(b.mul(o, 3), word), I64) for word in range(3))
-    return (b.sub(begin, low), b.sub(end, low)), b.cast(count, k.number) if average else 0
+    return (b.sub(begin, low), b.sub(end, low)), count
 
 
-def _pairs(
-    k: Kernel,
-    row: ir.Value,
-    target: ir.Value,
-    out: Number,
-    count: Number,
-    combine: Combine,
-    divisor: Number | None,
-) -> None:
+def _pairs(k: Kernel, row: ir.Value, target: ir.Value, out: Number, count: Number, combine: Combine) -> None:
     b = k.b
     with b.loop(0, count, k.lanes) as at:
         both = [b.load(row, b.add(b.mul(at, 2), half * k.lanes), k.number, k.lanes) for half in range(2)]
-        value = combine(*b.deinterleave(both))
-        if divisor is not None:
-            value = b.div(value, b.splat(b.mul(divisor, 2.0), k.lanes))
-        b.store(value, target, b.add(out, at))
+        b.store(combine(*b.deinterleave(both)), target, b.add(out, at))
 
 
 def _windows(
@@ -142,15 +134,11 @@ def _windows(
     out: Number,
     place: tuple[Number, ...],
     window: Window,
-    divisor: Number | None,
 ) -> None:
     b = k.b
     first, low, count = place
     with b.loop(0, count) as at:
-        w_range, w_count = _window(k, words, 2, b.add(first, at), low, window.average)
+        w_range, w_count = _window(k, words, 2, b.add(first, at), low)
         with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
             along.next = window.join(along.values, b.load(row, i, k.number))
-        value = window.folded(along.result)
-        if divisor is not None:
-            value = b.div(value, b.mul(divisor, w_count))
-        b.store(value, target, b.add(out, at))
+        b.store(window.folded(along.result, w_count), target, b.add(out, at))

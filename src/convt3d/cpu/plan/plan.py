@@ -7,13 +7,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ...plan.passes import Finish, Pass, cut, output_values
+from ...plan.passes import Finish, Pass, PhasePool, Windowed, cut, output_values
 from ...plan.prepare import rewrite
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
-from ...spec.rewrite import Rewritten, pool_over_phases
+from ...spec.rewrite import Rewritten
 from ..steps.base import Where
 from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
@@ -50,7 +50,7 @@ class Plan:
     trace: Trace  # of the pipeline as asked
     rewritten: Rewritten
     simplified: Trace  # of the pipeline as it runs
-    reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that later stages read
+    reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that are computed
     phase_pool: int | None  # stage that pools over the convolution's phases
     work: work.Work
     method: Method
@@ -171,6 +171,8 @@ def _make_plan(
         structure = Structure(choice.steps, dtype.name, host.isa)
         streamed = _streamed(one, aliases, dtype, item, host)
         passes.append(PassPlan(one, choice.where, structure, choice.tiling, streamed))
+    conv = next(one for one in passes if one.register_tile is not None)
+    last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
     return Plan(
         asked=pipeline,
         dtype=dtype,
@@ -179,10 +181,10 @@ def _make_plan(
         trace=trace,
         rewritten=rewritten,
         simplified=simplified,
-        reach=work.reach(rewritten.pipeline, simplified),
-        phase_pool=pool_over_phases(rewritten.pipeline),
+        reach=work.reach(rewritten.pipeline, simplified, last + 1),
+        phase_pool=next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
         work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=next(one.tiling.method for one in passes if any(step.convolves for step in one.structure.steps)),
+        method=conv.tiling.method,
         machine=host,
         passes=tuple(passes),
         aliases=aliases,

@@ -100,9 +100,9 @@ def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DT
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
     """Samples with NaN, infinities, or numbers so large that a sum of some of them might overflow."""
     bound = HUGE[dtype.accumulate]
-    if dtype.name == "bfloat16":  # stored as bits: without the sign they are ordered as numbers are
-        limit = int(dtype.narrow(np.array(bound))[()])
-        return [at for at, sample in enumerate(x) if int((sample & 0x7FFF).max()) >= limit]
+    if dtype.itemsize == 2:  # as bits: without the sign they are ordered as numbers are, infinity and NaN above
+        limit = int(dtype.narrow(np.array(bound)).view(np.uint16)[()])
+        return [at for at, sample in enumerate(x.view(np.uint16)) if int((sample & 0x7FFF).max()) >= limit]
     return [at for at, sample in enumerate(x) if not (float(sample.max()) < bound and float(sample.min()) > -bound)]
 
 

@@ -13,8 +13,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -57,35 +57,31 @@ def check_size(size: int) -> None:
         raise MemoryError(f"the machine has {limit:,} bytes")
 
 
-@contextmanager
-def shared_scratch(size: int, threads: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """`size` bytes for each of `threads` threads, or for fewer where there is no memory for all; and how many."""
-    while True:
-        try:
-            block = _take(size * threads)
-            break
-        except MemoryError:
-            if threads == 1:
-                raise
-            threads //= 2
-    try:
-        yield block[: size * threads], threads
-    finally:
-        _give_back(block)
-
-
-@contextmanager
-def scratch(size: int) -> Iterator[NDArray[np.uint8]]:
-    """`size` bytes of uninitialised memory for the `with` block; nested blocks get different memory.
+class shared_scratch:  # noqa: N801 - used as a function; a class starts faster than a generator
+    """`size` bytes of uninitialised memory for each of `threads` threads during the `with` block, or for fewer where
+    there is no memory for all; and how many. Nested blocks get different memory.
 
     Each Python thread keeps some of what it used last, so repeated calls touch no fresh pages. A forked child inherits
     its own private copy.
     """
-    block = _take(size)
-    try:
-        yield block[:size]
-    finally:
-        _give_back(block)
+
+    __slots__ = ("_block", "size", "threads")
+
+    def __init__(self, size: int, threads: int = 1) -> None:
+        self.size, self.threads = size, threads
+
+    def __enter__(self) -> tuple[NDArray[np.uint8], int]:
+        while True:
+            try:
+                self._block = _take(self.size * self.threads)
+                return self._block[: self.size * self.threads], self.threads
+            except MemoryError:
+                if self.threads == 1:
+                    raise
+                self.threads //= 2
+
+    def __exit__(self, *problem: object) -> None:
+        _give_back(self._block)
 
 
 def free_scratch() -> None:
@@ -157,9 +153,9 @@ _kept = _Kept()
 
 def _take(size: int) -> NDArray[np.uint8]:
     kept = _kept.blocks
-    fitting = [index for index, block in enumerate(kept) if block.size >= size]
+    fitting = [(block.size, index) for index, block in enumerate(kept) if block.size >= size]
     if fitting:
-        return kept.pop(min(fitting, key=lambda index: kept[index].size))
+        return kept.pop(min(fitting)[1])
     if size >= SCRATCH_HUGE_FROM:  # a tile's channels lie on many small pages, but on one huge page
         size = -(-size // HUGE_PAGE) * HUGE_PAGE
         return empty(max(size, HUGE_FROM), np.uint8)  # type: ignore[return-value]

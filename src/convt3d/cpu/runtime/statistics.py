@@ -36,7 +36,7 @@ def finish(
 
 def _over_tiles(parts: Array) -> Array:
     """(B, tiles, ...) -> (B, ...): NumPy adds pairwise along the last axis only."""
-    total: Array = np.ascontiguousarray(np.moveaxis(parts, 1, -1)).sum(axis=-1)
+    total: Array = np.ascontiguousarray(parts.transpose(0, *range(2, parts.ndim), 1)).sum(axis=-1)
     return total
 
 
@@ -69,11 +69,12 @@ def _norm(
     size = channels // groups
     parts = partials.reshape(batch, tiles, groups, size, 2)
     n = counts.reshape(1, tiles, 1, 1)
-    mean = _over_tiles(parts[..., 0] * n).sum(axis=-1) / (counts.sum() * size)
+    total = counts.sum() * size
+    mean = _over_tiles(parts[..., 0] * n).sum(axis=-1) / total
     distance = parts[..., 0] - mean[:, None, :, None]
-    variance = _over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / (counts.sum() * size)
+    variance = _over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / total
     deviation = 1.0 / np.sqrt(variance + stage.eps)
-    shift, scale = (np.repeat(each, size, axis=1) for each in (mean, deviation))
+    shift, scale = (each if size == 1 else np.repeat(each, size, axis=1) for each in (mean, deviation))
     weight, bias = operands if stage.affine else (1.0, 0.0)
     scale = scale * weight
     near = shift.astype(number)
