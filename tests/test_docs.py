@@ -111,7 +111,7 @@ def test_the_import_reader_reads() -> None:
     assert "spec.shapes.Box" in set(imported(PACKAGE / "spec" / "stage.py"))
     assert "spec.dtypes.DTYPES" in set(imported(PACKAGE / "cli" / "run.py"))
     assert "front.solutions.problems" in set(imported(PACKAGE / "cli" / "run.py"))
-    assert "cpu.steps.program.emit" in set(imported(PACKAGE / "cpu" / "runtime" / "kernels.py"))
+    assert "cpu.code.tile.emit" in set(imported(PACKAGE / "cpu" / "runtime" / "kernels.py"))
 
 
 # --- mathematics ------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_a_written_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind.BoundPass, "table", lambda self, words: 1 // 0)
+    monkeypatch.setattr(bind.Binding, "table", lambda self, words: 1 // 0)
     with pytest.raises(Failed, match="ZeroDivisionError: "):
         check(SMALL)
 

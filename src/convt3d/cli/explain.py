@@ -10,11 +10,13 @@ from typing import Any
 from ..cpu.plan.choice import Options
 from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.describe import Account, describe
-from ..cpu.plan.explain import explain, rewrites, scratch_of_all, tiles
+from ..cpu.plan.explain import explain, scratch_of_all, tiles
 from ..cpu.plan.plan import PassPlan, Plan, make_plan
 from ..cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from ..cpu.plan.schemes import Method
 from ..front.solutions import problems
+from ..gpu.explain import explain as explain_gpu
+from ..gpu.plan import gpu_plan
 from ..spec.dtypes import DTYPES
 from .choose import named_values, settings
 from .report import OK, emit, emit_json
@@ -28,6 +30,11 @@ def explain_plan(args: argparse.Namespace) -> int:
     shapes = problem.shapes(values)
     operands = tuple(shapes[name] for name in problem.operand_names)
     dtype, options = DTYPES[args.dtype or "float32"], Options(args.algorithm, args.precision)
+    if args.gpu is not None:
+        gpu = gpu_plan(problem.pipeline(values), shapes["input"], operands, dtype, args.gpu)
+        text = explain_gpu(gpu)
+        emit_json({"slug": problem.slug, "values": values, "text": text}) if args.json else emit(text)
+        return OK
     plan = make_plan(problem.pipeline(values), shapes["input"], operands, dtype, options)
     if args.json:
         emit_json({"slug": problem.slug, "values": values, **_document(plan, _rates(plan, args.measure), args.dump)})
@@ -61,7 +68,7 @@ def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
         "isa": plan.machine.isa,
         "threads": get_num_threads(),
         "asked": [repr(stage) for stage in plan.asked.stages],
-        "rewrites": [name for name, _ in rewrites(plan)],
+        "rewrites": [name for name, _ in plan.rewrites()],
         "runs": [repr(stage) for stage in plan.rewritten.pipeline.stages],
         "shapes": plan.simplified.values,
         "passes": [_pass_document(plan, *parts, rates) for parts in passes],

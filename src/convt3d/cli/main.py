@@ -14,6 +14,7 @@ from ..bench.record import version
 from ..bench.suites import SUITES
 from ..cpu.plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..errors import Error
+from ..gpu.config import GENERATIONS
 from ..judge.export import LANGUAGES as EXPORTED
 from ..judge.starter import LANGUAGES
 from ..spec.dtypes import DTYPES
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_slug(explainer)
     _add_sizes(explainer)
     explainer.add_argument("--dump", choices=DUMPS, help="instead: LLVM IR, assembly, or build steps of the kernels")
+    explainer.add_argument("--gpu", type=int, choices=GENERATIONS, help="instead: the Triton kernels for sm_80, ...")
     explainer.add_argument("--measure", action="store_true", help="measure the rates of the roofline on this machine")
 
     starting = _add(commands, "starter", write_starter, "a file with a problem's signature to start your kernel from")

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
 
+from ..plan.base import BasePlan
 from ..plan.passes import Chain, Finish, Op, Pass, Reduce, cut, output_values
 from ..plan.prepare import rewrite
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.rewrite import Rewritten
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
 from .config import PRECISIONS, Config, Need, choose, configurations, most_registers
@@ -118,25 +118,15 @@ class GpuFinish:
     parts: int
 
 
-@dataclass(frozen=True, eq=False)
-class GpuPlan:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GpuPlan(BasePlan):
     """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
 
-    asked: Pipeline
-    dtype: DType
-    trace: Trace
-    rewritten: Rewritten
-    simplified: Trace
     generation: int
     precision: str
     wide: bool  # 64-bit offsets
     steps: tuple[GpuPack | GpuKernel | GpuFinish, ...]
     stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """As it runs."""
-        return self.rewritten.pipeline
 
     @property
     def kernels(self) -> tuple[GpuKernel, ...]:

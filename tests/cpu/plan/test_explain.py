@@ -33,7 +33,7 @@ from convt3d import (
     Sum,
     num_threads,
 )
-from convt3d.cpu.plan.describe import describe, register_tile
+from convt3d.cpu.plan.describe import describe
 from convt3d.cpu.plan.explain import explain, rewrites, scratch_of_all, tiles
 from convt3d.cpu.plan.plan import Plan, make_plan
 from convt3d.cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
@@ -179,10 +179,10 @@ def test_a_kept_value_is_computed_as_a_whole() -> None:
 def test_register_tile_and_slab_only_where_there_is_a_convolution() -> None:
     plan = plan_of(ConvTranspose3d(2), Softmax("spatial"))
     conv, apply = plan.passes
-    tile = register_tile(conv)
+    tile = conv.register_tile
     assert tile is not None
     assert conv.tiling.slab is not None
-    assert register_tile(apply) is None
+    assert apply.register_tile is None
     text = explain(plan)
     assert f"registers {tile.rows} rows (output channels) x {tile.columns} columns" in text
     assert f"pitch {conv.tiling.slab.pitch};" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convt3d.cpu.plan.geometry import AxisSpans, Walk, phases
+from convt3d.cpu.plan.geometry import AxisSpans, Walk, Windows, phases
 from convt3d.cpu.plan.schemes import EXACT_POINTS, axis_methods
 from convt3d.spec.shapes import ConvAxis, PoolAxis
 
@@ -36,7 +36,7 @@ def drawn_axes(seed: int, count: int, large: bool = False) -> list[AxisSpans]:
             if size < 1:
                 break
             methods = axis_methods(conv, EXACT_POINTS)
-            steps.append(methods[rng.integers(len(methods))].walk if kind == "conv" else pool)
+            steps.append(methods[rng.integers(len(methods))].walk if kind == "conv" else Windows(pool))
         else:
             tile = int(rng.integers(1, size + 1)) if rng.integers(2) else min(size, int(rng.integers(1, 8)))
             found.append(AxisSpans(tuple(steps), size, tile))
@@ -64,9 +64,10 @@ def test_tiles_write_every_output_once_in_order() -> None:
         assert all(low < high for low, high in ranges)
 
 
-def _needed(step: Walk | PoolAxis, low: int, high: int) -> list[tuple[int, int]]:
+def _needed(step: Walk | Windows, low: int, high: int) -> list[tuple[int, int]]:
     """Ranges of inputs that outputs low .. high are made of."""
-    if isinstance(step, PoolAxis):
+    if isinstance(step, Windows):
+        step = step.axis
         return [step.window(o) for o in range(low, high)]
     ranges = [step.axis.tap_range(k, low, high) for k in range(step.axis.kernel)]
     return [(first, end) for first, end in ranges if first < end]
@@ -79,7 +80,7 @@ def test_each_step_reads_what_the_next_needs_and_stays_inside() -> None:
             row = axis.spans(number)
             for step, span in zip(axis.steps, row, strict=True):
                 low, high = span.read
-                assert 0 <= low < high <= (step.size if isinstance(step, PoolAxis) else step.axis.size)
+                assert 0 <= low < high <= step.axis.size
                 for need in _needed(step, *span.write):
                     assert low <= need[0]
                     assert need[1] <= high

@@ -17,7 +17,6 @@ from convt3d.cpu.plan.cores import num_threads
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import Plan, _make_plan, make_plan
 from convt3d.cpu.plan.tiles import Tiling
-from convt3d.plan.passes import RowNorm
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 
@@ -28,7 +27,7 @@ def plan_of(problem: object, dtype: str = "float32", batch: int | None = None) -
 
 
 def buffer_ends(tiling: Tiling, item: int) -> list[tuple[int, int]]:
-    offsets = [offset for _, offset, _ in tiling.buffers] + [tiling.scratch // item]
+    offsets = [room.offset for rooms in tiling.rooms for room in rooms] + [tiling.scratch // item]
     return list(pairwise(offsets))
 
 
@@ -61,10 +60,11 @@ def test_buffers_lie_one_after_the_other_and_hold_their_channels() -> None:
         item = 8 if case.dtype.accumulate == "float64" else 4
         lanes = plan.machine.lanes(item)
         for one in plan.passes:
-            for (start, end), (_, _, pitch) in zip(buffer_ends(one.tiling, item), one.tiling.buffers, strict=True):
+            rooms = [room for rooms in one.tiling.rooms for room in rooms]
+            for (start, end), room in zip(buffer_ends(one.tiling, item), rooms, strict=True):
                 assert start < end
-                assert pitch % lanes == 0
-                assert pitch <= end - start
+                assert room.pitch % lanes == 0
+                assert room.pitch <= room.length <= end - start
 
 
 def test_a_norm_along_the_width_gets_whole_rows() -> None:
@@ -76,7 +76,7 @@ def test_a_norm_along_the_width_gets_whole_rows() -> None:
             continue
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
         for one in plan.passes:
-            if any(isinstance(op, RowNorm) for op in one.sweep.ops):
+            if any(op.needs_whole_rows for op in one.sweep.ops):
                 assert one.tiling.counts[2] == 1
                 found += 1
     assert found > 10

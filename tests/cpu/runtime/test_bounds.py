@@ -20,8 +20,10 @@ from convt3d.cpu.ir.builder import define
 from convt3d.cpu.ir.values import F32, I64, PTR, constant, vector
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
-from convt3d.cpu.runtime import bind, compare, packing, regions
+from convt3d.cpu.runtime import compare, packing, regions
+from convt3d.cpu.runtime import execute as execution
 from convt3d.cpu.runtime.compare import LARGE, same_bits
+from convt3d.cpu.steps import direct
 from convt3d.errors import ArgumentError, BoundsError
 from convt3d.spec.dtypes import DTYPES
 
@@ -132,13 +134,12 @@ def test_large_weights_are_compared_and_packed_inside() -> None:
     make(pipeline, (1, 40, 2, 2, 2), (40, 50, 3, 3, 3)).check()
 
 
-def _shifted(table: str, by: int) -> Any:
-    honest = bind.direct_tables
+def _shifted(by: int) -> Any:
+    honest = direct._tables
 
     def broken(*given: Any) -> Any:
-        found = honest(*given)
-        found[table] = found[table] + by
-        return found
+        table, offsets, count = honest(*given)
+        return table, offsets + by, count
 
     return broken
 
@@ -147,7 +148,7 @@ def _shifted(table: str, by: int) -> Any:
 @pytest.mark.parametrize("by", [10_000, -10_000])
 def test_a_broken_table_is_named(by: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of the convolution's inputs that leave the slab: who, where, how far."""
-    monkeypatch.setattr(bind, "direct_tables", _shifted("offsets", by))
+    monkeypatch.setattr(direct, "_tables", _shifted(by))
     case = make(ct.Pipeline(ct.ConvTranspose3d(2)), (1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
     with pytest.raises(BoundsError) as caught:
         case.run()
@@ -160,16 +161,17 @@ def test_a_broken_table_is_named(by: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("checked")
 def test_a_result_that_is_too_small_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = bind.BoundPass.put_way_out
+    honest = execution.Call.destination
 
-    def stretched(self: Any, dest: Any, words: dict[str, int]) -> None:
-        honest(self, dest, words)
-        words["dest c"] += 1
+    def stretched(self: Any) -> Any:
+        words = honest(self)
+        words.c += 1
+        return words
 
-    monkeypatch.setattr(bind.BoundPass, "put_way_out", stretched)
+    monkeypatch.setattr(execution.Call, "destination", stretched)
     case = make(ct.Pipeline(ct.ConvTranspose3d()), (1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
     room = np.full((2, *case.output), 7.0, np.float32)
-    with pytest.raises(BoundsError, match=r"store of .* at dest, "):
+    with pytest.raises(BoundsError, match=r"store of .* at DestinationCall.data, "):
         case.run(room[0])
     assert (room[1] == 7.0).all()
 

@@ -19,7 +19,6 @@ from convt3d.cpu.plan.choice import DIRECT, Options
 from convt3d.cpu.plan.explain import explain
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.plan.tiles import Part
-from convt3d.plan.passes import channels_apart
 from convt3d.spec.dtypes import float32
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stage import Stage
@@ -116,11 +115,11 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
     pipeline = pipeline_of(APART[stages], 1)
     plan = plan_of(pipeline, (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
     one = plan.passes[0]
-    assert channels_apart(one.sweep.ops)
+    assert not any(op.couples_channels for op in one.sweep.ops)
     part = one.tiling.part
     assert part is not None
     assert part.channels < 200
-    pitch = {name: pitch for name, _, pitch in one.tiling.buffers}["phased"]
+    pitch = pitches_of(one)["Convolution.phased"]
     assert part.channels * pitch * 4 <= plan.machine.l2 // 4 or part.blocks == 1
     assert f"{part.channels} of 200 channels at a time" in explain(plan)
     assert one.tiling.passing < one.tiling.scratch
@@ -130,11 +129,10 @@ def test_parts_behind_minimal_multiplication() -> None:
     """Its result and its input pass through a tile as a whole, what is added and what is stored a part at a time."""
     pipeline = Pipeline(ct.ConvTranspose3d(2, 1, 1), ct.Add("tensor"), ct.ReLU())
     plan = plan_of(pipeline, (1, 64, 12, 16, 32), (64, 64, 3, 3, 3), Options("minimal"))
-    tiling = plan.passes[0].tiling
-    pitches = {name: pitch for name, _, pitch in tiling.buffers}
-    behind = pitches["op1"] + pitches["op2.0"]
+    tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
+    behind = pitches["Interleave"] + pitches["Chain"]
     assert 1 <= tiling.part.channels < 64
-    assert tiling.part.channels * (pitches["phased"] + behind) * 4 <= plan.machine.l2 // 4
+    assert tiling.part.channels * (pitches["Convolution.phased"] + behind) * 4 <= plan.machine.l2 // 4
     assert tiling.near == 4 * 64 * behind
     assert tiling.moved - tiling.passing == 4 * (64 - tiling.part.channels) * behind
     text = explain(plan)
@@ -176,12 +174,22 @@ def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: i
 def test_what_passes_through_a_tile(channels: int) -> None:
     """The slab, and of the channels a part: rows on their way out were once taken off twice."""
     plan = plan_of(Pipeline(ct.ConvTranspose3d(2)), (1, 16, 8, 16, 16), (16, channels, 2, 2, 2), DIRECT)
-    tiling = plan.passes[0].tiling
-    pitches = {name: pitch for name, _, pitch in tiling.buffers}
-    numbers = 16 * pitches["slab"] + tiling.part.channels * pitches["phased"]
+    tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
+    numbers = 16 * pitches["Convolution.slab"] + tiling.part.channels * pitches["Convolution.phased"]
     assert 4 * numbers <= tiling.passing <= 4 * numbers + 1024
     # What the cost counts is all channels: with a part alone direct summation looked too cheap beside minimal.
-    assert tiling.moved - tiling.passing == 4 * (channels - tiling.part.channels) * pitches["phased"]
+    assert tiling.moved - tiling.passing == 4 * (channels - tiling.part.channels) * pitches["Convolution.phased"]
+
+
+def pitches_of(one: Any) -> dict[str, int]:
+    """Of the first room of each step, and of both ends of the convolution."""
+    found = {}
+    for step, rooms in zip(one.structure.steps, one.tiling.rooms, strict=True):
+        if step.convolves:
+            found |= {"Convolution.slab": rooms[0].pitch, "Convolution.phased": rooms[-1].pitch}
+        elif rooms:
+            found[type(step).__name__] = rooms[0].pitch
+    return found
 
 
 def plan_of(pipeline: Pipeline, x: tuple[int, ...], w: tuple[int, ...], options: Options) -> Any:

@@ -124,14 +124,14 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
     x, w = (1, 3, 2, 4, 32), (3, 4, 2, 2, 2)
     with streamed(True):
         plan = planning.make_plan(Pipeline(ct.ConvTranspose3d(2)), x, (w,), DTYPES["float32"])
-    (bound,) = execution.bound_passes(plan)
     room = np.zeros(4 * 4 * 8 * 64 + 64, np.float32)
     start = -room.ctypes.data % 64 // 4
     for ahead, direct in ((0, 1), (1, 0)):
         dest = room[start + ahead : start + ahead + 4 * 4 * 8 * 64].reshape(1, 4, 4, 8, 64)
-        words = {"dest": dest.ctypes.data, "dest adjacent": 0}
-        bound.put_way_out(dest, words)
-        assert words == words | {"dest streamed": 1, "dest direct": direct, "dest rows": 32}
+        given = np.zeros(x, np.float32), (np.zeros(w, np.float32),)
+        run = execution._Run(plan, *given, DTYPES["float32"], dest)
+        words = execution.Call(run, run.passes[0]).destination()
+        assert (words.streamed, words.direct, words.rows) == (1, direct, 32)
 
 
 @pytest.mark.skipif(architecture() != "x86_64", reason="names of x86 instructions")

@@ -1,1 +1,1 @@
-"""The steps of a sweep: each knows what it reads, the scratch it needs, its code and the numbers it is given."""
+"""The code of the steps: imported only when something must be compiled, for it needs LLVM."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ...plan.base import by
 from ...plan.passes import Pass
 from ...spec.stage import Stage
 from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
@@ -29,10 +30,6 @@ def describe(plan: Plan) -> tuple[Account, ...]:
         Account(shared, tuple(_steps(plan, one)), _why_it_ends(plan, number, one.sweep))
         for number, (shared, one) in enumerate(zip(stages, plan.passes, strict=True))
     )
-
-
-def by(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes))
 
 
 # --- which stages share a pass ----------------------------------------------------------------------------------------

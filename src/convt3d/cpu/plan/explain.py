@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from ...plan.base import by
 from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
-from .describe import Account, by, describe, fallbacks
+from .describe import Account, describe, fallbacks
 from .plan import PassPlan, Plan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
 from .schemes import AxisMethod, Together
@@ -20,26 +21,11 @@ def explain(plan: Plan, rates: Rates | None = None) -> str:
     lines = [
         f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {counted(get_num_threads(), 'thread')}"
     ]
-    lines += _stages("asked", plan)
-    lines += [f"  rewrite {name}{detail}" for name, detail in rewrites(plan)]
-    if plan.rewritten.steps:
-        lines += _stages("runs", plan)
+    lines += plan.preamble()
     for number, parts in enumerate(zip(plan.passes, describe(plan), loads(plan), strict=True)):
         lines += _pass(plan, number, *parts, rates)
     lines += ["unusual arrays:", *(f"  {when}: {how}" for when, how in fallbacks(plan))]
     return "\n".join([*lines, *_totals(plan, rates)])
-
-
-def rewrites(plan: Plan) -> list[tuple[str, str]]:
-    """Names of the simplifications taken, of the pipeline and of what the convolution computes, and what is to say."""
-    taken = [(step.name, "") for step in plan.rewritten.steps]
-    conv = plan.simplified.values[plan.rewritten.pipeline.conv_index + 1]
-    if plan.reach != conv[2:]:
-        taken.append(("unread_outputs", f": {by(conv[2:])} -> {by(plan.reach)} of the convolution are computed"))
-    if plan.phase_pool is not None:
-        pool = plan.rewritten.pipeline.stages[plan.phase_pool]
-        taken.append(("pool_over_phases", f": every window of {pool!r} holds each phase once"))
-    return taken
 
 
 def tiles(plan: Plan, one: PassPlan) -> int:
@@ -50,13 +36,6 @@ def tiles(plan: Plan, one: PassPlan) -> int:
 def scratch_of_all(plan: Plan) -> int:
     """Bytes of tile memory for all threads of the greediest pass."""
     return max(one.tiling.scratch * min(get_num_threads(), tiles(plan, one)) for one in plan.passes)
-
-
-def _stages(title: str, plan: Plan) -> list[str]:
-    pipeline, trace = (plan.asked, plan.trace) if title == "asked" else (plan.rewritten.pipeline, plan.simplified)
-    names = ["input", *map(repr, pipeline.stages)]
-    width = max(map(len, names))
-    return [f"{title}:", *(f"  {name:<{width}}  {by(shape)}" for name, shape in zip(names, trace.values, strict=True))]
 
 
 def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, rates: Rates) -> list[str]:

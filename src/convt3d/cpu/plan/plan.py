@@ -7,13 +7,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from ...plan.base import BasePlan, by
 from ...plan.passes import Finish, Pass, PhasePool, Windowed, cut, output_values
 from ...plan.prepare import rewrite
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
-from ...spec.pipeline import Pipeline, Trace
-from ...spec.rewrite import Rewritten
+from ...spec.pipeline import Pipeline
 from ..steps.base import Where
 from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
@@ -41,15 +41,10 @@ class PassPlan:
         return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    asked: Pipeline
-    dtype: DType
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan(BasePlan):
     options: Options
     tame: bool  # whether rewrites may rely on finite operands of moderate size
-    trace: Trace  # of the pipeline as asked
-    rewritten: Rewritten
-    simplified: Trace  # of the pipeline as it runs
     reach: tuple[int, int, int]  # outputs of the convolution along D, H, W that are computed
     phase_pool: int | None  # stage that pools over the convolution's phases
     work: work.Work
@@ -57,6 +52,16 @@ class Plan:
     machine: Machine
     passes: tuple[PassPlan, ...]
     aliases: tuple[str, ...]  # intermediate values that live in the output array
+
+    def rewrites(self) -> list[tuple[str, str]]:
+        """Also those of what the convolution computes."""
+        taken, conv = super().rewrites(), self.simplified.values[self.pipeline.conv_index + 1]
+        if self.reach != conv[2:]:
+            taken.append(("unread_outputs", f": {by(conv[2:])} -> {by(self.reach)} of the convolution are computed"))
+        if self.phase_pool is not None:
+            pool = self.pipeline.stages[self.phase_pool]
+            taken.append(("pool_over_phases", f": every window of {pool!r} holds each phase once"))
+        return taken
 
     @property
     def algorithm(self) -> str:
