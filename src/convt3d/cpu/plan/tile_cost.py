@@ -201,7 +201,7 @@ def _minimal_costs(
     tile = register_tile(per_out, machine.vector_registers)
     vectors = prod(vectors_of(tiling, step, lanes))
     in_group, method = channels // groups, tiling.method
-    transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
+    transforms = _THROUGH_L2 * vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
     beyond = max(0, tiling.chunk - machine.l2)  # what the cache cannot hold of a chunk
     transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     transforms += _CALLS * -(-vectors // tiling.blocking.vectors) * len(method.groups)
@@ -213,6 +213,7 @@ def _minimal_costs(
     return groups * products, groups * transforms
 
 
+_THROUGH_L2 = 2  # what transforms take beside their instructions: a chunk goes through the second-level cache
 _CALLS = 400  # cycles to begin with a group of outputs
 _FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
 
