@@ -68,7 +68,7 @@ def winograd_cost(where: Where, tiling: Tiling) -> tuple[float, float]:
     tile = register_tile(per_out, where.machine.vector_registers)
     vectors = prod(vectors_of(where, tiling))
     in_group, method = where.kernel[0] // groups, tiling.method
-    transforms = vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
+    transforms = _THROUGH_L2 * vectors * (in_group * _gather_cost(method) + per_out * _scatter_cost(method))
     beyond = max(0, tiling.chunk - where.machine.l2)  # what the cache cannot hold of a chunk
     transforms += 2 * beyond / _FAR_BYTES * -(-vectors // tiling.blocking.vectors) * len(method.groups)
     transforms += _CALLS * -(-vectors // tiling.blocking.vectors) * len(method.groups)
@@ -80,6 +80,7 @@ def winograd_cost(where: Where, tiling: Tiling) -> tuple[float, float]:
     return groups * products, groups * transforms
 
 
+_THROUGH_L2 = 2  # what transforms take beside their instructions: a chunk goes through the second-level cache
 _CALLS = 400  # cycles to begin with a group of outputs
 _FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
 
