@@ -21,7 +21,7 @@ import convt3d as ct
 from convt3d.judge.tolerance import Expectation, expectation
 from convt3d.run import folded, weights
 from convt3d.run.memory import free_scratch
-from convt3d.spec.rewrite import round_scalars
+from convt3d.spec.rewrite import round_scalars, with_all_axes
 
 FAILED, NO_SENSE = 1, 3
 
@@ -51,7 +51,7 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
     out_fence = fences[-1]
     wide = [kind.widen(array) for array in (x, *operands)]
     before = [array.tobytes() for array in (x, *operands)]
-    given = [_public(array, draw) for array in (x, *operands, out)]
+    given = [_public(array, draw) for array in (x, *operands, out.squeeze(pipeline.dropped))]
     results = []
     with drawn_tiles(draw.tiles) if draw.tiles is not None else nullcontext(), streamed(draw.streamed):
         for threads in (draw.threads, 1 + draw.threads % 3):
@@ -66,7 +66,7 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
         raise Failed("memory: bytes between the elements of the result were written")
     if [array.tobytes() for array in (x, *operands)] != before:
         raise Failed("memory: an input was written")
-    found = expectation(pipeline, kind, wide[0], wide[1:], np.random.default_rng(draw.seed))
+    found = expectation(with_all_axes(pipeline), kind, wide[0], wide[1:], np.random.default_rng(draw.seed))
     _compare("meaning", found, kind.widen(results[0]))
     if results[0].tobytes() != results[1].tobytes() and not _same_numbers(draw, *results):
         raise Failed(f"threads: {draw.threads} and {1 + draw.threads % 3} give other bits")
@@ -106,7 +106,8 @@ def _by_torch(draw: Draw, wide: list[Any]) -> Any:
     from convt3d.torch import stock
 
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in wide]
-    result = stock.run(round_scalars(draw.asked(), draw.kind), tensors[0], tensors[1:]).numpy()
+    pipeline = with_all_axes(round_scalars(draw.asked(), draw.kind))
+    result = stock.run(pipeline, tensors[0], tensors[1:]).numpy()
     return draw.kind.widen(draw.kind.narrow(result))  # 1e6 is no float16
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -43,6 +44,39 @@ def test_drawn_cases_on_every_instruction_set() -> None:
     assert "soak: seed 1, " in done.stdout
     assert "checked" in done.stdout
     assert done.stdout.endswith("nothing found\n")
+
+
+def test_so_many_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches of 10 begin until 25 cases were run, however little time was given."""
+    soaking = load(TOOL)
+
+    def batch(self: Any, number: int) -> None:
+        self.counts["avx512"] += 10
+
+    monkeypatch.setattr(soaking.Soak, "batch", batch)
+    options = ["--cases", "25", "--seed", "3", "--calls", "0", "--faults", "0", "--jobs", "1"]
+    monkeypatch.setattr(sys, "argv", [str(TOOL), *options, "--isa", "avx512"])
+    assert soaking.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "soak: seed 3, avx512, 25 cases",
+        "30 avx512",
+        "30 cases, 0 scenarios: nothing found",
+    ]
+
+
+def load(tool: Path) -> Any:
+    """A program as a module."""
+    specification = importlib.util.spec_from_file_location("soak_tool", tool)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    path = [*sys.path]
+    try:
+        sys.modules["soak_tool"] = module  # where its dataclasses look for their module
+        specification.loader.exec_module(module)
+    finally:
+        sys.path[:] = path
+    return module
 
 
 @pytest.mark.parametrize("scenario", faults.SCENARIOS, ids=lambda scenario: scenario.__name__)
