@@ -101,6 +101,17 @@ def test_a_small_case_passes(layout: str) -> None:
     check(replace(SMALL, layouts=(*names[at : at + 3], layout), values=tuple(values[2 * at : 2 * at + 3]), threads=3))
 
 
+def test_products_beyond_float64_are_no_failure() -> None:
+    """Infinity - infinity in the meaning, infinity where a fused multiply-add takes the product of 1e400 as it is."""
+    values = ("huge", "huge")
+    check(Draw("ConvTranspose3d()", (1, 6, 3, 3, 3), (6, 2, 2, 2, 2), "float64", values, seed=0))
+
+
+@pytest.mark.parametrize("over", ["depth", "channels"])
+def test_a_result_without_some_axis(over: str) -> None:
+    check(Draw(f"ConvTranspose3d() -> Sum({over!r}, keepdim=False) -> Tanh()", (2, 3, 3, 4, 5), (3, 4, 2, 2, 2)))
+
+
 def _tampered(change: Any) -> Any:
     honest = execute._Run.run
 
