@@ -20,8 +20,8 @@ from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.stage import Stage
 from convt3d.spec.text import read_stages, write_pipeline
 
-VARIANTS = {"direct": 48, "auto": 8, "minimal": 8}  # cases of one pipeline: as many as may share its kernels
-MOST_WORK = 2_000_000  # multiply-adds, and values of all stages: the meaning takes some hundredths of a second
+VARIANTS = {"direct": 90, "auto": 8, "minimal": 8}  # cases of one pipeline: as many as may share its kernels
+MOST_WORK = 1_000_000  # multiply-adds, and values of all stages: the meaning takes about a hundredth of a second
 PLAIN = "plain"
 NORMAL = "normal"
 

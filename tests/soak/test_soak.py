@@ -107,6 +107,13 @@ def test_products_beyond_float64_are_no_failure() -> None:
     check(Draw("ConvTranspose3d()", (1, 6, 3, 3, 3), (6, 2, 2, 2, 2), "float64", values, seed=0))
 
 
+def test_errors_beyond_both_ends_of_a_type_are_no_failure() -> None:
+    """A norm's numbers cancel in their sum, in one type to nothing and in another to a large number; its square is none
+    that float32 holds."""
+    chain = "ConvTranspose3d() -> InstanceNorm(affine=True) -> Sum(over='spatial') -> Keep('a') -> Multiply('a')"
+    check(Draw(chain, (1, 2, 3, 3, 3), (2, 1, 2, 2, 2), values=("normal", "normal", "huge"), seed=5))
+
+
 @pytest.mark.parametrize("over", ["depth", "channels"])
 def test_a_result_without_some_axis(over: str) -> None:
     check(Draw(f"ConvTranspose3d() -> Sum({over!r}, keepdim=False) -> Tanh()", (2, 3, 3, 4, 5), (3, 4, 2, 2, 2)))
