@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +14,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+pytest.importorskip("triton", "3.4")
 from helpers.eager import tensors  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from triton import testing  # noqa: E402
@@ -95,54 +93,6 @@ REFUSED: dict[str, Any] = {
 def test_tensors_it_cannot_take(why: str) -> None:
     x, w = REFUSED[why](*tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False))
     assert why in gpu.why_not(x, [w])
-
-
-@pytest.fixture
-def _triton_again() -> Iterator[None]:
-    """What was found out about triton holds for a process."""
-    gpu._why_no_triton.cache_clear()
-    yield
-    gpu._why_no_triton.cache_clear()
-
-
-@pytest.mark.usefixtures("_triton_again")
-def test_triton_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
-    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
-    with pytest.warns(UserWarning, match="needs triton, which is not installed"):
-        gpu.run("conv_transpose3d", Pipeline(ct.ConvTranspose3d(2)), x, [w])
-
-
-@pytest.mark.usefixtures("_triton_again")
-@pytest.mark.parametrize("found", ["3.3.1", "3.0.0", "2.3.1", "3.3.0+git1234"])
-def test_triton_may_be_too_old(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "version", lambda name: found)
-    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
-    with pytest.warns(UserWarning, match=f"needs triton 3.4, and {re.escape(found)} is installed"):
-        got = gpu.run("conv_transpose3d", Pipeline(ct.ConvTranspose3d(2)), x, [w])
-    torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
-
-
-@pytest.mark.usefixtures("_triton_again")
-@pytest.mark.parametrize("found", ["3.4.0", "3.10.0", "4.0.0rc1", "3.4"])
-def test_triton_that_is_new_enough(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "version", lambda name: found)
-    assert gpu._why_no_triton() is None
-
-
-@pytest.mark.usefixtures("_triton_again")
-def test_triton_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(gpu, "version", version)
-    assert gpu._why_no_triton() is None
-
-
-def test_the_extras_ask_for_the_triton_that_the_engine_asks_for() -> None:
-    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
-    asked = re.findall(r'"triton>=([\d.]+);', text)
-    assert asked == ["{}.{}".format(*gpu.LEAST_TRITON)] * 2
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
