@@ -107,6 +107,13 @@ def test_products_beyond_float64_are_no_failure() -> None:
     check(Draw("ConvTranspose3d()", (1, 6, 3, 3, 3), (6, 2, 2, 2, 2), "float64", values, seed=0))
 
 
+def test_infinity_times_what_cancels_is_no_failure() -> None:
+    """Equal numbers along the width, less their mean: nothing, or a rounding error."""
+    chain = "ConvTranspose3d() -> LayerNorm(over='width') -> Multiply('channel')"
+    values = ("constant", "normal", "inf")
+    check(Draw(chain, (1, 3, 3, 2, 7), (3, 2, 2, 1, 1), "float64", values, seed=13))
+
+
 def test_errors_beyond_both_ends_of_a_type_are_no_failure() -> None:
     """A norm's numbers cancel in their sum, in one type to nothing and in another to a large number; its square is none
     that float32 holds."""
