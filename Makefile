@@ -9,15 +9,16 @@ demo: $(VENV)/.core
 	$(BIN)/convt3d demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Drawn cases, races and faults for SECONDS; the same SEED draws the same cases. Exit code 1: something was found.
+# Drawn cases, races and faults, for SECONDS or until there were CASES; the same SEED draws the same cases.
+# Exit code 1: something was found.
 SECONDS ?= 600
 soak: $(VENV)/.test
-	$(BIN)/python tools/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tools/soak.py $(if $(CASES),--cases $(CASES),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 # The wheel with every Python found here, and with the lowest versions promised; writes docs/versions.md.
-# ARGS="--only 3.10-lowest tests/front", ...
+# Some tests of each layer; ARGS=tests runs all, ARGS="--only 3.10-lowest tests/front" others in one row, ...
 test-matrix: $(BIN)/python
 	$(BIN)/python tools/test_matrix.py $(ARGS)
 

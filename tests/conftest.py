@@ -79,11 +79,15 @@ def _skip_without(problem: BaseException | None) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a temporary directory, never in the user's cache; one that is set is used as it is."""
+    """Kernels are kept in a temporary directory, one for all processes of a run, never in the user's cache; one that is
+    set is used as it is."""
     if "CONVT3D_CACHE_DIR" in os.environ:
         yield
         return
-    os.environ["CONVT3D_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+    folder = tmp_path_factory.getbasetemp()
+    kernels = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "kernels"
+    kernels.mkdir(mode=0o700, exist_ok=True)
+    os.environ["CONVT3D_CACHE_DIR"] = str(kernels)
     yield
     del os.environ["CONVT3D_CACHE_DIR"]
 

@@ -39,7 +39,7 @@ def test_without_a_gpu_it_says_so() -> None:
 
 def test_the_benchmark_compares_before_it_times() -> None:
     """Through the interpreter, on the sample's sizes, with a clock of its own."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", "3.4")
     here, problem = tool(), PROBLEMS["conv-transpose3d-layernorm-gelu-scaling"]
     calls = []
 

@@ -1,6 +1,7 @@
 """Looks for the next defect: drawn cases and trouble on purpose, for as long as it is told to.
 
     python tools/soak.py --seconds 3600 --seed 7        # `make soak SECONDS=3600 SEED=7`
+    python tools/soak.py --cases 10000 --seed 7         # however long they take
 
 Cases (tests/soak/draw.py) run on every instruction set of the machine, every fourth batch with all accesses of the
 generated code checked; between them come races, faults and many calls (tests/soak/faults.py). Failing cases are made
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -67,6 +69,10 @@ class Soak:
     found: list[Found] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     running: set[subprocess.Popen[str]] = field(default_factory=set)
+
+    @property
+    def cases(self) -> int:
+        return sum([*self.counts.values()]) - self.counts["scenarios"]  # a copy: other threads count meanwhile
 
     def batch(self, number: int) -> None:
         """Cases of some pipelines in a process of their own; another one goes on behind a case that ended it."""
@@ -155,9 +161,11 @@ def instruction_sets() -> tuple[str, ...]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=600.0, help="time for drawing; reducing comes on top")
+    ends = options.add_mutually_exclusive_group()
+    ends.add_argument("--seconds", type=float, default=600.0, help="time for drawing; reducing comes on top")
+    ends.add_argument("--cases", type=int, help="at least so many, however long they take")
+    ends.add_argument("--batches", type=int, help="so many, however long they take")
     options.add_argument("--seed", type=int, default=None, help="another one draws other cases")
-    options.add_argument("--batches", type=int, default=None, help="end after so many, whatever the time")
     options.add_argument("--pipelines", type=int, default=BATCH, help="of a batch, each with several cases")
     options.add_argument(
         "--faults", type=int, default=FAULTS_EVERY, help="batches from one scenario to the next; 0: none"
@@ -169,21 +177,25 @@ def main() -> int:
     chosen = options.parse_args()
     seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "little")
     isas = tuple(chosen.isa or instruction_sets())
-    print(f"soak: seed {seed}, {', '.join(isas)}, {chosen.seconds:.0f} seconds", flush=True)
+    wanted = [f"{n} {what}" for n, what in ((chosen.cases, "cases"), (chosen.batches, "batches")) if n is not None]
+    until = wanted[0] if wanted else f"{chosen.seconds:.0f} seconds"
+    print(f"soak: seed {seed}, {', '.join(isas)}, {until}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "kernels"
         cache.mkdir(mode=0o700)
         soak = Soak(seed, isas, cache, chosen.pipelines)
         _run(soak, chosen)
         clean = soak.report(chosen.reduce_seconds)
-    cases = sum(count for what, count in soak.counts.items() if what != "scenarios")
-    print("nothing found" if clean else f"{len(soak.found)} cases and {len(soak.troubles)} scenarios failed")
-    return 1 if not clean else 0 if cases else 2
+    said = "nothing found" if clean else f"{len(soak.found)} cases and {len(soak.troubles)} scenarios failed"
+    print(f"{soak.cases} cases, {soak.counts['scenarios']} scenarios: {said}")
+    return 1 if not clean else 0 if soak.cases else 2
 
 
 def _run(soak: Soak, chosen: argparse.Namespace) -> None:
-    """Keeps all jobs busy until the time or the batches are over."""
-    end = time.monotonic() + chosen.seconds
+    """Keeps all jobs busy until the time, the cases or the batches are over."""
+    timed = chosen.cases is None and chosen.batches is None
+    end = time.monotonic() + chosen.seconds if timed else math.inf
+    most = math.inf if chosen.cases is None else chosen.cases
     told = time.monotonic()
     batches = itertools.count() if chosen.batches is None else range(chosen.batches)
     work = iter(_work(soak, batches, chosen.calls, chosen.faults))
@@ -193,14 +205,14 @@ def _run(soak: Soak, chosen: argparse.Namespace) -> None:
         while more or pending:
             while more and len(pending) < chosen.jobs:
                 task = next(work, None)
-                if task is None or time.monotonic() > end:
+                if task is None or time.monotonic() > end or soak.cases >= most:
                     more = False
                 else:
                     pending.add(pool.submit(*task))
             done, pending = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
             for one in done:
                 one.result()
-            if time.monotonic() > end and chosen.batches is None:
+            if time.monotonic() > end:
                 more = False
                 for process in list(soak.running):  # what they found so far counts
                     soak.running.discard(process)

@@ -77,7 +77,7 @@ def test_every_problem_type_and_generation_is_compiled() -> None:
 def test_bytes_of_the_plain_convolution() -> None:
     """(8, 48, 96^3) to (8, 24, 98^3) in float16: input and output once at least; the copy of the input beside that."""
     pytest.importorskip("torch")
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", "3.4")
     found = gpu_report.traffic(Job("conv-transpose-3d-asym-input-sq-kernel", "float16", 80))
     x, y, w = 8 * 48 * 96**3 * 2, 8 * 24 * 98**3 * 2, 48 * 24 * 27 * 2
     packed, flag = 48 * 32 * 27 * 2, 4

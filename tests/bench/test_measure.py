@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.bench_rows import small_case
 
-from convt3d.bench import measure
+from convt3d.bench import balance, limits, measure
 from convt3d.bench.alone import first_calls, peak_memory, row_under_isa
 from convt3d.bench.cases import Arrays, Case
 from convt3d.bench.contenders import find_contender
@@ -23,7 +23,11 @@ from convt3d.spec.dtypes import DTYPES
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rounds, and limits that are rates of next to nothing."""
     monkeypatch.setattr(measure, "FULL", Pace(seconds=0.0, least=3, most=3, pause=0.0))
+    monkeypatch.setattr(limits, "GEMM_SIZE", 64)
+    monkeypatch.setattr(balance, "_TURNS", 1000)
+    monkeypatch.setattr(balance, "_MOST_COPIED", 1 << 16)
 
 
 @dataclass

@@ -122,7 +122,7 @@ def test_every_parameter_of_every_stage(kind: type[Stage], name: str) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_every_parameter_of_every_function(function: Callable[..., Any], data: st.DataObject) -> None:
     scale = {"scale": np.ones(2, np.float32)} if "scale" in inspect.signature(function).parameters else {}
@@ -218,9 +218,8 @@ except ct.Error as error:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's limits")
-@pytest.mark.parametrize("cache", ["cold", "warm"])
 @pytest.mark.parametrize("megabytes", [16, 40, 80, 120, 200])
-@pytest.mark.parametrize("threads", [2, 40])
+@pytest.mark.parametrize(("cache", "threads"), [("cold", 40), ("warm", 2)])
 def test_too_little_memory_is_said(cache: str, megabytes: int, threads: int, tmp_path: Path) -> None:
     """Fewer threads, or an error that names bytes: never a traceback of somebody else's, nor a dead process."""
     place = {} if cache == "warm" else {"CONVT3D_CACHE_DIR": str(tmp_path / "cache")}

@@ -113,10 +113,14 @@ def usual(function: Callable[..., Any], rng: np.random.Generator, dtype: str = "
 # --- drawn parameters -------------------------------------------------------------------------------------------------
 
 
+# (groups, inputs and outputs of each): few, as a kernel is compiled for each number of outputs.
+CHANNELS = ((1, 1, 1), (1, 3, 2), (2, 2, 1), (2, 1, 3), (3, 3, 2), (3, 1, 1))
+
+
 @st.composite
 def conv_cases(draw: st.DrawFn, least: int = 1, pool: tuple[int, int, int] = (1, 1, 1)) -> Case:
     """Any legal convolution whose output has at least `least` voxels along each axis, on an input pooled by `pool`."""
-    groups, per_in, per_out = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    groups, per_in, per_out = draw(st.sampled_from(CHANNELS))
     sizes, kernels, strides, paddings, extras, dilations = [], [], [], [], [], []
     for _ in range(3):
         size, kernel = draw(st.sampled_from([1, 2, 3, 5, 7])), draw(st.integers(1, 4))
@@ -178,31 +182,31 @@ def softmax_cases(draw: st.DrawFn) -> Case:
 
 
 @given(conv_cases())
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_conv_transpose3d(case: Case) -> None:
     check(CONV, case)
 
 
 @given(conv_cases(least=6))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_max_max_sum(case: Case) -> None:
     check(MAX_SUM, case)
 
 
 @given(st.composite(_with_norm)("sum_weight", 2))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_sum_layernorm_avgpool_gelu(case: Case) -> None:
     check(SUM_NORM, case)
 
 
 @given(softmax_cases())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_avgpool_clamp_softmax_multiply(case: Case) -> None:
     check(SOFTMAX, case)
 
 
 @given(st.composite(_with_norm)("scaling_factor", 1))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_layernorm_gelu_scaling(case: Case) -> None:
     check(SCALING, case)
 

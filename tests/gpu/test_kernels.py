@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+pytest.importorskip("triton", "3.4")
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn  # noqa: E402
 from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402

@@ -1,11 +1,9 @@
-"""The judge against anything: garbage, signals, exits, loops, floods. It ends in time, with a word, and leaves nothing.
+"""The judge against anything: garbage, signals, exits, loops, floods. It ends with a word, and leaves nothing.
 
 The fixture `judge` compares processes, temporary folders and shared memory with what was there before.
 """
 
 from __future__ import annotations
-
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +14,6 @@ from convt3d.judge.languages import compiler_of
 from convt3d.judge.verdict import PASSED, WORDS
 
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
-LONGEST = 900.0  # seconds; a single judgement takes one or two, what the kernels would do a thousand and more
 
 # Each may stand at the top of the file, in the call, or in both.
 DEEDS = (
@@ -64,13 +61,10 @@ def text_of(deed: str, place: str) -> str:
 
 def verdict_of(judge, text: str | bytes, suffix: str) -> str | None:
     """The word, or None for a file that is refused before it is judged."""
-    begun = time.monotonic()
     try:
         found = judge(text, CONV, suffix, limit=0.5, start=1.5, memory=2**30, cases=("sample",)).verdict
     except Error:
         return None
-    finally:
-        assert time.monotonic() - begun < LONGEST
     assert found.word in WORDS
     assert found.word != PASSED
     return found.word

@@ -20,8 +20,8 @@ from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.stage import Stage
 from convt3d.spec.text import read_stages, write_pipeline
 
-VARIANTS = {"direct": 16, "auto": 5, "minimal": 5}  # cases of one pipeline: as many as may share its kernels
-MOST_WORK = 4_000_000  # multiply-adds, and values of all stages: the meaning takes some hundredths of a second
+VARIANTS = {"direct": 90, "auto": 8, "minimal": 8}  # cases of one pipeline: as many as may share its kernels
+MOST_WORK = 1_000_000  # multiply-adds, and values of all stages: the meaning takes about a hundredth of a second
 PLAIN = "plain"
 NORMAL = "normal"
 
@@ -84,11 +84,6 @@ class Draw:
             LAYOUTS[_at(self.layouts, at, PLAIN)](rng, array, self.at_end, fences) for at, array in enumerate(filled)
         ]
         return laid[0], tuple(laid[1:-1]), laid[-1]
-
-    def written(self, out: Any) -> Any:
-        """What a call is given to write to: without the axes that reductions drop."""
-        dropped = self.asked().dropped
-        return out[tuple(0 if axis in dropped else slice(None) for axis in range(5))]
 
 
 def _at(words: tuple[str, ...], at: int, otherwise: str) -> str:

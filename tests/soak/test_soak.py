@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -45,6 +46,39 @@ def test_drawn_cases_on_every_instruction_set() -> None:
     assert done.stdout.endswith("nothing found\n")
 
 
+def test_so_many_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches of 10 begin until 25 cases were run, however little time was given."""
+    soaking = load(TOOL)
+
+    def batch(self: Any, number: int) -> None:
+        self.counts["avx512"] += 10
+
+    monkeypatch.setattr(soaking.Soak, "batch", batch)
+    options = ["--cases", "25", "--seed", "3", "--calls", "0", "--faults", "0", "--jobs", "1"]
+    monkeypatch.setattr(sys, "argv", [str(TOOL), *options, "--isa", "avx512"])
+    assert soaking.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "soak: seed 3, avx512, 25 cases",
+        "30 avx512",
+        "30 cases, 0 scenarios: nothing found",
+    ]
+
+
+def load(tool: Path) -> Any:
+    """A program as a module."""
+    specification = importlib.util.spec_from_file_location("soak_tool", tool)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    path = [*sys.path]
+    try:
+        sys.modules["soak_tool"] = module  # where its dataclasses look for their module
+        specification.loader.exec_module(module)
+    finally:
+        sys.path[:] = path
+    return module
+
+
 @pytest.mark.parametrize("scenario", faults.SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_trouble(scenario: faults.Scenario, rng: np.random.Generator, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
@@ -65,6 +99,31 @@ def test_a_small_case_passes(layout: str) -> None:
     at = list(LAYOUTS).index(layout)
     names, values = [*LAYOUTS, *LAYOUTS], [*VALUES, *VALUES]
     check(replace(SMALL, layouts=(*names[at : at + 3], layout), values=tuple(values[2 * at : 2 * at + 3]), threads=3))
+
+
+def test_products_beyond_float64_are_no_failure() -> None:
+    """Infinity - infinity in the meaning, infinity where a fused multiply-add takes the product of 1e400 as it is."""
+    values = ("huge", "huge")
+    check(Draw("ConvTranspose3d()", (1, 6, 3, 3, 3), (6, 2, 2, 2, 2), "float64", values, seed=0))
+
+
+def test_infinity_times_what_cancels_is_no_failure() -> None:
+    """Equal numbers along the width, less their mean: nothing, or a rounding error."""
+    chain = "ConvTranspose3d() -> LayerNorm(over='width') -> Multiply('channel')"
+    values = ("constant", "normal", "inf")
+    check(Draw(chain, (1, 3, 3, 2, 7), (3, 2, 2, 1, 1), "float64", values, seed=13))
+
+
+def test_errors_beyond_both_ends_of_a_type_are_no_failure() -> None:
+    """A norm's numbers cancel in their sum, in one type to nothing and in another to a large number; its square is none
+    that float32 holds."""
+    chain = "ConvTranspose3d() -> InstanceNorm(affine=True) -> Sum(over='spatial') -> Keep('a') -> Multiply('a')"
+    check(Draw(chain, (1, 2, 3, 3, 3), (2, 1, 2, 2, 2), values=("normal", "normal", "huge"), seed=5))
+
+
+@pytest.mark.parametrize("over", ["depth", "channels"])
+def test_a_result_without_some_axis(over: str) -> None:
+    check(Draw(f"ConvTranspose3d() -> Sum({over!r}, keepdim=False) -> Tanh()", (2, 3, 3, 4, 5), (3, 4, 2, 2, 2)))
 
 
 def _tampered(change: Any) -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +18,9 @@ from torch.nn import functional  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
-from convt3d.torch import engine  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.stages import ConvTranspose3d  # noqa: E402
+from convt3d.torch import engine, gpu  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +168,70 @@ def test_autocast_of_swapped_models() -> None:
             got = model(x)
         assert got.dtype == expected.dtype, tail
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
+
+
+# --- triton -----------------------------------------------------------------------------------------------------------
+
+
+TWICE = Pipeline(ConvTranspose3d(2))
+
+
+@pytest.fixture
+def _triton_again() -> Iterator[None]:
+    """What was found out about triton holds for a process."""
+    gpu._why_no_triton.cache_clear()
+    yield
+    gpu._why_no_triton.cache_clear()
+
+
+@pytest.mark.usefixtures("_triton_again")
+def test_triton_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    with pytest.warns(UserWarning, match="needs triton, which is not installed"):
+        gpu.run("conv_transpose3d", TWICE, x, [w])
+
+
+@pytest.mark.usefixtures("_triton_again")
+@pytest.mark.parametrize("found", ["3.3.1", "3.0.0", "2.3.1", "3.3.0+git1234"])
+def test_triton_may_be_too_old(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: True)
+    monkeypatch.setattr(gpu, "version", lambda name: found)
+    x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    with pytest.warns(UserWarning, match=f"needs triton 3.4, and {re.escape(found)} is installed"):
+        got = gpu.run("conv_transpose3d", TWICE, x, [w])
+    torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
+
+
+@pytest.mark.usefixtures("_triton_again")
+@pytest.mark.parametrize("found", ["3.4.0", "3.10.0", "4.0.0rc1", "3.4"])
+def test_triton_that_is_new_enough(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: True)
+    monkeypatch.setattr(gpu, "version", lambda name: found)
+    assert gpu._why_no_triton() is None
+
+
+@pytest.mark.usefixtures("_triton_again")
+def test_the_triton_that_is_here() -> None:
+    triton = pytest.importorskip("triton")
+    said = gpu._why_no_triton()
+    if tuple(map(int, triton.__version__.split(".")[:2])) < gpu.LEAST_TRITON:
+        assert said == f"the GPU engine needs triton 3.4, and {triton.__version__} is installed"
+    else:
+        assert said is None
+
+
+@pytest.mark.usefixtures("_triton_again")
+def test_triton_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(gpu, "find_spec", lambda name: True)
+    monkeypatch.setattr(gpu, "version", version)
+    assert gpu._why_no_triton() is None
+
+
+def test_the_extras_ask_for_the_triton_that_the_engine_asks_for() -> None:
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    asked = re.findall(r'"triton>=([\d.]+);', text)
+    assert asked == ["{}.{}".format(*gpu.LEAST_TRITON)] * 2

@@ -140,6 +140,8 @@ def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = Fa
     address = tensor.data_ptr() if writable else _address(tensor, torch)
     if not address and tensor.numel():
         raise RuntimeError("it has no memory")
+    if not address:  # nothing to share, and numpy 1.25 takes no array from the address 0
+        return np.empty(tuple(tensor.shape), dtype.storage)
     item = dtype.itemsize
     strides = tuple([step * item for step in tensor.stride()])
     return np.asarray(_Memory(tensor, address, _NUMPY_WORDS[dtype.storage], tuple(tensor.shape), strides))

@@ -80,8 +80,9 @@ def expectation(
     tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
     tolerance[chain.may_overflow(exact, float(numbers.max) / OVERFLOW_MARGIN)] = np.inf
     with np.errstate(invalid="ignore"):  # inf - inf
-        low, high = (np.isfinite(dtype.widen(dtype.narrow(exact + off))) for off in (-tolerance, tolerance))
-    tolerance[np.isfinite(exact) & (low != high)] = np.inf  # a result on the brink of what the type can hold
+        low, high = (dtype.widen(dtype.narrow(exact + off)) for off in (-tolerance, tolerance))
+    brink = (np.isinf(low) | np.isinf(high)) & (low != high)  # of what the type can hold, or beyond both of its ends
+    tolerance[np.isfinite(exact) & brink] = np.inf
     return Expectation(exact, tolerance, dtype)
 
 

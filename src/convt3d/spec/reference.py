@@ -284,7 +284,8 @@ def prelu(stage: PReLU, x: Array, weight: Array) -> Array:
 
 @means(Sigmoid)
 def sigmoid(stage: Sigmoid, x: Array) -> Array:
-    return 1.0 / (1.0 + np.exp(-x))
+    shrunk = np.exp(-np.abs(x))  # of -x it would overflow, and the result be 0, where it is not
+    return np.where(x < 0, shrunk, 1.0) / (1.0 + shrunk)
 
 
 @means(Tanh)
@@ -294,7 +295,8 @@ def tanh(stage: Tanh, x: Array) -> Array:
 
 @means(SiLU)
 def silu(stage: SiLU, x: Array) -> Array:
-    return x / (1.0 + np.exp(-x))
+    shrunk = np.exp(-np.abs(x))
+    return np.where(x < 0, x * shrunk, x) / (1.0 + shrunk)
 
 
 @means(HardSwish)

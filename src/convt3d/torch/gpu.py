@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +20,7 @@ from .layout import empty, result_format
 from .stock import Tensor
 
 LEAST_CAPABILITY = (8, 0)
+LEAST_TRITON = (3, 4)  # as the extra `gpu` asks for: before it, float64 numbers reach a kernel as float32
 
 
 def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -79,7 +81,15 @@ def why_not(x: Tensor, operands: Sequence[Tensor]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _why_no_triton() -> str | None:
-    return None if find_spec("triton") else "the GPU engine needs triton, which is not installed"
+    if not find_spec("triton"):
+        return "the GPU engine needs triton, which is not installed"
+    try:
+        found = version("triton")
+    except PackageNotFoundError:  # nightly builds of PyTorch bring it under another name, and a recent one
+        return None
+    if tuple(map(int, found.split(".")[:2])) < LEAST_TRITON:
+        return f"the GPU engine needs triton {LEAST_TRITON[0]}.{LEAST_TRITON[1]}, and {found} is installed"
+    return None
 
 
 @lru_cache(maxsize=64)
