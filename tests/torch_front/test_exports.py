@@ -7,7 +7,6 @@ import io
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,7 @@ from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class UNet(nn.Module):  # type: ignore[misc]

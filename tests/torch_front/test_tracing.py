@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import convt3d.torch as ct  # noqa: E402
 from convt3d.torch import direct  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def model() -> Any:
