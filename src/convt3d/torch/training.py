@@ -34,13 +34,16 @@ def train(
 
 def _share(momentum: float | None, batches: Any) -> float:
     """How far the running statistics move towards those of this batch, which is counted."""
-    if batches is not None and not isinstance(batches, torch.Tensor):
+    if not isinstance(batches, torch.Tensor | None):
         kind = described(type(batches).__name__)
         raise ArgumentTypeError("pipeline", "num_batches_tracked", kind, "must be a tensor of one integer", "Pass one")
-    share = None if momentum is None else real("pipeline", "momentum", momentum)
-    if share is None and batches is None:
+    if momentum is not None:
+        share = real("pipeline", "momentum", momentum)
+    elif batches is not None:
+        share = 1.0 / (float(batches) + 1.0)
+    else:
         rule = "asks for the average over all batches, which needs their number"
         raise ArgumentTypeError("pipeline", "momentum", None, rule, "Pass num_batches_tracked=, or a number")
     if batches is not None:
         batches.add_(1)
-    return 1.0 / float(batches) if share is None else share
+    return share
