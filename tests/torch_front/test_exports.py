@@ -61,7 +61,11 @@ def test_export_with_sizes_that_change(strict: bool) -> None:
         torch.testing.assert_close(exported.module()(x), stock(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("build", [UNet, sequence])
+def short() -> Any:
+    return nn.Sequential(nn.ConvTranspose3d(1, 2, 3, 2, 1, 1), nn.GroupNorm(2, 2), nn.Softplus(1.5))
+
+
+@pytest.mark.parametrize("build", [UNet, short])
 def test_dynamic_shapes_are_compiled_as_often_as_eager_s(build: Any) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -69,14 +73,14 @@ def test_dynamic_shapes_are_compiled_as_often_as_eager_s(build: Any) -> None:
     for model in (models := pair(build)):
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, dynamic=True, fullgraph=True)
-        for shape in SHAPES:
+        for shape in SHAPES[:3]:
             x = torch.randn(shape, requires_grad=True)
             y = compiled(x)
             torch.testing.assert_close(y, models[0](x), rtol=1e-4, atol=1e-5)
             y.sum().backward()
         counts.append(counter.frame_count)
         torch._dynamo.reset()
-    assert counts[1] <= counts[0] < len(SHAPES)
+    assert counts[1] <= counts[0] < 3
 
 
 @pytest.mark.parametrize("how", ["dynamo", "exported program", "torchscript"])

@@ -40,7 +40,7 @@ def test_compile(dynamic: bool) -> None:
     stock, swapped = model(), model()
     ct.swap(swapped)
     compiled = torch.compile(swapped, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for shape in ((2, 3, 4, 5, 6), (3, 3, 6, 5, 4)):
+    for shape in ((2, 3, 4, 5, 6), (3, 3, 6, 5, 4))[: 2 if dynamic else 1]:
         x = torch.randn(shape, requires_grad=True)
         expected, got = stock(x), compiled(x)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)

@@ -13,20 +13,13 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import ArgumentError, Error
-from . import stages
+from .backends import vocabulary
 from .pipeline import Pipeline
 from .stage import Stage
 
 ARROW = "->"
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
-_STAGES = {
-    name: kind
-    for name, kind in vars(stages).items()
-    if isinstance(kind, type)
-    and issubclass(kind, Stage)
-    and not name.startswith("_")
-    and kind not in (Stage, stages.Binary)
-}
+_STAGES = vocabulary()
 
 
 def write_pipeline(pipeline: Pipeline) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -156,7 +157,8 @@ class Report:
     def __str__(self) -> str:
         rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
         rows += [f"left    {name}: {why}" for name, why in self.left.items()]
-        return "\n".join(rows) or "nothing to swap: no nn.ConvTranspose3d in the model"
+        lines = [fill(row, 100, subsequent_indent=" " * 8) for row in rows]
+        return "\n".join(lines) or "nothing to swap: no nn.ConvTranspose3d in the model"
 
 
 def swap(model: nn.Module) -> Report:
