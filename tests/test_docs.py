@@ -175,7 +175,7 @@ def test_adding_a_stage_works(tmp_path: Path) -> None:
     """Its edits, made on a copy: the tests that read the table of stages pass, and the last block runs."""
     pytest.importorskip("torch")
     copy = tmp_path / "copy"
-    for folder in ("src", "tests"):
+    for folder in ("src", "tests", "tools", "docs"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     document = text_of("docs/adding_a_stage.md")
@@ -190,8 +190,9 @@ def test_adding_a_stage_works(tmp_path: Path) -> None:
             at = found + 1
         path.write_text("".join([*lines[:at], code if anchor else f"\n\n{code}", *lines[at:]]), encoding="utf-8")
     isolated = {"CONVT3D_CACHE_DIR": str(tmp_path / "cache")}
+    python([str(copy / "tools" / "stages_page.py")], copy / "src", **isolated)
     wanted = "Softsign or every_stage or rows_differ or public_names"
-    tests = [str(copy / "tests" / name) for name in ("spec/test_reference.py", "test_import.py")]
+    tests = [str(copy / "tests" / name) for name in ("spec/test_reference.py", "test_import.py", "test_backends.py")]
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "-c", str(copy / "pyproject.toml")]
     output = python(["-m", "pytest", *options, "-k", wanted, *tests], copy / "src", **isolated)
     assert int(re.search(r"(\d+) passed", output)[1]) > 10  # type: ignore[index]

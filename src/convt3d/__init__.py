@@ -21,6 +21,7 @@ from .errors import (
     ProblemFileError,
     ShapeError,
     UnknownProblemError,
+    UnsupportedStageError,
 )
 from .front.functions import (
     conv_transpose3d,
@@ -113,6 +114,7 @@ __all__ = [
     "Sum",
     "Tanh",
     "UnknownProblemError",
+    "UnsupportedStageError",
     "conv_transpose3d",
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_layernorm_gelu_scaling",

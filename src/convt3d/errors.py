@@ -61,6 +61,10 @@ class ProblemFileError(Error, ValueError):
     """A problem file that does not follow its format."""
 
 
+class UnsupportedStageError(Error, KeyError):
+    """A stage that a backend cannot compute, or was never told of."""
+
+
 class UnknownProblemError(Error, KeyError):
     """A slug that names none of the problems."""
 

@@ -65,7 +65,7 @@ def test_stages(name: str, row: Row) -> None:
     assert found["status"] == "ok", found
 
 
-@pytest.mark.parametrize("name", TRANSLATED)
+@pytest.mark.parametrize("name", ["convt3d", *TRANSLATED])
 def test_dropped_axes(name: str) -> None:
     text = "ConvTranspose3d(2, 1, 1) -> Sum('depth', keepdim=False) -> Max('channels', False) -> Tanh()"
     assert judged(name, text, x=(2, 6, 4, 5, 7), w=(6, 6, 3, 3, 3))["status"] == "ok"

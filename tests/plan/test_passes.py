@@ -27,7 +27,7 @@ def plan_of(*stages: object, x: tuple[int, ...] = X, dtype: str = "float32") -> 
 def test_every_stage_has_a_meaning_a_lowering_and_an_emitter() -> None:
     """A stage added to the vocabulary and forgotten here would fail only when somebody uses it."""
     stages = classes()
-    assert set(MEANINGS) == stages
+    assert set(MEANINGS.entries) == stages
     assert set(LOWER) == stages
     assert set(STEPS) - {Affine} == stages - STRUCTURAL
     assert Affine in STEPS  # how the statistics of GroupNorm and InstanceNorm are applied

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from convt3d.spec import backends
 from convt3d.spec import stages as vocabulary
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import (
@@ -70,9 +71,8 @@ class Row:
 
 
 def classes() -> set[type[Stage]]:
-    """The concrete public stages: those nothing else in the vocabulary derives from."""
-    found = [c for c in vars(vocabulary).values() if isinstance(c, type) and issubclass(c, Stage) and c is not Stage]
-    return {c for c in found if not c.__name__.startswith("_") and not any(c in d.__mro__[1:] for d in found)}
+    """Every stage."""
+    return {getattr(vocabulary, name) for name in backends.vocabulary()}
 
 
 def _conv(kernel: tuple[int, int, int, int], why: str, **parameters: Any) -> Row:

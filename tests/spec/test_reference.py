@@ -103,7 +103,7 @@ def test_an_empty_batch_gives_an_empty_result(row: Row, rng: np.random.Generator
 
 
 def test_every_stage_has_a_meaning_and_no_other_class_has_one() -> None:
-    assert set(MEANINGS) == classes()
+    assert set(MEANINGS.entries) == classes()
 
 
 def test_every_stage_has_a_row() -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from spec.stage_rows import ROWS
 
 from convt3d import Add, ConvTranspose3d, Keep, Pipeline
-from convt3d.errors import ArgumentError
+from convt3d.errors import ArgumentError, Error
 from convt3d.spec.text import read_stages, write_pipeline
 
 
@@ -28,10 +28,32 @@ def test_the_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Nonsense()", "ReLU", "__import__('os')", "ConvTranspose3d(abs(1))", "ReLU(1)", "Stage()", "_Pool(2)"]
+    ("text", "message"),
+    [
+        ("", "must be a stage with its parameters"),
+        ("ReLU() Tanh()", "must be a stage with its parameters. Write it like .*, with -> between stages"),
+        ("nn.ReLU()", "must be a stage with its parameters"),
+        ("-" * 100_000, "must be a stage with its parameters"),
+        ("Relu()", r"there is no stage 'Relu'. Did you mean ReLU\?"),
+        ("BatchNorm3d()", r"there is no stage 'BatchNorm3d'. Did you mean BatchNorm\?"),
+        ("MaxPol3d(2)", r"Did you mean MaxPool3d\?"),
+        ("Nonsense()", "there is no stage 'Nonsense'. Stages are .*, ReLU, "),
+        ("__import__('os')", "there is no stage '__import__'"),
+        ("Stage()", "there is no stage 'Stage'"),
+        ("Binary(1.0)", "there is no stage 'Binary'"),
+        ("_Pool(2)", "there is no stage '_Pool'"),
+        ("ReLU", r"has no brackets. Write ReLU\(\)"),
+        ("MaxPool3d(2, strid=1)", r"MaxPool3d has no parameter 'strid'. Did you mean stride\?"),
+        ("ReLU(inplace=True)", "ReLU has no parameter 'inplace'. It has none"),
+        ("ReLU(**{})", "ReLU has no parameter None"),
+        ("Clamp(abs(1))", "must be numbers, True, False, None, or words in quotes"),
+        ("ReLU(1)", "a parameter too many, twice, or not at all. It has none"),
+        ("MaxPool3d()", "not at all. It has kernel_size, stride, padding, ceil_mode"),
+        ("LeakyReLU('steep')", "LeakyReLU: negative_slope = 'steep': must be a real number"),
+    ],
 )
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="must be a stage with literal parameters"):
+def test_anything_else_is_refused_by_the_word_that_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(Error, match=message):
         read_stages(f"ConvTranspose3d() -> {text}")
 
 

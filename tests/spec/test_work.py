@@ -231,7 +231,7 @@ def test_nothing_beyond_reach_is_read(
         return y
 
     def patched(least: tuple[int, int, int]) -> Any:
-        monkeypatch.setitem(reference._MEANINGS, ConvTranspose3d, lambda *a: cut(*a, least=least))
+        monkeypatch.setitem(reference.MEANINGS.entries, ConvTranspose3d, lambda *a: cut(*a, least=least))
         return evaluate(pipeline, x, operands)
 
     assert_same(patched((d, h, w)), expected, 0.0)

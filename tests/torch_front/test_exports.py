@@ -7,7 +7,6 @@ import io
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,7 @@ from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class UNet(nn.Module):  # type: ignore[misc]
@@ -67,22 +61,28 @@ def test_export_with_sizes_that_change(strict: bool) -> None:
         torch.testing.assert_close(exported.module()(x), stock(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("build", [UNet, sequence])
+def short() -> Any:
+    return nn.Sequential(nn.ConvTranspose3d(1, 2, 3, 2, 1, 1), nn.GroupNorm(2, 2), nn.Softplus(1.5))
+
+
+@pytest.mark.parametrize("build", [UNet, short])
 def test_dynamic_shapes_are_compiled_as_often_as_eager_s(build: Any) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     counts = []
     for model in (models := pair(build)):
+        model.requires_grad_(build is UNet)  # tracing backward takes many seconds
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, dynamic=True, fullgraph=True)
-        for shape in SHAPES:
-            x = torch.randn(shape, requires_grad=True)
+        for shape in SHAPES[:3]:
+            x = torch.randn(shape)
             y = compiled(x)
             torch.testing.assert_close(y, models[0](x), rtol=1e-4, atol=1e-5)
-            y.sum().backward()
+            if y.requires_grad:
+                y.sum().backward()
         counts.append(counter.frame_count)
         torch._dynamo.reset()
-    assert counts[1] <= counts[0] < len(SHAPES)
+    assert counts[1] <= counts[0] < 3
 
 
 @pytest.mark.parametrize("how", ["dynamo", "exported program", "torchscript"])

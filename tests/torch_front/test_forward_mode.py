@@ -145,11 +145,11 @@ def swapped() -> tuple[Any, Any]:
     return tuple(model.double().eval() for model in models)
 
 
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_compiled(backend: str, fixed: bool) -> None:
     """Nothing requires grad, and yet the derivative is not zero."""
-    torch._dynamo.reset()
     stock, ours = swapped()
     for parameter in [*stock.parameters(), *ours.parameters()]:
         parameter.requires_grad_(not fixed)
@@ -166,7 +166,6 @@ def test_compiled(backend: str, fixed: bool) -> None:
         assert float(expected.detach().abs().max()) > 0.01
         compiled = torch.compile(lambda x, dx, m=mine: jvp(m, (x,), (dx,))[1], backend=backend, fullgraph=True)
         close(compiled(x, dx), expected)
-    torch._dynamo.reset()
 
 
 def test_what_is_not_recorded_stays_so_below_a_level() -> None:

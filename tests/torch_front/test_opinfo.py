@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="torch's sample inputs need expecttest, which is not installed")
+from torch._subclasses import CrossRefFakeMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.testing._internal import composite_compliance  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
 
@@ -47,7 +50,8 @@ def test_values(opinfo: Any, dtype: Any) -> None:
 
 def test_derivatives(opinfo: Any) -> None:
     """Reverse and forward mode, batched and twice, against finite differences."""
-    for sample in opinfo.sample_inputs("cpu", torch.float64, requires_grad=True):
+    samples = sorted(opinfo.sample_inputs("cpu", torch.float64, requires_grad=True), key=lambda s: s.input.numel())
+    for sample in samples[:6]:
         given = [each for each in (sample.input, *sample.args) if isinstance(each, torch.Tensor)]
         rest = [each for each in (sample.input, *sample.args) if not isinstance(each, torch.Tensor)]
         named = {key: value for key, value in sample.kwargs.items() if not isinstance(value, torch.Tensor)}
@@ -61,8 +65,114 @@ def test_derivatives(opinfo: Any) -> None:
         assert torch.autograd.gradgradcheck(call, given, fast_mode=True, check_fwd_over_rev=True)
 
 
+def called(function: Any, sample: Any) -> Any:
+    return function(sample.input, *sample.args, **sample.kwargs)
+
+
+def compliant(function: Any, sample: Any) -> None:
+    """With tensors that are wrapped, one by one, as subclasses are."""
+    given = (sample.input, *sample.args)
+    composite_compliance.check_with_mode(function, given, sample.kwargs, close)
+    composite_compliance.check_all_permutations(function, given, sample.kwargs, close)
+    undo = sample.output_process_fn_grad
+    composite_compliance.check_backward_formula(function, given, sample.kwargs, undo, None, close)
+    composite_compliance.check_forward_ad_formula(function, given, sample.kwargs, None, close)
+
+
+def crossed(function: Any, sample: Any) -> None:
+    """Shapes, types and strides of every operation, forward and backward, beside those of fake tensors."""
+    with CrossRefFakeMode(ignore_op_fn=lambda _: False, check_strides=True):
+        called(function, sample).abs().sum().backward()
+
+
+def viewed(view: Any) -> Any:
+    """Lazily negated or conjugated tensors, others with gaps between elements; with gradients."""
+
+    def check(function: Any, sample: Any) -> Any:
+        again = lambda t: view(t.detach()).requires_grad_() if tensor(t) else t  # noqa: E731
+        changed = sample.noncontiguous() if view is None else sample.transform(again)
+        y = called(function, changed)
+        given = [t for t in (changed.input, *changed.args) if tensor(t)]
+        return y, *torch.autograd.grad(y, given, torch.ones_like(y))
+
+    return check
+
+
+def tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def close(got: Any, expected: Any, **more: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-7, check_stride=True)
+
+
+CHECKS: dict[str, Any] = {
+    "gaps": viewed(None),
+    "negated": viewed(torch._neg_view),
+    "conjugated": viewed(torch.conj),
+    "subclasses": compliant,
+    "fake tensors": crossed,
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "dtype"),
+    [
+        *((check, torch.float64) for check in CHECKS),
+        *((check, torch.complex128) for check in ("gaps", "negated", "conjugated")),  # the rest is PyTorch's own
+    ],
+    ids=str,
+)
+def test_all_that_stock_passes(opinfo: Any, check: str, dtype: Any) -> None:
+    """PyTorch's checks of its own operators, with its function and with ours in its place."""
+    samples = list(opinfo.sample_inputs("cpu", dtype, requires_grad=True))
+    for sample in samples[:2] if check == "subclasses" else samples:  # each takes seconds
+        expected = CHECKS[check](functional.conv_transpose3d, sample)
+        close(CHECKS[check](ct.conv_transpose3d, sample), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64], ids=str)
+def test_memory_formats(dtype: Any) -> None:
+    """Strides are those of PyTorch's result for every mix of formats, also where it computes it."""
+    x, w = (torch.randn(each).mul(3).to(dtype) for each in ((2, 4, 3, 5, 4), (4, 3, 3, 2, 3)))
+    formats = torch.contiguous_format, torch.channels_last_3d
+    for mine, theirs in product(formats, repeat=2):
+        given = x.contiguous(memory_format=mine), w.contiguous(memory_format=theirs)
+        expected = functional.conv_transpose3d(*given, stride=2)
+        assert ct.conv_transpose3d(*given, stride=2).stride() == expected.stride()
+        assert torch.ops.convt3d.conv_transpose3d(*given, None, [2, 2, 2]).stride() == expected.stride()
+        metas = [each.to("meta") for each in given]
+        expected = functional.conv_transpose3d(*metas, stride=2)
+        assert ct.conv_transpose3d(*metas, stride=2).stride() == expected.stride()
+
+
+@pytest.mark.parametrize("kind", ["ConvTranspose3d", "LazyConvTranspose3d"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_modules(kind: str, dtype: Any) -> None:
+    """PyTorch's inputs for its modules."""
+    from torch.testing._internal.common_modules import module_db
+
+    stock, ours = getattr(torch.nn, kind), getattr(ct, kind)
+    info = next(each for each in module_db if each.module_cls is stock)
+    inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)
+    for each in inputs:
+        made, given, found = each.constructor_input, each.forward_input, []
+        for build in (stock, ours):
+            torch.manual_seed(0)
+            module = build(*made.args, **made.kwargs).to(dtype)
+            y = module(*given.args, **given.kwargs)
+            found.append([y, *torch.autograd.grad(y.abs().sum(), [*given.args, *module.parameters()])])
+            assert repr(module) == repr(stock(*made.args, **made.kwargs)) or kind.startswith("Lazy")
+        close(*reversed(found))
+    assert len(inputs) >= 2
+
+
 def test_errors(opinfo: Any) -> None:
     for error in opinfo.error_inputs("cpu") if opinfo.error_inputs_func else ():
         sample = error.sample_input
         with pytest.raises(error.error_type):
-            ct.conv_transpose3d(sample.input, *sample.args, **sample.kwargs)
+            called(ct.conv_transpose3d, sample)
+    x, w = torch.randn(1, 2, 3, 3, 3), torch.randn(2, 2, 2, 2, 2)
+    for call in (functional.conv_transpose3d, ct.conv_transpose3d):
+        with pytest.raises(TypeError):
+            call(x, w, None, 1, "same")

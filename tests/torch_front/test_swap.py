@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from helpers.swapped import close, fused_calls  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
-from convt3d.torch import functions  # noqa: E402
-from convt3d.torch.fold import FOLDS, fold_chain, shape_after  # noqa: E402
+from convt3d.errors import Error  # noqa: E402
 
 
 class UNet(nn.Module):  # type: ignore[misc]
@@ -83,11 +83,6 @@ def warmed(name: str) -> tuple[Any, Any, Any]:
     return model, copy.deepcopy(model), x
 
 
-def close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
-    scale = max(1.0, float(expected.detach().abs().max()))
-    torch.testing.assert_close(got, expected, rtol=0.0, atol=tolerance * scale)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
     model, swapped, x = warmed(name)
@@ -138,23 +133,6 @@ def test_training(name: str) -> None:
             optimiser.step()
     for (key, a), b in zip(model.state_dict().items(), swapped.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")
-
-
-def fused_calls(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many fused chains a call runs."""
-    texts: list[str] = []
-    real = functions._call
-
-    def spy(name: str, *arguments: Any) -> Any:
-        if name == "pipeline":
-            texts.append(arguments[2])
-        return real(name, *arguments)
-
-    monkeypatch.setattr(functions, "_call", spy)
-    with torch.no_grad():
-        model(x)
-    monkeypatch.setattr(functions, "_call", real)
-    return len(texts)
 
 
 def test_what_is_fused_is_decided_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +192,11 @@ def test_what_is_left_and_why() -> None:
     assert report.left["complex"] == "its weight is torch.complex64"
     assert report.left["patched"] == "has a forward of its own"
     assert report.swapped["plain"] == "alone: ModuleDict decides what follows it"
-    assert report.swapped["batch.0"] == "alone; then BatchNorm3d uses the statistics of the batch"
-    assert report.swapped["then.0"] == "fused with ReLU; then Conv3d is no stage"
+    assert report.swapped["batch.0"] == (
+        "in eval: fused with BatchNorm3d. In training: alone; not with BatchNorm3d, which uses the statistics of "
+        "the batch"
+    )
+    assert report.swapped["then.0"] == "fused with ReLU; not with Conv3d, which is no stage of convt3d"
     assert "left    own: is a Own" in str(report)
     assert ct.swap(model).swapped == {}  # a second time there is nothing to do
     assert "nothing to swap" in str(ct.swap(nn.ReLU()))
@@ -236,134 +217,6 @@ def test_old_weight_norm_and_shared_modules() -> None:
         normed.weight_g.mul_(2.0)
         doubled = model(x)
     assert not torch.allclose(doubled, expected)
-
-
-TAILS: list[Any] = [
-    nn.BatchNorm3d(6),
-    nn.BatchNorm3d(6, affine=False, eps=0.1),
-    nn.InstanceNorm3d(6, affine=True),
-    nn.GroupNorm(3, 6),
-    nn.GroupNorm(2, 6, affine=False),
-    nn.LayerNorm(9),
-    nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True),
-    nn.AvgPool3d(2, 1, 1, count_include_pad=False),
-    nn.Softmax(1),
-    nn.Identity(),
-    nn.Dropout3d(0.5),
-    nn.ReLU(inplace=True),
-    nn.ReLU6(),
-    nn.LeakyReLU(0.3),
-    nn.PReLU(),
-    nn.PReLU(6),
-    nn.SiLU(),
-    nn.GELU(),
-    nn.GELU("tanh"),
-    nn.Sigmoid(),
-    nn.Tanh(),
-    nn.Softplus(2.0, 3.0),
-    nn.Hardswish(),
-    nn.Hardtanh(-0.5, 0.7),
-    nn.Mish(),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_every_tail(dtype: Any) -> None:
-    torch.manual_seed(2)
-    assert set(FOLDS) - {type(tail) for tail in TAILS} == {
-        nn.SyncBatchNorm,
-        nn.Dropout,
-        nn.AlphaDropout,
-        nn.FeatureAlphaDropout,
-    }
-    x = torch.randn(2, 4, 3, 5, 4, dtype=dtype)
-    for tail in TAILS:
-        if isinstance(tail, nn.AvgPool3d) and dtype == torch.bfloat16:  # PyTorch has none
-            continue
-        model = nn.Sequential(nn.ConvTranspose3d(4, 6, 3, 2, 0), copy.deepcopy(tail)).to(dtype).eval()
-        with torch.no_grad():
-            if hasattr(tail, "running_mean") and model[1].running_mean is not None:
-                model[1].running_mean.normal_(), model[1].running_var.uniform_(0.5, 2.0)
-            expected = model(x)
-            ct.swap(model)
-            assert fold_chain(list(model))[2] == 2, tail
-            close(model(x), expected, {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}[dtype])
-
-
-def test_what_cannot_be_folded_says_why() -> None:
-    conv = nn.ConvTranspose3d(4, 6, 3)
-    half = nn.GroupNorm(2, 6)
-    half.bias = None
-    for tail, why in (
-        (nn.MaxPool3d(2, dilation=2), "dilation"),
-        (nn.MaxPool3d(2, return_indices=True), "indices"),
-        (nn.AvgPool3d(2, divisor_override=3), "divisor"),
-        (nn.LayerNorm((5, 9)), "several axes"),
-        (nn.Softmax(2), "this axis"),
-        (nn.Dropout(0.5), "random"),
-        (nn.BatchNorm3d(6, track_running_stats=False).eval(), "statistics of the batch"),
-        (nn.InstanceNorm3d(6, track_running_stats=True), "running statistics"),
-        (nn.InstanceNorm3d(6, track_running_stats=True).eval(), "running statistics"),
-        (half, "without a bias"),
-        (nn.ELU(), "ELU is no stage"),
-    ):
-        assert why in fold_chain([conv, tail])[3]
-
-
-@pytest.mark.parametrize("tail", [nn.GroupNorm(2, 4), nn.Softmax(1), nn.PReLU(4), nn.BatchNorm3d(4)], ids=str)
-def test_unbatched_input_means_what_eager_makes_of_it(tail: Any) -> None:
-    """Channels stand first there, which modules that count axes from the front do not know."""
-    torch.manual_seed(4)
-    model = nn.Sequential(nn.ConvTranspose3d(3, 4, 3, padding=1), copy.deepcopy(tail)).eval()
-    if isinstance(tail, nn.PReLU):
-        nn.init.uniform_(model[1].weight)
-    swapped, x = copy.deepcopy(model), torch.randn(3, 4, 5, 6)
-    ct.swap(swapped)
-    if isinstance(tail, nn.BatchNorm3d):
-        with pytest.raises(ValueError, match="expected 5D input"):
-            swapped(x)
-    else:
-        close(swapped(x), model(x))
-
-
-@pytest.mark.parametrize("tail", [*TAILS, nn.InstanceNorm3d(6, track_running_stats=True)], ids=str)
-def test_strides_of_channels_last(tail: Any) -> None:
-    x = torch.randn(2, 4, 3, 5, 4).contiguous(memory_format=torch.channels_last_3d)
-    model = nn.Sequential(nn.ConvTranspose3d(4, 6, 3, 2, 0), copy.deepcopy(tail)).eval()
-    with torch.no_grad():
-        expected = model(x)
-        ct.swap(model)
-        assert model(x).stride() == expected.stride()
-
-
-def test_norms_of_a_single_value_are_refused_as_in_eager() -> None:
-    for tail, shape, refused in (
-        ([nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), True),
-        ([nn.GroupNorm(6, 6)], (1, 4, 1, 1, 1), True),
-        ([nn.GroupNorm(6, 6)], (2, 4, 1, 1, 1), False),
-        ([nn.GroupNorm(3, 6)], (1, 4, 1, 1, 1), False),
-        ([nn.GroupNorm(6, 6)], (0, 4, 1, 1, 1), False),
-        ([nn.MaxPool3d(2, ceil_mode=True), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 2, 2, 2), True),
-        ([nn.MaxPool3d(2, 1, 1), nn.Tanh(), nn.InstanceNorm3d(6)], (2, 4, 1, 1, 1), False),
-    ):
-        model = nn.Sequential(nn.ConvTranspose3d(4, 6, 1), *tail)
-        swapped, x = copy.deepcopy(model), torch.randn(shape)
-        ct.swap(swapped)
-        if refused:
-            for each in (model, swapped):
-                with pytest.raises(ValueError, match="Expected more than 1"):
-                    each(x)
-        else:
-            torch.testing.assert_close(swapped(x), model(x), rtol=1e-4, atol=1e-4)
-            assert fold_chain(list(swapped), shape)[2] == 1 + len(tail)
-
-
-def test_shape_after_is_that_of_the_modules() -> None:
-    x = torch.randn(2, 4, 3, 5, 4)
-    conv = nn.ConvTranspose3d(4, 6, (3, 2, 3), (2, 3, 1), (1, 0, 0), (1, 2, 0), 2, bias=False, dilation=(2, 1, 3))
-    for tail in (nn.MaxPool3d((2, 1, 2), padding=(1, 0, 0), ceil_mode=True), nn.AvgPool3d(2, 3, 1), nn.ReLU()):
-        model = nn.Sequential(conv, tail, nn.GroupNorm(2, 6))
-        assert shape_after(list(model), x.shape) == model(x).shape
 
 
 def test_undo_leaves_a_class_that_something_else_set() -> None:
@@ -392,9 +245,10 @@ def test_report_of_shared_modules_names_every_place() -> None:
     )
     report = ct.swap(model)
     assert report.swapped == {
-        "first.0": "fused with ReLU; at another place: alone: last of its sequence; "
+        "first.0": "fused with ReLU; at another place: alone: nothing follows it in its sequence; "
         "at another place: alone: ModuleDict decides what follows it",
-        "twice.0": "fused with Tanh; then ConvTranspose3d is no stage; at another place: fused with SiLU",
+        "twice.0": "fused with Tanh; not with ConvTranspose3d, which is no stage of convt3d; "
+        "at another place: fused with SiLU",
     }
     assert report.left == {}
 
@@ -410,105 +264,35 @@ def test_report_of_a_swapped_model_says_so() -> None:
     assert around.left == {}
 
 
-class Adn(nn.Sequential):  # type: ignore[misc]
-    """Norm, dropout and activation, as MONAI puts them together."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.add_module("N", nn.InstanceNorm3d(channels))
-        self.add_module("D", nn.Dropout(0.2))
-        self.add_module("A", nn.PReLU())
-
-
-class Convolution(nn.Sequential):  # type: ignore[misc]
-    """A convolution and its Adn, with attributes of its own."""
-
-    def __init__(self, cin: int, cout: int) -> None:
-        super().__init__()
-        self.cin, self.cout = cin, cout
-        self.add_module("conv", nn.ConvTranspose3d(cin, cout, 3, 2, 1, 1))
-        self.add_module("adn", Adn(cout))
-
-    @property
-    def channels(self) -> tuple[int, int]:
-        return self.cin, self.cout
+@pytest.mark.parametrize("training", [False, True])
+def test_report_says_what_happens_in_both_modes(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever the model is in at the time; and that is what happens."""
+    model = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.InstanceNorm3d(2), nn.Dropout(0.5), nn.ReLU()).train(training)
+    model[0].register_forward_hook(lambda *_: None).remove()
+    assert ct.swap(model).swapped["0"] == (
+        "in eval: fused with InstanceNorm3d, Dropout, ReLU. "
+        "In training: fused with InstanceNorm3d; not with Dropout, which draws random numbers"
+    )
+    hooked = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), nn.ReLU()).train(training)
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert ct.swap(hooked).swapped["0"] == "alone: it has hooks"
+    assert fused_calls(hooked, torch.randn(1, 2, 2, 2, 2), monkeypatch) == 0
 
 
-class Doubled(nn.Sequential):  # type: ignore[misc]
-    """Does more than run its modules in order."""
-
-    def forward(self, input: Any) -> Any:
-        return 2 * super().forward(input)
-
-
-class Backwards(nn.Sequential):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        return iter(list(self._modules.values())[::-1])
+@pytest.mark.parametrize("wrong", [None, nn.Sequential, nn.ReLU().forward, "model"], ids=str)
+def test_only_models_are_taken(wrong: Any) -> None:
+    with pytest.raises(Error, match=r"swap: model = .*: must be an nn.Module. Pass the model itself"):
+        ct.swap(wrong)
 
 
-def test_subclasses_of_sequential_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(5)
-    model = nn.Sequential(Convolution(2, 4), nn.Sequential(Convolution(4, 3), nn.Tanh())).eval()
-    x, text, copied = torch.randn(2, 2, 3, 4, 3), repr(model), copy.deepcopy(model)
-    with torch.no_grad():
-        expected = model(x)
-    report = ct.swap(model)
-    assert report.swapped == {
-        "0.conv": "fused with InstanceNorm3d, Dropout, PReLU; then ConvTranspose3d is no stage",
-        "1.0.conv": "fused with InstanceNorm3d, Dropout, PReLU, Tanh",
-    }
-    assert repr(model) == text
-    assert isinstance(model[0], Convolution)
-    assert model[0].channels == (2, 4)
-    with torch.no_grad():
-        close(model(x), expected)
-        close(model[0](x), copied[0](x))  # also when it is called by itself
-        for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert isinstance(again[0], Convolution)
-            assert again[0].channels == (2, 4)
-            assert fused_calls(again, x, monkeypatch) == 2
-            close(again(x), expected)
-    assert fused_calls(model, x, monkeypatch) == 2
-    model.train()  # dropout draws: conv and norm are fused, what follows is not
-    assert fused_calls(model, x, monkeypatch) == 2
-    report.undo()
-    assert [type(m) for m in model.modules()] == [type(m) for m in copied.modules()]
+def test_weights_of_every_device_with_an_engine_are_taken() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-
-def test_subclasses_with_a_forward_of_their_own_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(6)
-    for kind, tail in ((Doubled, (nn.ConvTranspose3d(2, 2, 2), nn.ReLU())), (Backwards, (nn.ReLU(), nn.Tanh()))):
-        model = nn.Sequential(nn.ConvTranspose3d(2, 2, 2), kind(*tail), nn.SiLU()).eval()
-        x = torch.randn(1, 2, 3, 3, 3)
-        with torch.no_grad():
-            expected = model(x)
-            report = ct.swap(model)
-            close(model(x), expected)
-        assert type(model[1]) is kind
-        assert report.swapped["0"] == f"alone; then {kind.__name__} is no stage"
-        if kind is Doubled:
-            assert report.swapped["1.0"] == "alone: Doubled decides what follows it"
-        assert fused_calls(model, x, monkeypatch) == 0
-    bare = ct.swap(nn.ConvTranspose3d(2, 2, 2))
-    assert bare.swapped == {"(model)": "alone: it is the whole model"}
-
-
-def test_lazy_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = nn.Sequential(nn.LazyConvTranspose3d(4, 3, 2), nn.ReLU())
-    stock, x = copy.deepcopy(model), torch.randn(1, 2, 3, 3, 3)
-    report = ct.swap(model)
-    assert report.swapped == {"0": "lazy: fused with what can be, once it has its weight"}
-    torch.manual_seed(0)
-    expected = stock(x)
-    torch.manual_seed(0)
-    close(model(x), expected)
-    assert type(model[0]) is ct.ConvTranspose3d
-    assert fused_calls(model, x, monkeypatch) == 1
-    assert report.undo() == []
-    assert type(model[0]) is nn.ConvTranspose3d
-    lazy = nn.Sequential(nn.LazyConvTranspose3d(4, 3))
-    ct.swap(lazy).undo()
-    assert type(lazy[0]) is nn.LazyConvTranspose3d
-    own = ct.LazyConvTranspose3d(4, 3, bias=False)
-    assert own(x).shape == (1, 4, 5, 5, 5)
-    assert type(own) is ct.ConvTranspose3d
+    for device, taken in (("cpu", True), ("meta", True), ("cuda", True), ("xpu", False)):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = nn.Sequential(nn.ConvTranspose3d(2, 2, 2, device="meta"))
+            weight = torch.empty(2, 2, 2, 2, 2, device=device)
+        model[0].weight = nn.Parameter(weight)
+        report = ct.swap(model)
+        assert bool(report.swapped) == taken, device
+        assert report.left == ({} if taken else {"0": f"its weight is on {device}"})

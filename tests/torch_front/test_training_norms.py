@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,10 +77,10 @@ def test_pipelines(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(*statistics)
 
 
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.filterwarnings("ignore:Dynamo")  # it compiles the parts, and says where it parts them
 def test_compiled() -> None:
     """The update of the statistics survives torch.compile."""
-    torch._dynamo.reset()
     x, w, text = torch.randn(2, 2, 3, 3, 3), torch.randn(2, 4, 2, 2, 2), "ConvTranspose3d() -> BatchNorm() -> Tanh()"
     found = []
     for wrap in (lambda f: f, lambda f: torch.compile(f, backend="aot_eager")):
@@ -89,10 +89,70 @@ def test_compiled() -> None:
         found.append((y, mean, var))
     torch.testing.assert_close(*found)
     assert float(mean.abs().max()) > 0
-    torch._dynamo.reset()
 
 
 def test_one_value_for_each_channel_is_refused_as_in_pytorch() -> None:
     operands: list[Any] = [torch.randn(2, 4, 1, 1, 1), torch.zeros(4), torch.ones(4)]
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ct.pipeline(torch.randn(1, 2, 1, 1, 1), operands, "ConvTranspose3d() -> BatchNorm()", training=True)
+
+
+def test_the_average_over_all_batches() -> None:
+    """momentum=None, as BatchNorm3d has it, with the number of batches."""
+    norm, conv = nn.BatchNorm3d(4, momentum=None), torch.randn(2, 4, 2, 2, 2)
+    mean, var, count = torch.zeros(4), torch.ones(4), torch.tensor(0)
+    operands = [conv, mean, var, norm.weight, norm.bias]
+    text = "ConvTranspose3d() -> BatchNorm(affine=True)"
+    for step in range(3):
+        x = torch.randn(2, 2, 3, 2, 2) + step
+        got = ct.pipeline(x, operands, text, training=True, momentum=None, num_batches_tracked=count)
+        torch.testing.assert_close(got, norm(functional.conv_transpose3d(x, conv)), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((mean, var, count), (norm.running_mean, norm.running_var, norm.num_batches_tracked))
+    ct.pipeline(x, operands, text, training=True, num_batches_tracked=count)
+    assert int(count) == 4
+    for wrong, message in (
+        ({"momentum": None}, "momentum = None: asks for the average .* Pass num_batches_tracked="),
+        ({"momentum": "much"}, "momentum = 'much': must be a real number"),
+        ({"num_batches_tracked": 3}, "num_batches_tracked = int: must be a tensor"),
+    ):
+        with pytest.raises(convt3d.Error, match=message):
+            ct.pipeline(x, operands, text, training=True, **wrong)
+    assert int(count) == 4
+
+
+class Watched(torch.Tensor):  # type: ignore[misc]
+    seen: ClassVar[list[Any]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append((func, kwargs))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("place", ["input", "operand"])
+def test_subclasses_see_the_call(place: str) -> None:
+    x, w, mean, var = torch.randn(2, 2, 3, 2, 4), torch.randn(2, 4, 2, 2, 2), torch.zeros(4), torch.ones(4)
+    expected = ct.pipeline(x, [w, mean.clone(), var.clone()], "ConvTranspose3d() -> BatchNorm()", training=True)
+    x, w = (x.as_subclass(Watched), w) if place == "input" else (x, w.as_subclass(Watched))
+    Watched.seen.clear()
+    got = ct.pipeline(x, [w, mean, var], "ConvTranspose3d() -> BatchNorm()", training=True, momentum=0.5)
+    assert Watched.seen[0][0] is ct.pipeline
+    assert Watched.seen[0][1]["training"] is True
+    assert Watched.seen[0][1]["momentum"] == 0.5
+    assert isinstance(got, Watched)
+    torch.testing.assert_close(got.as_subclass(torch.Tensor), expected)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("tail", ["", " -> ReLU()", " -> SiLU()"])
+@pytest.mark.parametrize("changed", ["mean", "var"])
+def test_statistics_that_changed_before_backward_are_an_error(affine: bool, tail: str, changed: str) -> None:
+    """As PyTorch's batch_norm says it in eval: its backward would use the new ones."""
+    x, w = torch.randn(2, 2, 3, 2, 4, requires_grad=True), torch.randn(2, 4, 2, 2, 2, requires_grad=True)
+    statistics = {"mean": torch.zeros(4), "var": torch.ones(4)}
+    more = [torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)] if affine else []
+    text = f"ConvTranspose3d() -> BatchNorm(affine={affine}){tail}"
+    y = ct.pipeline(x, [w, *statistics.values(), *more], text)
+    statistics[changed].add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -55,7 +55,7 @@ class Case:
     @property
     def output(self) -> tuple[int, ...]:
         """The result's shape, found without a plan."""
-        return self.pipeline.trace(self.x, self.operand_shapes).output
+        return self.pipeline.result_shape(self.pipeline.trace(self.x, self.operand_shapes).output)
 
     @property
     def operand_shapes(self) -> tuple[tuple[int, ...], ...]:

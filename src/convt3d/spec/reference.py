@@ -7,16 +7,15 @@ follow from the arithmetic, as in PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from .backends import StageTable
 from .pipeline import Pipeline
-from .stage import Stage
 from .stages import (
     GELU,
     OVER,
@@ -57,16 +56,7 @@ from .stages import (
 Array: TypeAlias = npt.NDArray[np.float64]
 Meaning: TypeAlias = Callable[..., Array]
 
-_MEANINGS: dict[type[Stage], Meaning] = {}
-MEANINGS: Mapping[type[Stage], Meaning] = MappingProxyType(_MEANINGS)
-
-
-def means(stage: type[Stage]) -> Callable[[Meaning], Meaning]:
-    def register(meaning: Meaning) -> Meaning:
-        _MEANINGS[stage] = meaning
-        return meaning
-
-    return register
+MEANINGS: StageTable[Meaning] = StageTable("the meaning", __name__)
 
 
 def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
@@ -76,14 +66,11 @@ def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
     with np.errstate(all="ignore"):
         for index, stage in enumerate(pipeline.stages):
             own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
-            if isinstance(stage, Keep):
-                kept[stage.label] = value
-            elif stage.uses:
-                value = _MEANINGS[type(stage)](stage, value, kept[stage.uses])
-            elif isinstance(stage, Binary):
-                value = _MEANINGS[type(stage)](stage, value, (*own, stage.other)[0])
-            else:
-                value = _MEANINGS[type(stage)](stage, value, *own)
+            if stage.uses:
+                own = [kept[stage.uses]]
+            value = MEANINGS[type(stage)](stage, value, *own)
+            if stage.keeps:
+                kept[stage.keeps] = value
     return value.squeeze(pipeline.dropped)
 
 
@@ -92,7 +79,7 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
-@means(ConvTranspose3d)
+@MEANINGS.of(ConvTranspose3d)
 def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | None = None) -> Array:
     """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation."""
     batch, cin = x.shape[:2]
@@ -136,12 +123,12 @@ def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
     return np.stack(windows, axis=-1)
 
 
-@means(MaxPool3d)
+@MEANINGS.of(MaxPool3d)
 def max_pool3d(stage: MaxPool3d, x: Array) -> Array:
     return _windows(stage, x, -np.inf).max(axis=-1)
 
 
-@means(AvgPool3d)
+@MEANINGS.of(AvgPool3d)
 def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
     counts: Any = 1
     for axis, along in zip(stage.axes(x.shape), ((-1, 1, 1), (-1, 1), (-1,)), strict=True):
@@ -152,29 +139,29 @@ def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
     return _windows(stage, x, 0.0).sum(axis=-1) / (stage.divisor_override or counts)
 
 
-@means(Sum)
+@MEANINGS.of(Sum)
 def sum_over(stage: Sum, x: Array) -> Array:
     return x.sum(axis=OVER[stage.over], keepdims=True)
 
 
-@means(Mean)
+@MEANINGS.of(Mean)
 def mean_over(stage: Mean, x: Array) -> Array:
     return x.mean(axis=OVER[stage.over], keepdims=True)
 
 
-@means(Max)
+@MEANINGS.of(Max)
 def max_over(stage: Max, x: Array) -> Array:
     return x.max(axis=OVER[stage.over], keepdims=True)
 
 
-@means(LogSumExp)
+@MEANINGS.of(LogSumExp)
 def log_sum_exp(stage: LogSumExp, x: Array) -> Array:
     largest = x.max(axis=OVER[stage.over], keepdims=True)
     largest = np.where(np.isinf(largest), 0.0, largest)  # all -inf gives -inf, any +inf gives +inf
     return largest + np.log(np.exp(x - largest).sum(axis=OVER[stage.over], keepdims=True))
 
 
-@means(Softmax)
+@MEANINGS.of(Softmax)
 def softmax(stage: Softmax, x: Array, scale: Array | None = None) -> Array:
     axes = OVER[stage.over]
     shift = np.asarray(x.max(axis=axes, keepdims=True) if stage.shift is None else stage.shift)
@@ -190,7 +177,7 @@ def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     return (x - mean) / np.sqrt(variance + eps)
 
 
-@means(LayerNorm)
+@MEANINGS.of(LayerNorm)
 def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     y = _normalise(x, OVER[stage.over], stage.eps)
     if weight is None or bias is None:
@@ -198,20 +185,20 @@ def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Ar
     return y * _column(weight) + _column(bias) if stage.over == "channels" else y * weight + bias
 
 
-@means(GroupNorm)
+@MEANINGS.of(GroupNorm)
 def group_norm(stage: GroupNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     grouped = x.reshape(x.shape[0], stage.num_groups, x.shape[1] // stage.num_groups, *x.shape[2:])
     y = _normalise(grouped, (2, 3, 4, 5), stage.eps).reshape(x.shape)
     return y if weight is None or bias is None else y * _column(weight) + _column(bias)
 
 
-@means(InstanceNorm)
+@MEANINGS.of(InstanceNorm)
 def instance_norm(stage: InstanceNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     y = _normalise(x, (2, 3, 4), stage.eps)
     return y if weight is None or bias is None else y * _column(weight) + _column(bias)
 
 
-@means(BatchNorm)
+@MEANINGS.of(BatchNorm)
 def batch_norm(
     stage: BatchNorm, x: Array, mean: Array, var: Array, weight: Array | None = None, bias: Array | None = None
 ) -> Array:
@@ -222,35 +209,39 @@ def batch_norm(
     return x * _column(scale) + _column(shift)
 
 
-def _other(x: Array | float) -> Array:
+def _other(x: Any) -> Array:
     """A vector (C,) meets the channel axis; numbers and (B, C, D, H, W) tensors are used as they are."""
     array = np.asarray(x)
     return _column(array) if array.ndim == 1 else array
 
 
-@means(Add)
-def add(stage: Add, x: Array, other: Array) -> Array:
-    return x + _other(other)
+def _sides(stage: Binary, x: Array, other: Array | None) -> tuple[Array, Array]:
+    """What stands left and right of the sign; the second value is the stage's own number where no array is given."""
+    left, right = stage.sides(x, _other(stage.other if other is None else other))
+    return left, right
 
 
-@means(Subtract)
-def subtract(stage: Subtract, x: Array, other: Array) -> Array:
-    left, right = stage.sides(x, _other(other))
-    return np.subtract(left, right)
+@MEANINGS.of(Add)
+def add(stage: Add, x: Array, other: Array | None = None) -> Array:
+    return np.add(*_sides(stage, x, other))
 
 
-@means(Multiply)
-def multiply(stage: Multiply, x: Array, other: Array) -> Array:
-    return x * _other(other)
+@MEANINGS.of(Subtract)
+def subtract(stage: Subtract, x: Array, other: Array | None = None) -> Array:
+    return np.subtract(*_sides(stage, x, other))
 
 
-@means(Divide)
-def divide(stage: Divide, x: Array, other: Array) -> Array:
-    left, right = stage.sides(x, _other(other))
-    return np.divide(left, right)
+@MEANINGS.of(Multiply)
+def multiply(stage: Multiply, x: Array, other: Array | None = None) -> Array:
+    return np.multiply(*_sides(stage, x, other))
 
 
-@means(Clamp)
+@MEANINGS.of(Divide)
+def divide(stage: Divide, x: Array, other: Array | None = None) -> Array:
+    return np.divide(*_sides(stage, x, other))
+
+
+@MEANINGS.of(Clamp)
 def clamp(stage: Clamp, x: Array) -> Array:
     if stage.min is not None:
         x = np.maximum(x, stage.min)
@@ -260,51 +251,51 @@ def clamp(stage: Clamp, x: Array) -> Array:
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-@means(GELU)
+@MEANINGS.of(GELU)
 def gelu(stage: GELU, x: Array) -> Array:
     if stage.approximate == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * _erfc(x * -math.sqrt(0.5))  # 1 + erf(z) = erfc(-z), without cancellation for negative x
 
 
-@means(ReLU)
+@MEANINGS.of(ReLU)
 def relu(stage: ReLU, x: Array) -> Array:
     return np.maximum(x, 0.0)
 
 
-@means(LeakyReLU)
+@MEANINGS.of(LeakyReLU)
 def leaky_relu(stage: LeakyReLU, x: Array) -> Array:
     return np.where(x > 0.0, x, x * stage.negative_slope)
 
 
-@means(PReLU)
+@MEANINGS.of(PReLU)
 def prelu(stage: PReLU, x: Array, weight: Array) -> Array:
     return np.where(x > 0.0, x, x * _column(weight))
 
 
-@means(Sigmoid)
+@MEANINGS.of(Sigmoid)
 def sigmoid(stage: Sigmoid, x: Array) -> Array:
     shrunk = np.exp(-np.abs(x))  # of -x it would overflow, and the result be 0, where it is not
     return np.where(x < 0, shrunk, 1.0) / (1.0 + shrunk)
 
 
-@means(Tanh)
+@MEANINGS.of(Tanh)
 def tanh(stage: Tanh, x: Array) -> Array:
     return np.tanh(x)
 
 
-@means(SiLU)
+@MEANINGS.of(SiLU)
 def silu(stage: SiLU, x: Array) -> Array:
     shrunk = np.exp(-np.abs(x))
     return np.where(x < 0, x * shrunk, x) / (1.0 + shrunk)
 
 
-@means(HardSwish)
+@MEANINGS.of(HardSwish)
 def hard_swish(stage: HardSwish, x: Array) -> Array:
     return x * np.minimum(np.maximum(x + 3.0, 0.0), 6.0) / 6.0
 
 
-@means(HardTanh)
+@MEANINGS.of(HardTanh)
 def hard_tanh(stage: HardTanh, x: Array) -> Array:
     return np.minimum(np.maximum(x, stage.min_val), stage.max_val)
 
@@ -313,31 +304,31 @@ def _softplus(x: Array) -> Array:
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
 
-@means(Mish)
+@MEANINGS.of(Mish)
 def mish(stage: Mish, x: Array) -> Array:
     return x * np.tanh(_softplus(x))
 
 
-@means(Softplus)
+@MEANINGS.of(Softplus)
 def softplus(stage: Softplus, x: Array) -> Array:
     return np.where(x * stage.beta > stage.threshold, x, _softplus(x * stage.beta) / stage.beta)
 
 
-@means(Exp)
+@MEANINGS.of(Exp)
 def exp(stage: Exp, x: Array) -> Array:
     return np.exp(x)
 
 
-@means(Log)
+@MEANINGS.of(Log)
 def log(stage: Log, x: Array) -> Array:
     return np.log(x)
 
 
-@means(Keep)
+@MEANINGS.of(Keep)
 def keep(stage: Keep, x: Array) -> Array:
     return x
 
 
-@means(Recall)
+@MEANINGS.of(Recall)
 def recall(stage: Recall, x: Array, other: Array) -> Array:
     return other

@@ -82,6 +82,11 @@ class Stage:
         return None
 
     @property
+    def keeps(self) -> str | None:
+        """The name that it gives to the current value."""
+        return None
+
+    @property
     def reduces(self) -> tuple[int, ...]:
         """Axes that it reduces to one number."""
         return ()

@@ -1,8 +1,8 @@
 """The vocabulary: every stage a pipeline may hold, with PyTorch's names and meaning of parameters.
 
-To add one: a class here, its meaning in `reference.py`, its emitter in `emit/`, a row in `tests/spec/stage_rows.py`
-(docs/adding_a_stage.md). Values are always (B, C, D, H, W): a reduction keeps its axis with size 1, and `keepdim=False`
-drops it from the pipeline's result.
+To add one: a class here, an entry in the table of each backend (`backends.py`), its emitter in `emit/`, and a row in
+`tests/spec/stage_rows.py` (docs/adding_a_stage.md). Values are always (B, C, D, H, W): a reduction keeps its axis with
+size 1, and `keepdim=False` drops it from the pipeline's result.
 """
 
 from __future__ import annotations
@@ -407,6 +407,10 @@ class Keep(Stage):
         _check_name(self)
         if self.label in Binary.RESERVED:
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
+
+    @property
+    def keeps(self) -> str:
+        return self.label
 
 
 @dataclass(frozen=True, eq=False, repr=False)

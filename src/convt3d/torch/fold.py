@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from ..errors import Error
 from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.text import read_stages
 from .stock import Tensor
 
-# Text of stages (none for a module that does nothing), their operands, and why it cannot be folded (empty if it can).
+# Text of stages (none for a module that does nothing), their operands, and why the module cannot be folded: what it
+# does instead, as in "which draws random numbers" (empty if it can).
 Folded: TypeAlias = tuple[str, list[Tensor], str]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_CALLS = ("forward", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
 
 
 def why_apart(module: nn.Module) -> str:
@@ -23,37 +28,62 @@ def why_apart(module: nn.Module) -> str:
     if any(len(getattr(module, name)) for name in _HOOKS):
         return "has hooks"
     if any(len(getattr(module_hooks, name)) for name in _GLOBAL_HOOKS):
-        return "global module hooks are set"
-    return "has a forward of its own" if "forward" in module.__dict__ else ""
+        return "is seen by global hooks"
+    return "has a forward of its own" if any(name in module.__dict__ for name in _CALLS) else ""
 
 
-def fold(module: nn.Module) -> Folded:
-    """The stages a module means here and now."""
+def fold(module: nn.Module, training: bool) -> Folded:
+    """The stages a module means in training or in eval, with the parameters it has here and now."""
     rule = FOLDS.get(type(module))
     if rule is None:
-        return "", [], f"{type(module).__name__} is no stage"
+        return "", [], "is no stage of convt3d"
     apart = why_apart(module)
-    return ("", [], apart) if apart else rule(module)
+    return _unless_refused(*rule(module, training)) if not apart else ("", [], apart)
+
+
+def _unless_refused(text: str, operands: list[Tensor], why: str) -> Folded:
+    return text, operands, why or (_refusal(text) if text else "")
+
+
+def _refusal(text: str) -> str:
+    return _refusal_of(text)
+
+
+_refusal._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
+
+
+@lru_cache(maxsize=1024)
+def _refusal_of(text: str) -> str:
+    """Why no stage has these parameters, with which PyTorch computes something all the same (a negative eps, say)."""
+    try:
+        read_stages(text)
+    except Error as error:
+        return f"has parameters that no stage takes ({error.argument} {error.rule})"
+    return ""
 
 
 def fold_conv(conv: nn.ConvTranspose3d) -> Folded:
     operands = [conv.weight] if conv.bias is None else [conv.weight, conv.bias]
     text = (
-        f"ConvTranspose3d({tuple(conv.stride)}, {tuple(conv.padding)}, {tuple(conv.output_padding)}, {conv.groups}, "
-        f"{tuple(conv.dilation)}, {conv.bias is not None})"
+        f"ConvTranspose3d({_triple(conv.stride)}, {_triple(conv.padding)}, {_triple(conv.output_padding)}, "
+        f"{conv.groups}, {_triple(conv.dilation)}, {conv.bias is not None})"
     )
-    return text, operands, why_apart(conv)
+    return _unless_refused(text, operands, why_apart(conv))
 
 
-def fold_chain(modules: Sequence[nn.Module], shape: Sequence[int] = ()) -> tuple[str, list[Tensor], int, str]:
+def fold_chain(
+    modules: Sequence[nn.Module], shape: Sequence[int] = (), training: bool | None = None
+) -> tuple[str, list[Tensor], int, str]:
     """Stages and operands of a convolution and as many of the modules after it as can be folded into it; how many
-    modules these are, and why the next is not among them. `shape` is the input's (5-D), where one is there."""
+    modules these are, and why the next is not among them. `shape` is the input's (5-D), where one is there; `training`
+    is each module's own unless it is given."""
     text, operands, why = fold_conv(modules[0])
     count = 0 if why else 1
     while count and count < len(modules):
-        stage, more, why = fold(modules[count])
-        if not why and shape and type(modules[count]) in (nn.GroupNorm, nn.InstanceNorm3d):
-            why = _why_refused(modules[count], shape_after(modules[:count], shape))
+        module = modules[count]
+        stage, more, why = fold(module, module.training if training is None else training)
+        if not why and shape and type(module) in (nn.GroupNorm, nn.InstanceNorm3d):
+            why = _why_refused(module, shape_after(modules[:count], shape))
         if why:
             break
         text = f"{text} -> {stage}" if stage else text
@@ -67,12 +97,12 @@ def shape_after(modules: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]
     batch, channels, *space = shape
     for m in modules:
         if isinstance(m, nn.ConvTranspose3d):
-            channels = m.out_channels
-            rows = zip(space, m.kernel_size, m.stride, m.padding, m.output_padding, m.dilation, strict=True)
-            space = [ConvAxis(*row).out for row in rows]
+            _, channels, *kernel = m.weight.shape
+            channels = channels * m.groups
+            sizes = (_triple(each) for each in (m.stride, m.padding, m.output_padding, m.dilation))
+            space = [ConvAxis(*row).out for row in zip(space, kernel, *sizes, strict=True)]
         elif isinstance(m, (nn.MaxPool3d, nn.AvgPool3d)):
-            windows = zip(space, _triple(m.kernel_size), _triple(m.stride), _triple(m.padding), strict=True)
-            space = [PoolAxis(*row, m.ceil_mode).out for row in windows]
+            space = [PoolAxis(*row, m.ceil_mode).out for row in zip(space, *_window(m), strict=True)]
     return batch, channels, *space
 
 
@@ -80,7 +110,7 @@ def _why_refused(m: Any, shape: Sequence[int]) -> str:
     """PyTorch raises an error where a norm would see one value; a stage would give zero."""
     batch, channels, *space = shape
     samples = batch * channels // m.num_groups if isinstance(m, nn.GroupNorm) else 1
-    return f"{type(m).__name__} refuses a single value" if samples * prod(space) == 1 else ""
+    return "refuses a single value" if samples * prod(space) == 1 else ""
 
 
 def number(value: float) -> str:
@@ -92,25 +122,25 @@ def number(value: float) -> str:
 # --- one rule for each kind of module ---------------------------------------------------------------------------------
 
 
-def _batch_norm(m: Any) -> Folded:
-    if m.training or m.running_mean is None or m.running_var is None:
-        return "", [], f"{type(m).__name__} uses the statistics of the batch"
+def _batch_norm(m: Any, training: bool) -> Folded:
+    if training or m.running_mean is None or m.running_var is None:
+        return "", [], "uses the statistics of the batch"
     return f"BatchNorm({number(m.eps)}, {m.weight is not None})", [m.running_mean, m.running_var, *_affine(m)], _half(m)
 
 
-def _instance_norm(m: Any) -> Folded:
+def _instance_norm(m: Any, training: bool) -> Folded:
     if m.track_running_stats:  # in eval, too: a BatchNorm by its numbers, but one that writes contiguous results
-        return "", [], "InstanceNorm3d has running statistics"
+        return "", [], "has running statistics"
     return f"InstanceNorm({number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
 
 
-def _group_norm(m: Any) -> Folded:
+def _group_norm(m: Any, training: bool) -> Folded:
     return f"GroupNorm({m.num_groups}, {number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
 
 
-def _layer_norm(m: Any) -> Folded:
+def _layer_norm(m: Any, training: bool) -> Folded:
     if len(m.normalized_shape) != 1:
-        return "", [], "LayerNorm over several axes is no stage"
+        return "", [], "normalises several axes"
     return f"LayerNorm('width', {number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
 
 
@@ -123,36 +153,44 @@ def _half(m: Any) -> str:
     return "has a weight without a bias" if (m.weight is None) != (m.bias is None) else ""
 
 
-def _dropout(m: Any) -> Folded:
-    return "", [], f"{type(m).__name__} draws random numbers" if m.training and m.p > 0 else ""
+def _dropout(m: Any, training: bool) -> Folded:
+    return "", [], "draws random numbers" if training and m.p > 0 else ""
 
 
-def _max_pool(m: Any) -> Folded:
+def _max_pool(m: Any, training: bool) -> Folded:
     if _triple(m.dilation) != (1, 1, 1) or m.return_indices:
-        return "", [], "MaxPool3d with dilation or indices is no stage"
-    return f"MaxPool3d({_triple(m.kernel_size)}, {_triple(m.stride)}, {_triple(m.padding)}, {m.ceil_mode})", [], ""
+        return "", [], "has a dilation, or returns indices"
+    kernel, stride, padding = _window(m)
+    return f"MaxPool3d({kernel}, {stride}, {padding}, {m.ceil_mode})", [], ""
 
 
-def _avg_pool(m: Any) -> Folded:
-    if m.divisor_override is not None:
-        return "", [], "AvgPool3d with a divisor of its own is no stage"
-    window = f"{_triple(m.kernel_size)}, {_triple(m.stride)}, {_triple(m.padding)}"
-    return f"AvgPool3d({window}, {m.ceil_mode}, {m.count_include_pad})", [], ""
+def _avg_pool(m: Any, training: bool) -> Folded:
+    kernel, stride, padding = _window(m)
+    rest = f"{m.ceil_mode}, {m.count_include_pad}, {m.divisor_override}"
+    return f"AvgPool3d({kernel}, {stride}, {padding}, {rest})", [], ""
+
+
+def _window(m: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    kernel = _triple(m.kernel_size)
+    return kernel, (() if m.stride is None else _triple(m.stride)) or kernel, _triple(m.padding)
 
 
 def _triple(value: Any) -> tuple[int, ...]:
-    return (value, value, value) if isinstance(value, int) else tuple(value)
+    """PyTorch takes one number, a sequence of one, and one for each axis; an empty stride is the kernel."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return values * 3 if len(values) == 1 else values
 
 
-def _softmax(m: Any) -> Folded:
-    return ("Softmax('channels')", [], "") if m.dim in (1, -4) else ("", [], "Softmax over this axis is no stage")
+def _softmax(m: Any, training: bool) -> Folded:
+    return ("Softmax('channels')", [], "") if m.dim in (1, -4) else ("", [], "goes along another axis than channels")
 
 
-def _stage(text: str) -> Callable[[Any], Folded]:
-    return lambda m: (text, [], "")
+def _stage(text: str | Callable[[Any], str]) -> Callable[[Any, bool], Folded]:
+    """A module without tensors; `text` may need its parameters."""
+    return lambda m, training: (text if isinstance(text, str) else text(m), [], "")
 
 
-FOLDS: dict[type[nn.Module], Callable[[Any], Folded]] = {
+FOLDS: dict[type[nn.Module], Callable[[Any, bool], Folded]] = {
     nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm,
     nn.InstanceNorm3d: _instance_norm,
@@ -168,14 +206,14 @@ FOLDS: dict[type[nn.Module], Callable[[Any], Folded]] = {
     nn.FeatureAlphaDropout: _dropout,
     nn.ReLU: _stage("ReLU()"),
     nn.ReLU6: _stage("HardTanh(0.0, 6.0)"),
-    nn.LeakyReLU: lambda m: (f"LeakyReLU({number(m.negative_slope)})", [], ""),
-    nn.PReLU: lambda m: ("PReLU()", [m.weight], ""),
+    nn.LeakyReLU: _stage(lambda m: f"LeakyReLU({number(m.negative_slope)})"),
+    nn.PReLU: lambda m, training: ("PReLU()", [m.weight], ""),
     nn.SiLU: _stage("SiLU()"),
-    nn.GELU: lambda m: (f"GELU({m.approximate!r})", [], ""),
+    nn.GELU: _stage(lambda m: f"GELU({m.approximate!r})"),
     nn.Sigmoid: _stage("Sigmoid()"),
     nn.Tanh: _stage("Tanh()"),
-    nn.Softplus: lambda m: (f"Softplus({number(m.beta)}, {number(m.threshold)})", [], ""),
+    nn.Softplus: _stage(lambda m: f"Softplus({number(m.beta)}, {number(m.threshold)})"),
     nn.Hardswish: _stage("HardSwish()"),
-    nn.Hardtanh: lambda m: (f"HardTanh({number(m.min_val)}, {number(m.max_val)})", [], ""),
+    nn.Hardtanh: _stage(lambda m: f"HardTanh({number(m.min_val)}, {number(m.max_val)})"),
     nn.Mish: _stage("Mish()"),
 }

@@ -122,17 +122,29 @@ def conv_transpose3d_layernorm_gelu_scaling(
 
 
 def pipeline(
-    input: Tensor, operands: Sequence[Tensor], stages: str | Pipeline, *, training: bool = False, momentum: float = 0.1
+    input: Tensor,
+    operands: Sequence[Tensor],
+    stages: str | Pipeline,
+    *,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """A pipeline, or the text of one, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()".
 
     With `training`, a BatchNorm takes mean and variance of the batch, and moves the running statistics among the
-    operands towards them by `momentum`, as `torch.nn.functional.batch_norm` does."""
+    operands towards them by `momentum`, as `torch.nn.functional.batch_norm` does. A tensor `num_batches_tracked` is
+    counted up; with `momentum=None` the running statistics are the average over the batches it counts, as those of
+    `torch.nn.BatchNorm3d` are."""
     words = write_pipeline(stages) if isinstance(stages, Pipeline) else text("pipeline", "stages", stages)
-    if training:
-        x, tensors, _ = checked("pipeline", (input, operands, words))
-        return train(x, tensors, words, momentum)
-    return _call("pipeline", input, list(operands) if isinstance(operands, tuple) else operands, words)
+    if not training:
+        return _call("pipeline", input, list(operands) if isinstance(operands, tuple) else operands, words)
+    flat = _flat((input, operands))
+    if not torch.compiler.is_compiling() and has_torch_function(flat):
+        named = {"training": True, "momentum": momentum, "num_batches_tracked": num_batches_tracked}
+        return handle_torch_function(pipeline, flat, input, operands, words, **named)
+    x, tensors, _ = checked("pipeline", (input, operands, words))
+    return train(x, tensors, words, momentum, num_batches_tracked)
 
 
 def _call(name: str, *arguments: Any) -> Tensor:

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Binary, Keep, Recall
 from .layout import shapes_of
-from .stage_gradients import GRADIENTS, binary_back, first_stage, label_places, needed_values
+from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
 from .stock import Tensor, as_value, batched, own_operands, values, weight_of
 
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
@@ -131,20 +130,18 @@ def _chunk_gradients(
     found: list[Tensor | None] = []
     for index in reversed(range(first, count)):
         stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
-        r = r if "r" in GRADIENTS[type(stage)].uses else None  # frees what no stage needs any more
-        if isinstance(stage, Keep) and index in pending:
+        rule = GRADIENTS[type(stage)]
+        r = r if "r" in rule.uses_of(stage) else None  # frees what no stage needs any more
+        if stage.keeps and index in pending:
             grad = pending.pop(index) if grad is None else grad + pending.pop(index)
-        elif isinstance(stage, Recall):  # the value before it has a name, by which its gradient comes
-            at = labels[stage.label]
-            pending[at], grad = pending[at] + grad if at in pending else grad, None
-        elif isinstance(stage, Binary) and stage.label:
-            at = labels[stage.label]
-            grad, other = binary_back(stage, grad, v, known.get(at), shapes[index], shapes[at])
+        elif stage.uses and rule.back_to_both:
+            at = labels[stage.uses]
+            grad, other = rule.back_to_both(stage, grad, v, known.get(at), shapes[index], shapes[at])
             pending[at] = pending[at] + other if at in pending else other
         else:
             own = own_operands(pipeline, operands, index)
             wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
-            grad, *of_operands = GRADIENTS[type(stage)].back(stage, grad, v, r, own, wants, shapes[index])
+            grad, *of_operands = rule.back(stage, grad, v, r, own, wants, shapes[index])
             found = [*of_operands, *found]
         del v, r
     if 0 in pending:

@@ -83,6 +83,8 @@ def _conv_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
         shape = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
         kept = not any(map(_makes_contiguous, before)) and x.is_contiguous(memory_format=_LAST)
         x = empty(x, shape, _LAST if kept else _CONTIGUOUS)
+    if x.is_complex() and weight.is_complex():  # PyTorch convolves real and imaginary parts
+        x, weight = (torch.view_as_real(each.resolve_conj()).select(-1, 0) for each in (x, weight))
     stride, padding, output_padding, dilation = map(list, conv.triples)
     backend = torch._C._select_conv_backend(
         x, weight, None, stride, padding, dilation, True, output_padding, conv.groups, None

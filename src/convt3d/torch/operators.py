@@ -170,7 +170,7 @@ def _conv(stride: Size, padding: Size, output_padding: Size, groups: int, dilati
 
 
 def _sizes(given: Size) -> tuple[int, ...]:
-    return tuple(given) if isinstance(given, Sequence) else (given,)
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
 def _built(build: Callable[..., Pipeline], *arguments: Any) -> Pipeline:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..spec import stages
+from ..spec.backends import StageTable
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from ..spec.stages import Binary, Keep
 from .stock import AXES, Tensor, avg_pool_type, column, softmax_over
 
 aten: Any = torch.ops.aten
@@ -25,9 +25,14 @@ aten: Any = torch.ops.aten
 @dataclass(frozen=True)
 class Gradient:
     back: Callable[..., tuple[Any, ...]]
-    uses: str = ""  # "v", "r" or "vr"
+    uses: str | Callable[[Any], str] = ""  # "v", "r" or "vr"; some stages say it by their parameters
     operands_use: str = ""  # beyond that, if a gradient of an operand is wanted
     reads: int = 0  # how many of the stage's operands, in their order, are read for more than their shape
+    # For a stage that uses an earlier value o: back_to_both(stage, g, v, o, shape, shape of o) -> gradients of v and o.
+    back_to_both: Callable[..., tuple[Any, Any]] | None = None
+
+    def uses_of(self, stage: Stage) -> str:
+        return self.uses if isinstance(self.uses, str) else self.uses(stage)
 
 
 def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
@@ -41,22 +46,16 @@ def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
         if index < first:
             continue
         rule = GRADIENTS[type(stage)]
-        uses = rule.uses + (rule.operands_use if own[index] else "")
-        if isinstance(stage, stages.Softmax) and stage.scale is not None:
-            uses = "v"
-        if isinstance(stage, stages.Divide) and stage.reverse:
-            uses = "v"
-        if isinstance(stage, Binary) and stage.label and rule.operands_use:
-            uses = "v"
-            need.add(labels[stage.label])
+        uses = rule.uses_of(stage) + (rule.operands_use if own[index] or stage.uses else "")
+        if stage.uses and rule.operands_use:
+            need.add(labels[stage.uses])
         need |= {index + offset for offset, word in enumerate("vr") if word in uses}
     return need
 
 
 def label_places(pipeline: Pipeline) -> dict[str, int]:
     """Numbers of the labelled values."""
-    keeps = ((index, stage) for index, stage in enumerate(pipeline.stages) if isinstance(stage, Keep))
-    return {"x": 0, **{stage.label: index for index, stage in keeps}}
+    return {"x": 0, **{stage.keeps: index for index, stage in enumerate(pipeline.stages) if stage.keeps}}
 
 
 def first_stage(pipeline: Pipeline, wanted: Sequence[bool]) -> int:
@@ -162,10 +161,15 @@ def _layer_norm(
     return (back.to(kind), *grads)
 
 
-def _group_norm(
-    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
-) -> Any:
-    groups = stage.num_groups if isinstance(stage, stages.GroupNorm) else shape[1]
+def _instance_norm(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+    return _by_groups(stage, shape[1], g, v, own, shape)
+
+
+def _group_norm(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+    return _by_groups(stage, stage.num_groups, g, v, own, shape)
+
+
+def _by_groups(stage: Any, groups: int, g: Tensor, v: Tensor, own: Sequence[Tensor], shape: Any) -> Any:
     kind = g.dtype
     g, v, weight = wider(g), wider(v), wider(own[0]) if own else None
     batch, channels, *space = shape
@@ -205,25 +209,39 @@ def _batch_norm(
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def binary_back(stage: Any, g: Tensor, v: Tensor | None, second: Any, shape: Any, second_shape: Any) -> Any:
-    """Gradients of both values; the second is a number (without one) if `second_shape` is None."""
-    mine, theirs = g, g
+def _binary(sides: Callable[..., tuple[Any, Any]], **rest: Any) -> Gradient:
+    """`sides` gives the gradients of the value and of the second one, before they are fitted to their shapes; the
+    second is None where v is."""
+
+    def to_both(stage: Any, g: Tensor, v: Tensor | None, second: Any, shape: Any, second_shape: Any) -> Any:
+        mine, theirs = sides(stage, g, v, second)
+        return fitted(mine, shape), None if theirs is None else fitted(theirs, second_shape)
+
+    def back(stage: Any, g: Tensor, v: Tensor | None, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
+        if not own:
+            return (fitted(sides(stage, g, v, stage.other)[0], shape),)
+        second = column(own[0]) if stage.other == "channel" else own[0]
+        return to_both(stage, g, v if want[1] or "v" in gradient.uses_of(stage) else None, second, shape, second.shape)
+
+    gradient = Gradient(back, back_to_both=to_both, **rest)
+    return gradient
+
+
+def _add(stage: Any, g: Tensor, v: Tensor | None, second: Any) -> Any:
+    return g, g
+
+
+def _subtract(stage: Any, g: Tensor, v: Tensor | None, second: Any) -> Any:
+    return stage.sides(g, -g)
+
+
+def _multiply(stage: Any, g: Tensor, v: Tensor | None, second: Any) -> Any:
+    return g * second, None if v is None else g * v
+
+
+def _divide(stage: Any, g: Tensor, v: Tensor | None, second: Any) -> Any:
     left, right = stage.sides(v, second)
-    if isinstance(stage, stages.Subtract):
-        mine, theirs = stage.sides(g, -g)
-    elif isinstance(stage, stages.Multiply):
-        mine, theirs = g * second, None if v is None else g * v
-    elif isinstance(stage, stages.Divide):
-        mine, theirs = stage.sides(g / right, None if left is None else -g * left / (right * right))
-    return fitted(mine, shape), None if second_shape is None or theirs is None else fitted(theirs, second_shape)
-
-
-def _binary(stage: Any, g: Tensor, v: Tensor | None, r: None, own: Sequence[Tensor], want: Any, shape: Any) -> Any:
-    if not own:
-        return binary_back(stage, g, v, stage.other, shape, None)[:1]
-    second = column(own[0]) if stage.other == "channel" else own[0]
-    reads = want[1] or getattr(stage, "reverse", False)
-    return binary_back(stage, g, v if reads else None, second, shape, second.shape)
+    return stage.sides(g / right, None if left is None else -g * left / (right * right))
 
 
 # --- pointwise functions ----------------------------------------------------------------------------------------------
@@ -257,7 +275,7 @@ def _silu(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape:
     return (g * sigmoid * (1 + v * (1 - sigmoid)),)
 
 
-GRADIENTS: dict[type[Stage], Gradient] = {
+_ENTRIES: dict[type[Stage], Gradient] = {
     stages.ConvTranspose3d: Gradient(_conv, "v", reads=1),
     stages.MaxPool3d: Gradient(_max_pool, "v"),
     stages.AvgPool3d: Gradient(_avg_pool),
@@ -265,15 +283,15 @@ GRADIENTS: dict[type[Stage], Gradient] = {
     stages.Mean: Gradient(_mean),
     stages.Max: Gradient(_max, "vr"),
     stages.LogSumExp: Gradient(lambda stage, g, v, r, own, want, shape: (g * (v - r).exp(),), "vr"),
-    stages.Softmax: Gradient(_softmax, "r", reads=1),
+    stages.Softmax: Gradient(_softmax, lambda stage: "r" if stage.scale is None else "v", reads=1),
     stages.LayerNorm: Gradient(_layer_norm, "v", reads=1),
     stages.GroupNorm: Gradient(_group_norm, "v", reads=1),
-    stages.InstanceNorm: Gradient(_group_norm, "v", reads=1),
+    stages.InstanceNorm: Gradient(_instance_norm, "v", reads=1),
     stages.BatchNorm: Gradient(_batch_norm, "", "v", reads=3),
-    stages.Add: Gradient(_binary),
-    stages.Subtract: Gradient(_binary),
-    stages.Multiply: Gradient(_binary, "", "v", reads=1),
-    stages.Divide: Gradient(_binary, "", "v", reads=1),
+    stages.Add: _binary(_add),
+    stages.Subtract: _binary(_subtract),
+    stages.Multiply: _binary(_multiply, operands_use="v", reads=1),
+    stages.Divide: _binary(_divide, uses=lambda stage: "v" if stage.reverse else "", operands_use="v", reads=1),
     stages.Clamp: Gradient(_clamp, "v"),
     stages.GELU: Gradient(
         lambda stage, g, v, r, own, want, shape: (aten.gelu_backward(g, v, approximate=stage.approximate),), "v"
@@ -297,5 +315,7 @@ GRADIENTS: dict[type[Stage], Gradient] = {
     stages.Exp: Gradient(lambda stage, g, v, r, own, want, shape: (g * r,), "r"),
     stages.Log: Gradient(lambda stage, g, v, r, own, want, shape: (g / v,), "v"),
     stages.Keep: Gradient(lambda stage, g, v, r, own, want, shape: (g,)),
-    stages.Recall: Gradient(lambda stage, g, v, r, own, want, shape: (None,)),
+    # the value before it has a name, by which its gradient comes
+    stages.Recall: Gradient(lambda *_: (None,), back_to_both=lambda stage, g, *_: (None, g)),
 }
+GRADIENTS: StageTable[Gradient] = StageTable("gradients", __name__, _ENTRIES)

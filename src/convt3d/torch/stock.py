@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from ..spec import stages
+from ..spec.backends import StageTable
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from ..spec.stages import Binary, Keep
+from ..spec.stages import Binary
 from .layout import result_format, shapes_of
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
@@ -86,12 +87,11 @@ def values(
     kept, value = {"x": x}, x
     for index in range(max(wanted, default=0)):
         stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
-        if isinstance(stage, Keep):
-            kept[stage.label] = value
-        elif stage.uses:
-            value = MEANINGS[type(stage)](stage, value, kept[stage.uses])
-        else:
-            value = (others.get(type(stage)) or MEANINGS[type(stage)])(stage, value, *own)
+        if stage.uses:
+            own = [kept[stage.uses]]
+        value = (others.get(type(stage)) or STOCK[type(stage)])(stage, value, *own)
+        if stage.keeps:
+            kept[stage.keeps] = value
         if index + 1 in wanted:
             found[index + 1] = value
     return found
@@ -103,7 +103,7 @@ def column(vector: Tensor) -> Tensor:
 
 
 def other(stage: Binary, operand: Tensor | None) -> Tensor | float:
-    """The second value of an arithmetic stage."""
+    """The second value of an arithmetic stage: its number, or the tensor it is given."""
     if operand is None:
         return stage.other
     return column(operand) if stage.other == "channel" else operand
@@ -171,7 +171,7 @@ def _vectors(affine: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if weight is None or bias is None else (weight.reshape(-1), bias.reshape(-1))
 
 
-MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
+_ENTRIES: dict[type[Stage], Callable[..., Tensor]] = {
     stages.ConvTranspose3d: _conv,
     stages.MaxPool3d: _max_pool,
     stages.AvgPool3d: _avg_pool,
@@ -205,3 +205,4 @@ MEANINGS: dict[type[Stage], Callable[..., Tensor]] = {
     stages.Keep: lambda stage, v: v,
     stages.Recall: lambda stage, v, kept: kept,
 }
+STOCK: StageTable[Callable[..., Tensor]] = StageTable("PyTorch", __name__, _ENTRIES)

@@ -7,23 +7,35 @@ from elsewhere and optimisers stay as they are; `Report.undo()` gives the classe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from textwrap import fill
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
+from ..errors import ArgumentTypeError, described
 from .engine import knows
 from .fold import fold_chain, why_apart
 from .functions import pipeline
 from .modules import ConvTranspose3d, LazyConvTranspose3d
 from .stock import Tensor
 
+# How PyTorch runs the modules of a sequence, also where somebody else changes that later.
+_STOCK = {name: getattr(nn.Sequential, name) for name in ("__call__", "_call_impl", "__iter__")}
+_STOCK_FORWARD = nn.Sequential.forward
+_KINDS = {nn.ConvTranspose3d: ConvTranspose3d, nn.LazyConvTranspose3d: LazyConvTranspose3d}
+Classes: TypeAlias = Mapping[nn.Module, type[Any]]  # those that modules are to have, where it is another than now
+
 
 class FusedSequential(nn.Sequential):  # type: ignore[misc]
     """An nn.Sequential whose convolutions take the stages that follow them into their kernel, where nothing about
     their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """A class made by `fused_class` is nobody's subclass to register, and has no arguments for that."""
 
     def forward(self, input: Tensor) -> Tensor:
         modules = flat(self)
@@ -45,34 +57,42 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         return "Sequential" if type(self) is FusedSequential else str(super()._get_name())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A class made here for a subclass of nn.Sequential is found again by that subclass."""
-        if type(self) is FusedSequential:
-            return super().__reduce_ex__(protocol)
-        return _remade, (type(self).__mro__[2],), self.__dict__.copy()
+        """A class made by `fused_class` cannot be imported: the class it was made for says how its instances are
+        written, and makes them again."""
+        made, before = type(self), type(self).__mro__[2]
+        found = super().__reduce_ex__(protocol)
+        if _fused_classes.get(before) is not made or isinstance(found, str):
+            return found
+        build, arguments, *rest = found
+        build, *given = (before if each is made else each for each in (build, *arguments))
+        return _remade, (build, *given), *rest
 
 
-_fused_classes: dict[type[Any], type[Any]] = {nn.Sequential: FusedSequential}
+def _remade(build: Callable[..., Any], *arguments: Any) -> Any:
+    module = build(*arguments)
+    _set_class(module, fused_class(type(module)))
+    return module
+
+
+# By the class they are made for; gone with the last module of theirs.
+_fused_classes: WeakValueDictionary[type[Any], type[Any]] = WeakValueDictionary({nn.Sequential: FusedSequential})
 
 
 def fused_class(kind: type[Any]) -> type[Any]:
     """The class of a fused sequence that was of class `kind`, and still is an instance of it."""
-    if kind not in _fused_classes:
-        named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        _fused_classes[kind] = type(kind.__name__, (FusedSequential, kind), named)
-    return _fused_classes[kind]
-
-
-def _remade(kind: type[Any]) -> FusedSequential:
-    fused: Any = fused_class(kind)
-    return cast(FusedSequential, fused.__new__(fused))
+    made = _fused_classes.get(kind)
+    if made is None:
+        named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        made = _fused_classes[kind] = type(kind.__name__, (FusedSequential, kind), named)
+    return made
 
 
 def is_sequence(module: nn.Module) -> bool:
     """Whether it calls its modules in order, and does nothing else: subclasses of nn.Sequential may."""
     kind = type(module)
-    if not isinstance(module, nn.Sequential) or kind.forward not in (nn.Sequential.forward, FusedSequential.forward):
+    if not isinstance(module, nn.Sequential) or kind.forward not in (_STOCK_FORWARD, FusedSequential.forward):
         return False
-    return kind.__iter__ is nn.Sequential.__iter__ and kind.__call__ is nn.Module.__call__
+    return all(getattr(kind, name) is stock for name, stock in _STOCK.items()) and "forward" not in module.__dict__
 
 
 def flat(sequence: nn.Sequential) -> list[nn.Module]:
@@ -97,7 +117,7 @@ def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """A module that got another class."""
+    """A module that gets another class."""
 
     name: str
     module: nn.Module
@@ -105,19 +125,24 @@ class Change:
     after: type[Any]
 
     def taken_back(self) -> bool:
-        given = {self.after: self.before}
+        given = {self.after: self.before, self.before: self.before}
         if self.after is LazyConvTranspose3d:  # one that has got its weight meanwhile has left that class
             given[ConvTranspose3d] = nn.ConvTranspose3d
         if type(self.module) not in given:
             return False
-        self.module.__class__ = given[type(self.module)]
+        _set_class(self.module, given[type(self.module)])
         return True
+
+
+def _set_class(module: nn.Module, kind: type[Any]) -> None:
+    """Past what a module may do about its attributes."""
+    object.__setattr__(module, "__class__", kind)
 
 
 @dataclass
 class Report:
-    """What `swap` did. `swapped` maps names of convolutions to what is fused into them when the model runs as it was
-    at the time (in eval() mode, BatchNorm and dropout too); `left` maps names to reasons."""
+    """What `swap` did. `swapped` maps the name of a convolution to what is fused into it, in eval() and in training
+    where these differ; `left` maps the name of one that stays PyTorch's to the reason."""
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -132,55 +157,42 @@ class Report:
     def __str__(self) -> str:
         rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
         rows += [f"left    {name}: {why}" for name, why in self.left.items()]
-        return "\n".join(rows) or "nothing to swap: no nn.ConvTranspose3d in the model"
-
-
-_KINDS = {nn.ConvTranspose3d: ConvTranspose3d, nn.LazyConvTranspose3d: LazyConvTranspose3d}
+        lines = [fill(row, 100, subsequent_indent=" " * 8) for row in rows]
+        return "\n".join(lines) or "nothing to swap: no nn.ConvTranspose3d in the model"
 
 
 def swap(model: nn.Module) -> Report:
-    """Makes convt3d compute the transposed convolutions of a model, in place."""
-    report = Report()
+    """Makes convt3d compute the transposed convolutions of a model, in place: all that can be, or, if an exception
+    ends it, none."""
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ArgumentTypeError("swap", "model", described(what), "must be an nn.Module", "Pass the model itself")
     names = {module: name or "(model)" for name, module in model.named_modules()}
-    convolutions = {module: name for module, name in names.items() if isinstance(module, nn.ConvTranspose3d)}
-    for module, name in convolutions.items():
-        reason = _why_left(module)
-        if reason:
-            report.left[name] = reason
-        else:
-            _change(report, name, module, _KINDS[type(module)])
-    places = _places(model)
-    changed = {change.module for change in report._changes}
+    convolutions = [module for module in names if isinstance(module, nn.ConvTranspose3d)]
+    left = {module: why for module in convolutions if (why := _why_left(module))}
+    classes = {module: _KINDS[type(module)] for module in convolutions if module not in left}
+    concerned = set(classes)
     for sequence in [module for module in names if is_sequence(module) and not isinstance(module, FusedSequential)]:
-        chains = list(_chains(sequence))
+        chains = list(_chains(sequence, classes))
         if any(len(chain) > 1 for chain in chains):
-            _change(report, names[sequence], sequence, fused_class(type(sequence)))
-            changed.update(chain[0] for chain in chains)
-    for module, name in convolutions.items():
-        if module in changed:
-            report.swapped[name] = "; at another place: ".join(dict.fromkeys(places[module]))
-            report.left.pop(name, None)
+            try:
+                classes[sequence] = fused_class(type(sequence))
+            except Exception:  # a metaclass that wants no such subclass: its convolutions are swapped, nothing is fused
+                continue
+            concerned.update(chain[0] for chain in chains)
+    places = _places(model, classes)
+    report = Report(
+        {names[each]: "; at another place: ".join(dict.fromkeys(places[each])) for each in names if each in concerned},
+        {names[module]: why for module, why in left.items() if module not in concerned},
+        [Change(names[module], module, type(module), kind) for module, kind in classes.items()],
+    )
+    try:
+        for change in report._changes:
+            _set_class(change.module, change.after)
+    except BaseException:
+        report.undo()
+        raise
     return report
-
-
-def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """What happens to each convolution, wherever it stands in the model."""
-    places: dict[nn.Module, list[str]] = {module: [] for module in model.modules()}
-    sequences = [module for module in places if is_sequence(module)]
-    inside = {module for sequence in sequences for module in sequence if _is_inlined(module)}
-    for sequence in sequences:
-        for chain in () if sequence in inside else _chains(sequence):
-            places[chain[0]].append(_describe(chain))
-    places[model].append("alone: it is the whole model")
-    for parent in places:
-        for child in () if is_sequence(parent) else parent.children():
-            places[child].append(f"alone: {type(parent).__name__} decides what follows it")
-    return places
-
-
-def _change(report: Report, name: str, module: nn.Module, kind: type[Any]) -> None:
-    report._changes.append(Change(name, module, type(module), kind))
-    module.__class__ = kind
 
 
 def _why_left(conv: nn.ConvTranspose3d) -> str:
@@ -191,23 +203,53 @@ def _why_left(conv: nn.ConvTranspose3d) -> str:
     if "forward" in conv.__dict__:
         return "has a forward of its own"
     weight = conv.weight
-    if weight.device.type not in ("cpu", "meta"):
+    if weight.device.type not in ("cpu", "cuda", "meta"):
         return f"its weight is on {weight.device.type}"
     return "" if knows(weight.dtype) else f"its weight is {weight.dtype}"
 
 
-def _chains(sequence: nn.Sequential) -> Iterator[list[nn.Module]]:
-    """Each convolution of the sequence, with all that follows it."""
+def _chains(sequence: nn.Sequential, classes: Classes) -> Iterator[list[nn.Module]]:
+    """Each convolution of the sequence that is or becomes ours, with all that follows it."""
     modules = flat(sequence)
     for at, module in enumerate(modules):
-        if type(module) in _KINDS.values():
+        if classes.get(module, type(module)) in _KINDS.values():
             yield modules[at:]
 
 
-def _describe(chain: list[nn.Module]) -> str:
-    if type(chain[0]) is LazyConvTranspose3d:
+# --- the words of the report ------------------------------------------------------------------------------------------
+
+
+def _places(model: nn.Module, classes: Classes) -> dict[nn.Module, list[str]]:
+    """What happens to each convolution, wherever it stands in the model."""
+    places: dict[nn.Module, list[str]] = {module: [] for module in model.modules()}
+    sequences = [module for module in places if is_sequence(module)]
+    inside = {module for sequence in sequences for module in sequence if _is_inlined(module)}
+    for sequence in sequences:
+        fused = isinstance(sequence, FusedSequential) or sequence in classes
+        apart = f"alone: no class can be made from {type(sequence).__name__}"
+        for chain in () if sequence in inside else _chains(sequence, classes):
+            places[chain[0]].append(_described(chain) if fused or len(chain) == 1 else apart)
+    places[model].append("alone: it is the whole model")
+    for parent in places:
+        for child in () if is_sequence(parent) else parent.children():
+            places[child].append(f"alone: {type(parent).__name__} decides what follows it")
+    return places
+
+
+def _described(chain: list[nn.Module]) -> str:
+    """What a convolution is fused with, of the modules that follow it."""
+    if isinstance(chain[0], nn.LazyConvTranspose3d):
         return "lazy: fused with what can be, once it has its weight"
-    _, _, count, why = fold_chain(chain)
+    evaluated, trained = (_in_mode(chain, training) for training in (False, True))
+    return evaluated if evaluated == trained else f"in eval: {evaluated}. In training: {trained}"
+
+
+def _in_mode(chain: list[nn.Module], training: bool) -> str:
+    _, _, count, why = fold_chain(chain, training=training)
+    if count == 0:
+        return f"alone: it {why}"
     fused = ", ".join(type(module).__name__ for module in chain[1:count])
     first = f"fused with {fused}" if fused else "alone"
-    return f"{first}; then {why}" if why else first if fused else "alone: last of its sequence"
+    if why:
+        return f"{first}; not with {type(chain[count]).__name__}, which {why}"
+    return first if fused else "alone: nothing follows it in its sequence"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...spec import stages as s
+from ...spec.backends import StageTable
 from ...spec.pipeline import Pipeline
 from ...spec.stage import Stage
 from .base import UnsupportedError
@@ -20,15 +21,14 @@ SPACE = (2, 3, 4)
 
 def jax_function(pipeline: Pipeline) -> Callable[[Any, Sequence[Any]], Any]:
     """f(x, operands in slot order)."""
-    for stage in pipeline.stages:
-        if isinstance(stage, (s.MaxPool3d, s.AvgPool3d)) and stage.ceil_mode:
-            raise UnsupportedError("reduce_window has no ceil_mode")
+    if any(getattr(stage, "ceil_mode", False) for stage in pipeline.stages):
+        raise UnsupportedError("reduce_window has no ceil_mode")
 
     def function(x: Any, operands: Sequence[Any]) -> Any:
         value, labelled = x, {"x": x}
         for index, stage in enumerate(pipeline.stages):
             given = [operand for slot, operand in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
-            value = _STEPS[type(stage)](stage, value, given, labelled)
+            value = JAX[type(stage)](stage, value, given, labelled)
         return jnp.squeeze(value, pipeline.dropped)
 
     return function
@@ -128,7 +128,7 @@ def _softplus(stage: s.Softplus, x: Any, *_: Any) -> Any:
     return jnp.where(scaled > stage.threshold, x, jax.nn.softplus(scaled) / stage.beta)
 
 
-_STEPS: dict[type[Stage], Callable[..., Any]] = {
+_ENTRIES: dict[type[Stage], Callable[..., Any]] = {
     s.ConvTranspose3d: _conv,
     s.MaxPool3d: lambda stage, x, *_: _window(stage, x, -jnp.inf, lax.max),
     s.AvgPool3d: _avg_pool,
@@ -162,3 +162,4 @@ _STEPS: dict[type[Stage], Callable[..., Any]] = {
     s.Exp: lambda stage, x, *_: jnp.exp(x),
     s.Log: lambda stage, x, *_: jnp.log(x),
 }
+JAX: StageTable[Callable[..., Any]] = StageTable("JAX", __name__, _ENTRIES)

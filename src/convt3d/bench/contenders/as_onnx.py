@@ -11,6 +11,7 @@ import onnx
 from onnx import numpy_helper, parser
 
 from ...spec import stages as s
+from ...spec.backends import StageTable
 from ...spec.pipeline import Trace
 from ...spec.stage import Stage
 from ..cases import Arrays, Case, Storage
@@ -44,7 +45,7 @@ def onnx_model(case: Case, arrays: Arrays) -> OnnxModel:
             elif slot.stage == index:
                 given.append(writer.constant(array))
         writer.index = index
-        value = _STEPS[type(stage)](writer, stage, value, given)
+        value = ONNX[type(stage)](writer, stage, value, given)
     declared = ", ".join(f"{kind}{list(array.shape)} {name}" for name, array in inputs.items())
     if case.pipeline.dropped:
         value = writer.op("Squeeze", value, writer.whole(*case.pipeline.dropped))
@@ -120,15 +121,20 @@ def _conv(m: _Writer, stage: s.ConvTranspose3d, x: str, given: Sequence[str]) ->
     )
 
 
-def _pool(m: _Writer, stage: Any, x: str, given: Sequence[str]) -> str:
-    if getattr(stage, "divisor_override", None) is not None:
+def _max_pool(m: _Writer, stage: s.MaxPool3d, x: str, given: Sequence[str]) -> str:
+    return _pool(m, "MaxPool", stage, x)
+
+
+def _avg_pool(m: _Writer, stage: s.AvgPool3d, x: str, given: Sequence[str]) -> str:
+    if stage.divisor_override is not None:
         raise UnsupportedError("ONNX has no divisor of one's own")
+    return _pool(m, "AveragePool", stage, x, count_include_pad=stage.count_include_pad)
+
+
+def _pool(m: _Writer, name: str, stage: s.MaxPool3d | s.AvgPool3d, x: str, **more: Any) -> str:
     if stage.ceil_mode:
         raise UnsupportedError("runtimes of ONNX disagree with PyTorch on ceil_mode")
     kernel, stride, padding = stage.triples
-    average = isinstance(stage, s.AvgPool3d)
-    more = {"count_include_pad": stage.count_include_pad} if average else {}
-    name = "AveragePool" if average else "MaxPool"
     return m.op(name, x, kernel_shape=kernel, strides=stride, pads=padding * 2, **more)
 
 
@@ -215,10 +221,10 @@ def _plain(name: str) -> Callable[..., str]:
     return lambda m, stage, x, given: m.op(name, x)
 
 
-_STEPS: dict[type[Stage], Callable[..., str]] = {
+_ENTRIES: dict[type[Stage], Callable[..., str]] = {
     s.ConvTranspose3d: _conv,
-    s.MaxPool3d: _pool,
-    s.AvgPool3d: _pool,
+    s.MaxPool3d: _max_pool,
+    s.AvgPool3d: _avg_pool,
     s.Sum: _reduction("ReduceSum"),
     s.Mean: _reduction("ReduceMean"),
     s.Max: _reduction("ReduceMax"),
@@ -249,3 +255,4 @@ _STEPS: dict[type[Stage], Callable[..., str]] = {
     s.Exp: _plain("Exp"),
     s.Log: _plain("Log"),
 }
+ONNX: StageTable[Callable[..., str]] = StageTable("ONNX", __name__, _ENTRIES)

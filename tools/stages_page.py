@@ -1,0 +1,98 @@
+"""Writes docs/stages.md: every stage with its parameters, tensors and meaning, and what each backend makes of it.
+
+python tools/stages_page.py            needs torch, onnx and jax
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from convt3d.spec.backends import StageTable, vocabulary
+from convt3d.spec.stage import Stage
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "stages.md"
+TABLES = {
+    "meaning": "convt3d.spec.reference.MEANINGS",
+    "PyTorch": "convt3d.torch.stock.STOCK",
+    "gradient": "convt3d.torch.stage_gradients.GRADIENTS",
+    "ONNX": "convt3d.bench.contenders.as_onnx.ONNX",
+    "JAX": "convt3d.bench.contenders.as_jax.JAX",
+}
+# Parameters with which a stage takes all the tensors it can take.
+FULL = {"bias": True, "affine": True, "other": "channel", "scale": "channel", "min": 0.0}
+NEEDED = {"kernel_size": 2, "num_groups": 1, "label": "y"}
+
+HEAD = """# Stages
+
+What a pipeline may hold around its one `ConvTranspose3d`, with PyTorch's names, order and defaults of parameters.
+Values are (B, C, D, H, W). The tensors are those that a call takes after `x`, stage after stage, in this order. Those
+in brackets are there if a parameter asks for them: `bias=True`, `affine=True`, `scale="channel"`, `other="channel"` or
+`other="tensor"`.
+
+`tools/stages_page.py` writes this page, and a test compares it.
+
+| stage | tensors | meaning |
+|---|---|---|
+"""
+BACKENDS = """
+## Backends
+
+The CPU computes every stage. Others have a table of their own each, in the file named: the meaning in float64
+(`spec/reference.py`), PyTorch's own operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), and what
+peers of the benchmark are told, ONNX (`bench/contenders/as_onnx.py`) and JAX (`bench/contenders/as_jax.py`).
+
+"""
+
+
+def table(name: str) -> StageTable[Any]:
+    module, _, attribute = TABLES[name].rpartition(".")
+    found: StageTable[Any] = getattr(import_module(module), attribute)
+    return found
+
+
+def cell(name: str, kind: type[Stage]) -> str:
+    """What the page says of one stage on one backend."""
+    try:
+        found = table(name)
+    except ImportError:
+        return shown(name, kind)
+    return "yes" if kind in found.entries else f"no: {found.reasons[kind]}"
+
+
+def shown(name: str, kind: type[Stage]) -> str:
+    """What it says now."""
+    lines = PAGE.read_text(encoding="utf-8").partition("## Backends")[2].splitlines() if PAGE.exists() else []
+    found = [line for line in lines if line.startswith(f"| `{kind.__name__}` |")]
+    return found[0].split("|")[2 + list(TABLES).index(name)].strip() if found else "not looked at"
+
+
+def row(kind: type[Stage]) -> str:
+    text = " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
+    return f"| `{kind.__name__}({', '.join(map(_parameter, fields(kind)))})` | {_tensors(kind)} | {text} |"
+
+
+def _parameter(field: Field[Any]) -> str:
+    return field.name if field.default is MISSING else f"{field.name}={field.default!r}"
+
+
+def _tensors(kind: type[Stage]) -> str:
+    names = {field.name for field in fields(kind)}
+    needed = {name: value for name, value in {**NEEDED, "min": 0.0, "other": 1.0}.items() if name in names}
+    always = [operand.role for operand in kind(**needed).operands()]
+    full = kind(**{**needed, **{name: value for name, value in FULL.items() if name in names}}).operands()
+    return ", ".join(each.role if each.role in always else f"[{each.role}]" for each in full)
+
+
+def page() -> str:
+    kinds = vocabulary().values()
+    lines = [f"| `{kind.__name__}` | {' | '.join(cell(name, kind) for name in TABLES)} |" for kind in kinds]
+    head = f"| stage | {' | '.join(TABLES)} |\n|---|{'---|' * len(TABLES)}\n"
+    return HEAD + "\n".join(map(row, kinds)) + "\n" + BACKENDS + head + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.name}")
