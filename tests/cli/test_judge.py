@@ -385,6 +385,32 @@ def test_watch_judges_again_when_the_file_changes(kernel, tmp_path: Path) -> Non
         watcher.communicate()
 
 
+def test_a_watched_file_is_judged_once_it_stands_still(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sleep of the watcher is a moment in which an editor empties the file, removes it, or writes a piece."""
+    path = tmp_path / "mine.py"
+    path.write_text("first")
+    moments = iter([None, "", "", "a piece", None, "a piece", "a piece", "the whole", "the whole", "the whole"])
+    judged = []
+
+    def sleep(seconds: float) -> None:
+        text = next(moments)
+        if text is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+    def check_once(args: Any, before_text: str) -> None:
+        judged.append(path.read_text())
+        if len(judged) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("convt3d.cli.judge_check.time.sleep", sleep)
+    monkeypatch.setattr("convt3d.cli.judge_check._check_once", check_once)
+    assert run("check", path, "--watch")[0] == 130
+    assert judged == ["first", "the whole"]
+    assert next(moments, "nothing left") == "nothing left"
+
+
 def _until(words: str, stream: Any) -> str:
     seen = ""
     while words not in seen:

@@ -35,6 +35,7 @@ from .report import CHECK_FAILED, OK, complain, emit, emit_json
 from .terminal import Progress, Screen
 
 LOOK_EVERY = 0.25  # seconds between two looks at a file that is watched
+STILL_LOOKS = 2  # looks in a row that must find it unchanged before it is judged again
 CLEAR = "\x1b[2J\x1b[H"
 SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
 
@@ -96,11 +97,21 @@ def _watch(args: argparse.Namespace) -> int:
         judged = _stamp(args.file)
         try:
             _check_once(args, CLEAR if screen.width is not None else "")
-        except Error as error:  # such as a file that is just being written, or a library that is missing
+        except Error as error:  # such as a file without the problem's name, or a library that is missing
             complain(error)
         emit(screen.paint(f"waiting for changes of {args.file}, Ctrl-C to end", "dim"))
         while _stamp(args.file) == judged:
             time.sleep(LOOK_EVERY)
+        _wait_until_still(args.file)
+
+
+def _wait_until_still(path: str) -> None:
+    """An editor may empty a file before it writes it, or write it in pieces: the whole is judged, once."""
+    last, still = _stamp(path), 0
+    while still < STILL_LOOKS:
+        time.sleep(LOOK_EVERY)
+        now = _stamp(path)
+        last, still = now, still + 1 if now == last else 0
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
