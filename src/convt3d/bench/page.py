@@ -27,7 +27,7 @@ TERMS = {
     "of roofline": "the time that matrix product and streaming copy leave at least, over the time taken",
     "kept": "PyTorch with the memory of large results kept between calls, which glibc otherwise gives back: about half "
     "of the time of large results is the wait for fresh pages",
-    "extra memory": "peak memory of a process during two calls, beyond inputs and result",
+    "extra memory": "how far calls raise the memory of a process, at its peak, beyond inputs and result",
     "first call": "what the first call of a process takes beyond a repeated one, imports left out",
     "error, roundings": "largest error over (spacing of numbers at 1 · largest expected value)",
     "*": "ran once only, because it was far slower",
