@@ -60,6 +60,7 @@ def measure_case(
                 result = prepared.run()
             first = time.perf_counter() - begun
             found[name] = judge(name, case, sample, prepared.stored(result)) | {"first_seconds": first}
+            found[name]["note"] = "; ".join(filter(None, (found[name]["note"], prepared.note)))
         except UnsupportedError as reason:
             found[name] = {"status": reason.status, "note": str(reason)}
         except Exception as error:  # a peer may fail in any way: that is a finding, and the others go on
@@ -122,7 +123,7 @@ def _warm_calls(
 
 
 def _slow(found: dict[str, Any], seconds: float, note: str) -> None:
-    found |= {"status": "slow", "note": note, "seconds": [seconds]}
+    found |= {"status": "slow", "note": "; ".join(filter(None, (note, found["note"]))), "seconds": [seconds]}
 
 
 def _measure_apart(case: Case, found: dict[str, dict[str, Any]], quick: bool, before: Before) -> None:

@@ -92,6 +92,7 @@ def _figures(timing: Timing, plan: Plan) -> dict[str, Any]:
         "needed_gflops": {name: flop / seconds / 1e9 for name, seconds in medians.items()},
         "of_roofline": {name: least / seconds for name, seconds in medians.items()},
         "not_timed": timing.missing,
+        "notes": timing.notes,
     }
 
 
@@ -129,5 +130,6 @@ def _text(screen: Screen, document: dict[str, Any]) -> str:
         f"{document['needed_flop'] / 1e9:.3g} GFLOP needed at {rates['flops'] / 1e9:.3g} GFLOP/s and "
         f"{document['bytes'] / 1e9:.3g} GB of arrays at {rates['bytes'] / 1e9:.3g} GB/s, both measured here",
         *(f"not timed: {name}: {why}" for name, why in document["not_timed"].items()),
+        *(f"{name}: {words}" for name, words in document["notes"].items()),
     ]
     return "\n".join([head, "", table, *notes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,18 @@ def peers(problem: Problem, values: Mapping[str, Any], dtype: DType) -> dict[str
     found = {OWN: _own(problem, values, dtype)}
     if importlib.util.find_spec("torch"):
         torch = importlib.import_module("torch")
+        importlib.import_module("convt3d.bench.contenders.onednn").hold_below_amx()
         torch.set_num_threads(get_num_threads())
         found[EAGER] = _torch(torch, problem, values, dtype, torch.contiguous_format)
         found[CHANNELS_LAST] = _torch(torch, problem, values, dtype, torch.channels_last_3d)
     return found
+
+
+def notes(names: Iterable[str], dtype: DType) -> dict[str, str]:
+    """What is to be said about the times of some of them."""
+    found = [name for name in names if name in (EAGER, CHANNELS_LAST)]
+    note = importlib.import_module("convt3d.bench.contenders.onednn").note(dtype) if found else ""
+    return dict.fromkeys(found, note) if note else {}
 
 
 def operands_of(problem: Problem, arrays: Mapping[str, Storage]) -> tuple[Storage, ...]:

@@ -24,7 +24,7 @@ from ..spec.problems import Problem
 from .cases import trial_of, work
 from .check import Options
 from .languages import make_program
-from .peers import CHANNELS_LAST, EAGER, OWN, operands_of, peers
+from .peers import CHANNELS_LAST, EAGER, OWN, notes, operands_of, peers
 from .remove import remove
 from .sandbox import judging
 from .session import Died, Session, room_for
@@ -44,6 +44,7 @@ class Timing:
     verdict: Verdict
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)  # on the times of some
 
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])
@@ -90,7 +91,8 @@ def time_file(
         remove(folder)
     if verdict.word != PASSED:
         return Timing(verdict)
-    return Timing(verdict, {name: tuple(times[1:]) for name, times in race.seconds.items()}, race.missing)
+    seconds = {name: tuple(times[1:]) for name, times in race.seconds.items()}
+    return Timing(verdict, seconds, race.missing, notes(seconds, dtype))
 
 
 class _Race:
