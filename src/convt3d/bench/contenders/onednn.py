@@ -34,4 +34,4 @@ def note(dtype: DType) -> str:
     """What a result of PyTorch in this type should say about it."""
     if dtype.itemsize > 2 or not hold_below_amx():
         return ""
-    return f"without AMX ({LIMIT} at most), with which its oneDNN ends the process in strided 16-bit convolutions"
+    return f"without AMX ({VARIABLE}={LIMIT}): with it, oneDNN crashes in 16-bit transposed convolutions with a stride"
