@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from convt3d.cache import ObjectCache, default_directory, object_cache
+from convt3d.cache import ObjectCache, default_directory, directory_state, memory_only, object_cache
 
 KEY = "a" * 64
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
@@ -125,9 +125,12 @@ def test_directory_writable_for_others_is_refused_with_one_warning(folder, mode,
 @posix
 def test_directory_of_another_owner_is_refused(folder, monkeypatch):
     folder.mkdir(mode=0o700)
+    monkeypatch.delenv("CONVT3D_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+    folder.rename(folder.parent / "convt3d")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     with pytest.warns(RuntimeWarning, match="somebody else"):
-        assert ObjectCache(folder).directory is None
+        assert object_cache().directory is None
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory nobody can write")
@@ -305,3 +308,52 @@ def test_a_home_that_is_none(home, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", home)
     assert default_directory() is None
+
+
+def test_a_directory_that_was_asked_for_and_cannot_be_used_is_said(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(RuntimeWarning, match=r"in memory only: .*file/cache.*, or set CONVT3D_CACHE_DIR to a directory"):
+        store = object_cache()
+    assert store.fetch(KEY, lambda: b"code") == b"code"
+    assert store.fetch(KEY, never) == b"code"
+
+
+def obstacle(monkeypatch: pytest.MonkeyPatch, directory: Path | str) -> str | None:
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(directory))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return directory_state()[1]
+
+
+@posix
+def test_the_state_of_the_directory_is_told_and_nothing_is_created(monkeypatch, folder, tmp_path):
+    assert obstacle(monkeypatch, folder / "deep" / "inside") is None  # it could be created
+    assert not folder.exists()
+    folder.mkdir(mode=0o700)
+    assert obstacle(monkeypatch, folder) is None
+    folder.chmod(0o777)
+    assert "somebody else" in obstacle(monkeypatch, folder)
+    (tmp_path / "file").touch()
+    assert obstacle(monkeypatch, tmp_path / "file").endswith("file is not a directory")
+    assert "file" in obstacle(monkeypatch, tmp_path / "file" / "cache" / "deep")
+    assert "home" in obstacle(monkeypatch, "~nosuchuser/cache")
+    assert obstacle(monkeypatch, "off") == "off"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "file"]
+
+
+@posix
+def test_a_place_without_permission_is_told(monkeypatch, folder):
+    folder.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert obstacle(monkeypatch, folder).endswith("cache cannot be written")
+    assert obstacle(monkeypatch, folder / "deep" / "inside").endswith(f"deep cannot be created in {folder}")
+
+
+def test_a_look_leaves_nothing_on_disk(monkeypatch, folder):
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(folder))
+    with memory_only():
+        assert object_cache().fetch(KEY, lambda: b"code") == b"code"
+        assert object_cache().fetch(KEY, never) == b"code"
+    assert not folder.exists()
+    assert object_cache().directory == folder

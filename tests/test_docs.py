@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.command import python
 
 import convt3d
 from convt3d.spec.linear import RULES
@@ -47,21 +45,6 @@ SUFFIXES = (
 
 def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
-
-
-def python(arguments: list[str], source: Path, **environment: str) -> str:
-    """Output of a fresh interpreter that finds convt3d in `source`."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(source), **environment},
-        cwd=source,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------
@@ -149,14 +132,14 @@ README = blocks(text_of("README.md"), "python")
 def test_readme_code_runs(code: str) -> None:
     if "import torch" in code:
         pytest.importorskip("torch")
-    python(["-c", code], PACKAGE.parent)
+    python("-c", code, source=PACKAGE.parent)
 
 
 def test_readme_shows_what_explain_prints() -> None:
     """Line by line and in order; `...` stands for lines left out, such as those that depend on the machine."""
     (shown,) = blocks(text_of("README.md"), "text")
     (code,) = (block for block in README if ".explain(" in block)
-    printed = iter(python(["-c", code], PACKAGE.parent).splitlines())
+    printed = iter(python("-c", code, source=PACKAGE.parent).splitlines())
     for line in shown.splitlines():
         assert line == "..." or line in printed, f"explain no longer prints {line!r} here"
 
@@ -194,10 +177,10 @@ def test_adding_a_stage_works(tmp_path: Path) -> None:
     wanted = "Softsign or every_stage or rows_differ or public_names"
     tests = [str(copy / "tests" / name) for name in ("spec/test_reference.py", "test_import.py", "test_backends.py")]
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "-c", str(copy / "pyproject.toml")]
-    output = python(["-m", "pytest", *options, "-k", wanted, *tests], copy / "src", **isolated)
+    output = python("-m", "pytest", *options, "-k", wanted, *tests, source=copy / "src", **isolated)
     assert int(re.search(r"(\d+) passed", output)[1]) > 10  # type: ignore[index]
     (trial,) = re.findall(r"^<!-- run -->\n```python\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
-    assert "Softsign()" in python(["-c", trial], copy / "src", **isolated)
+    assert "Softsign()" in python("-c", trial, source=copy / "src", **isolated)
 
 
 # --- words that do not belong here ------------------------------------------------------------------------------------

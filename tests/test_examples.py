@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.command import python
 
 import convt3d
 
@@ -51,17 +50,7 @@ NEED_TORCH = ("torch_tensors.py", "unet3d.py")
 
 def run(path: Path, **environment: str) -> str:
     """Its output, from an interpreter for which every warning is an error and which sees the same convt3d."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
-        env={**os.environ, "PYTHONPATH": str(Path(convt3d.__file__).parents[1]), **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    return python("-W", "error", path, silent=True, **environment)
 
 
 @pytest.mark.parametrize("name", PRINTS)

@@ -12,14 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from helpers.wheel import ROOT, bare_environment, build_wheel, make_venv, need
+from helpers.wheel import ROOT, bare_environment, make_venv, need
 
 import convt3d
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

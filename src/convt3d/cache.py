@@ -11,8 +11,9 @@ import stat
 import struct
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from .recent import Recent
@@ -21,6 +22,7 @@ DIRECTORY_VARIABLE = "CONVT3D_CACHE_DIR"
 DISK_LIMIT = 256 << 20
 MEMORY_LIMIT = 64 << 20
 
+_FOREIGN = "is owned by or writable for somebody else; run `chmod 700` on it"
 _MAGIC = b"CONVT3D1"
 _HEADER = struct.Struct("<8sQ32s")  # magic, payload length, sha256 of key and payload
 _ENTRY_SUFFIX = ".obj"
@@ -33,32 +35,67 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 def default_directory() -> Path | None:
     """Where entries live on disk; None when the user turned that off, or has no home."""
+    directory, why_not = _named_directory()
+    if directory is None and why_not and os.environ.get(DIRECTORY_VARIABLE):
+        _warn(why_not)
+    return directory
+
+
+def directory_state() -> tuple[Path | None, str | None]:
+    """Where entries live on disk, and why none can be kept there, if so. Nothing is created to find out."""
+    directory, why_not = _named_directory()
+    return (None, why_not or "off") if directory is None else (directory, why_not or _obstacle(directory))
+
+
+def _named_directory() -> tuple[Path | None, str | None]:
+    """By the environment; without one, the reason, unless the user turned it off."""
     asked = os.environ.get(DIRECTORY_VARIABLE)
     if asked is not None:
         if asked.strip().lower() in ("", "off"):
-            return None
+            return None, None
         try:
-            return Path(asked).expanduser()
+            return Path(asked).expanduser(), None
         except RuntimeError as problem:  # ~somebody who is not known here
-            _warn(f"{DIRECTORY_VARIABLE}={asked}: {problem}")
-            return None
+            return None, f"{DIRECTORY_VARIABLE}={asked}: {problem}"
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
-        return Path(base) / "convt3d"
+        return Path(base) / "convt3d", None
     try:
         home = Path.home()
-    except RuntimeError:  # no home directory
-        return None
+    except RuntimeError:
+        home = Path()
     # Of an empty HOME Python makes the root directory; a relative one is wherever the program was started.
     nowhere = not home.is_absolute() or home == Path(home.anchor)
-    return None if nowhere else home / ".cache" / "convt3d"
+    return (None, "there is no home directory") if nowhere else (home / ".cache" / "convt3d", None)
+
+
+def _obstacle(directory: Path) -> str | None:
+    """Why nothing can be kept in a directory, which need not exist yet."""
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        parent = directory.parent
+        if parent == directory:
+            return f"{directory} does not exist"
+        if not parent.exists():
+            return _obstacle(parent)
+        able = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        return None if able else f"{directory} cannot be created in {parent}"
+    except (OSError, ValueError) as problem:
+        return f"{directory}: {getattr(problem, 'strerror', None) or problem}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{directory} is not a directory"
+    if not _only_ours(status):
+        return f"{directory} {_FOREIGN}"
+    return None if os.access(directory, os.W_OK | os.X_OK) else f"{directory} cannot be written"
 
 
 class ObjectCache:
     """Objects by key: memory first, then disk. Safe between threads and between processes."""
 
     def __init__(self, directory: Path | None, disk_limit: int = DISK_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
-        self.directory = directory if directory is not None and _prepare(directory) else None
+        self.why_not = None if directory is None else _prepare(directory)
+        self.directory = None if self.why_not else directory
         self._disk_limit = disk_limit
         self._memory: Recent[bytes] = Recent(memory_limit)
 
@@ -160,11 +197,30 @@ class ObjectCache:
 
 def object_cache() -> ObjectCache:
     """The process's cache for the directory that the environment names now."""
-    directory = default_directory()
-    return _caches.once(directory, lambda: (ObjectCache(directory), 1))
+    directory = default_directory() if _on_disk.get() else None
+    return _caches.once(directory, lambda: (_opened(directory), 1))
+
+
+def _opened(directory: Path | None) -> ObjectCache:
+    """A directory that somebody asked for, or that somebody else could fill, is not given up in silence."""
+    cache = ObjectCache(directory)
+    if cache.why_not and (os.environ.get(DIRECTORY_VARIABLE) or cache.why_not.endswith(_FOREIGN)):
+        _warn(cache.why_not)
+    return cache
+
+
+@contextmanager
+def memory_only() -> Iterator[None]:
+    """Inside, nothing on disk is read, made or removed."""
+    before = _on_disk.set(False)
+    try:
+        yield
+    finally:
+        _on_disk.reset(before)
 
 
 _caches: Recent[ObjectCache] = Recent(64)
+_on_disk = ContextVar("convt3d cache on disk", default=True)
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -192,17 +248,14 @@ def _digest(key: str, payload: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\0" + payload).digest()
 
 
-def _prepare(directory: Path) -> bool:
-    """Create the directory for us alone; False if it cannot be used or trusted."""
+def _prepare(directory: Path) -> str | None:
+    """Create the directory for us alone; why it cannot be used or trusted, if so."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
-    except OSError:
-        return False
-    if _only_ours(status):
-        return True
-    _warn(f"{directory} is owned by or writable for somebody else; run `chmod 700` on it")
-    return False
+    except (OSError, ValueError) as problem:
+        return _obstacle(directory) or f"{directory}: {problem}"
+    return None if _only_ours(status) else f"{directory} {_FOREIGN}"
 
 
 def _warn(why: str) -> None:

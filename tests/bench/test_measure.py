@@ -25,6 +25,7 @@ from convt3d.spec.dtypes import DTYPES
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rounds, and limits that are rates of next to nothing."""
     monkeypatch.setattr(measure, "FULL", Pace(seconds=0.0, least=3, most=3, pause=0.0))
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.5)
     monkeypatch.setattr(limits, "GEMM_SIZE", 64)
     monkeypatch.setattr(balance, "_TURNS", 1000)
     monkeypatch.setattr(balance, "_MOST_COPIED", 1 << 16)
@@ -180,7 +181,7 @@ def test_a_lesser_instruction_set() -> None:
         pytest.skip("this processor has no AVX2")
     row = row_under_isa(small_case(isa="avx2", threads=1), quick=True)
     assert row["isa"] == "avx2"
-    assert len(row["contenders"]["convt3d"]["seconds"]) >= 3  # more where others were busy
+    assert row["contenders"]["convt3d"]["seconds"]  # one, where it is slow because others are busy
 
 
 def test_an_instruction_set_that_does_not_exist() -> None:

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from convt3d import cache
+from convt3d.bench import balance
 from convt3d.cli import main as cli
 from convt3d.cli.dump import dump_kernels
 from convt3d.cpu.plan.machine import machine
@@ -145,7 +146,9 @@ def test_dump_leaves_the_cache_alone(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert run("--dump", "steps")
 
 
-def test_measured_rates(run: Run) -> None:
+def test_measured_rates(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, less in {"_TURNS": 20_000, "_REPEATS": 2, "_COPIED": 1 << 20, "_MOST_COPIED": 1 << 20}.items():
+        monkeypatch.setattr(balance, name, less)
     document = json.loads(run("--measure", "--json"))
     rates = document["rates"]
     assert rates["source"].startswith("measured, ")

@@ -14,9 +14,9 @@ import pytest
 
 import convt3d
 from convt3d.cli import demo, files, measure
-from convt3d.cli import main as cli
 from convt3d.cli.choose import compact
 from convt3d.front.solutions import problems
+from convt3d.plan import machine
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
 
@@ -26,18 +26,6 @@ SOFTMAX = "conv-transpose3d-avgpool-clamp-softmax-multiply"
 NORM = "conv-transpose3d-layernorm-gelu-scaling"
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """main(argv) as (exit code, stdout, stderr)."""
-
-    def call(*argv: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in argv])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
@@ -114,13 +102,31 @@ def test_info(run: Run, document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0
     facts = document("info")
     assert facts["cache_directory"] == "/somewhere/else"
+    assert "/somewhere/else" in out
     assert facts["versions"]["numpy"] == np.__version__
     assert facts["versions"]["convt3d"] == convt3d.__version__
     assert facts["cpu"] in out
     assert facts["isa"] in out
     assert {"vector_bytes", "l1d_bytes", "l2_bytes", "l3_bytes", "threads", "python"} <= set(facts)
     monkeypatch.setenv("CONVT3D_CACHE_DIR", "off")
-    assert document("info")["cache_directory"] is None
+    facts = document("info")
+    assert (facts["cache_directory"], facts["cache_usable"]) == (None, False)
+
+
+def test_info_says_whether_the_cache_is_usable_and_creates_nothing(
+    run: Run, document: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fresh = machine._detect.__wrapped__  # as in a process that knows nothing yet
+    monkeypatch.setattr("convt3d.cli.info.machine", lambda: fresh("", ""))
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "kernels"))
+    assert document("info")["cache_usable"] is True
+    assert f"{tmp_path / 'kernels'} (the first kernel creates it)" in run("info")[1]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "file"))
+    facts = document("info")
+    assert (facts["cache_usable"], facts["cache_obstacle"]) == (False, f"{tmp_path / 'file'} is not a directory")
+    assert f"in memory only: {tmp_path / 'file'} is not a directory" in run("info")[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -307,6 +313,15 @@ def test_demo(run: Run, document: Any) -> None:
     assert [row["slug"] for row in shown["operators"]] == list(problems)
     assert all(row["batch"] == 1 and row["check"]["passed"] for row in shown["operators"])
     assert shown["machine"]["isa"]
+
+
+def test_memory_that_was_kept_counts_as_extra_memory_again(document: Any) -> None:
+    """As it does in `bench`, which starts a process: what one run leaves to the next is not for nothing."""
+    sizes = ("--size", "benchmark", *("--set", "batch_size=1"), *("--set", "width=8"), *("--set", "height=16"))
+    found = [document("run", NORM, *sizes)["extra_bytes"] for _ in range(3)]
+    if None in found:
+        pytest.skip("this system does not tell the most memory a process held")
+    assert min(found) >= 1 << 20, found
 
 
 def test_the_demo_takes_what_time_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:

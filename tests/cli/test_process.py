@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
+from helpers.command import environment
 
 import convt3d
 
@@ -19,9 +19,8 @@ NORM = "conv-transpose3d-layernorm-gelu-scaling"
 
 
 def _environment(**more: str) -> dict[str, str]:
-    source = str(Path(convt3d.__file__).parents[1])
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
-    return {**kept, "PYTHONPATH": source, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **more}
+    plain = environment(TERM="xterm", PYTHONIOENCODING="utf-8")
+    return {**{name: value for name, value in plain.items() if name not in ("NO_COLOR", "COLUMNS")}, **more}
 
 
 def _command(*argv: str) -> list[str]:

@@ -7,26 +7,13 @@ import json
 import time
 
 import pytest
+from helpers.command import Terminal
 
 from convt3d.cli import terminal
 from convt3d.cli.terminal import Progress, Screen, to_json
 from convt3d.units import amount, counted, duration, operations
 
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
+pytestmark = pytest.mark.usefixtures("terminal")
 ROWS = [["first", "1"], ["the second", "20"]]
 
 

@@ -8,24 +8,11 @@ from typing import Any
 
 import pytest
 from helpers.bench_rows import row
+from helpers.command import Terminal
 
 from convt3d.cli import bench
 from convt3d.cli import main as cli
 from convt3d.cli.terminal import Screen, _visible
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    return Terminal()
 
 
 def call(terminal: Terminal, *words: str) -> str:

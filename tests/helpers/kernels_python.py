@@ -6,6 +6,7 @@ from convt3d.judge.starter import python_signature
 from convt3d.spec.problems import PROBLEMS
 
 SLUGS = tuple(PROBLEMS)
+LAST_COLUMN_WRONG = "def solution(*a):\n    honest(*a)\n    a[2][..., -1] += 1"  # after `honest = solution`
 
 # `xp` is numpy or torch, `wide` the type sums run in; both are set by the heads below.
 STAGES = """\

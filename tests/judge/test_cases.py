@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from convt3d.errors import ArgumentError
-from convt3d.judge.cases import build_suite, draw, known_cases, make_trial, weakness
+from convt3d.judge.cases import Suite, build_suite, draw, known_cases, make_trial, weakness
 from convt3d.judge.tolerance import Expectation
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problem_file import Case
@@ -19,9 +21,14 @@ F32 = DTYPES["float32"]
 slugs = pytest.mark.parametrize("slug", PROBLEMS)
 
 
+@cache
+def suite_of(slug: str) -> Suite:
+    return build_suite(PROBLEMS[slug], F32, np.random.default_rng(0))
+
+
 @slugs
 def test_a_suite_tries_what_kernels_forget(slug: str) -> None:
-    suite = build_suite(PROBLEMS[slug], F32, np.random.default_rng(0))
+    suite = suite_of(slug)
     every = [trial.values for trial in suite.trials]
     assert any(len({v["stride_d"], v["stride_h"], v["stride_w"]}) > 1 for v in every)
     assert any(v["kernel_d"] < v["stride_d"] or v["kernel_w"] < v["stride_w"] for v in every)
@@ -56,7 +63,7 @@ def test_no_trial_is_passed_without_work(slug: str) -> None:
     ],
 )
 def test_weak_cases_are_left_out(slug: str, name: str, answer: str) -> None:
-    assert build_suite(PROBLEMS[slug], F32, np.random.default_rng(0)).left_out[name] == f"{answer} would pass"
+    assert suite_of(slug).left_out[name] == f"{answer} would pass"
 
 
 def test_the_bias_alone_is_no_answer() -> None:

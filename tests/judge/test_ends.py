@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import kernels_c, kernels_python
@@ -18,6 +19,7 @@ from convt3d.cli.main import main
 from convt3d.judge.arena import Arena
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.sandbox import PROTECTIONS, Limits, Sandbox, TimedOut
+from convt3d.judge.session import Session
 from convt3d.judge.verdict import CRASH, NOT_ALLOWED, WRONG_VALUES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
@@ -157,13 +159,19 @@ def test_a_keeper_that_is_ended_is_a_verdict(judge, number: int) -> None:
     assert verdict.word == CRASH
 
 
-def test_a_keeper_that_is_ended_in_a_call_is_a_verdict(judge) -> None:
+def test_a_keeper_that_is_ended_in_a_call_is_a_verdict(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, call = threading.Event(), Session.call
+
+    def noticed(session: Session, arrays: Any) -> Any:
+        begun.set()
+        return call(session, arrays)
+
     def meddle() -> None:
-        while not (found := ancestors("judge/keeper.py")):
-            time.sleep(0.01)
-        time.sleep(0.5)
-        for pid in found:
+        begun.wait()
+        for pid in ancestors("judge/keeper.py"):
             os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Session, "call", noticed)
 
     thread = threading.Thread(target=meddle)
     thread.start()

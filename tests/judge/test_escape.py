@@ -212,7 +212,8 @@ MANY_THREADS = "import threading, time\nfor _ in range(200): threading.Thread(ta
 MANY_FILES = "for n in range(40): open(f'f{n}', 'wb').write(bytes(2**20))\nimport time; time.sleep(60)"
 REMOVED = "import os, time\nf = [open(f'f{n}', 'wb') for n in range(40)]\n"
 REMOVED += "for n, file in enumerate(f): os.unlink(f'f{n}'); file.write(bytes(2**20)); file.flush()\ntime.sleep(60)"
-DEEP = "import os, time\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\ntime.sleep(60)"
+# A path of more than the 4,096 characters that Linux takes.
+DEEP = "import os, time\nfor _ in range(1200): os.mkdir('deep'); os.chdir('deep')\ntime.sleep(60)"
 
 
 def test_threads_are_limited() -> None:

@@ -18,7 +18,7 @@ from .alone import first_calls, peak_memory, row_under_isa
 from .cases import Case
 from .contenders.base import Contender, Ready, UnsupportedError
 from .limits import limits
-from .rounds import FULL, QUICK, play
+from .rounds import FULL, QUICK, play, timed
 
 SAMPLE_SECONDS, QUICK_SAMPLE_SECONDS = 4.0, 0.5  # for the float64 meaning of a case
 GIVE_UP, QUICK_GIVE_UP = 20.0, 2.0  # seconds of one call: nobody slower takes part in rounds
@@ -60,6 +60,7 @@ def measure_case(
                 result = prepared.run()
             first = time.perf_counter() - begun
             found[name] = judge(name, case, sample, prepared.stored(result)) | {"first_seconds": first}
+            found[name]["note"] = "; ".join(filter(None, (found[name]["note"], prepared.note)))
         except UnsupportedError as reason:
             found[name] = {"status": reason.status, "note": str(reason)}
         except Exception as error:  # a peer may fail in any way: that is a finding, and the others go on
@@ -110,9 +111,7 @@ def _warm_calls(
             continue
         time.sleep(pause)
         with one.around():
-            begun = time.perf_counter()
-            one.run()
-            took = time.perf_counter() - begun
+            _, took = timed(one)
         ours = estimates.get("convt3d", took)
         if took > give_up or took > max(SLOW * ours, give_up * SLOW_SHARE):
             _slow(found[name], took, "one call only")
@@ -122,7 +121,7 @@ def _warm_calls(
 
 
 def _slow(found: dict[str, Any], seconds: float, note: str) -> None:
-    found |= {"status": "slow", "note": note, "seconds": [seconds]}
+    found |= {"status": "slow", "note": "; ".join(filter(None, (note, found["note"]))), "seconds": [seconds]}
 
 
 def _measure_apart(case: Case, found: dict[str, dict[str, Any]], quick: bool, before: Before) -> None:

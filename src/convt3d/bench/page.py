@@ -14,7 +14,7 @@ from .figures import OWN, Figures, disturbed, geometric_mean, nearest_ratios, ro
 from .rounds import middle
 from .suites import SUITES
 from .svg import shown
-from .table import HEADERS, label, own_cells, peer_names, ratio_cell
+from .table import HEADERS, label, notes, own_cells, peer_names, ratio_cell
 
 METHOD = """All contenders and the limits of the machine take turns within a round; ratios and shares are taken within a
 round, and the median over rounds counts. The spread is the interquartile range. Every result was compared with the
@@ -27,7 +27,7 @@ TERMS = {
     "of roofline": "the time that matrix product and streaming copy leave at least, over the time taken",
     "kept": "PyTorch with the memory of large results kept between calls, which glibc otherwise gives back: about half "
     "of the time of large results is the wait for fresh pages",
-    "extra memory": "peak memory of a process during two calls, beyond inputs and result",
+    "extra memory": "how far calls raise the memory of a process, at its peak, beyond inputs and result",
     "first call": "what the first call of a process takes beyond a repeated one, imports left out",
     "error, roundings": "largest error over (spacing of numbers at 1 · largest expected value)",
     "*": "ran once only, because it was far slower",
@@ -217,4 +217,5 @@ def _method_section(rows: Sequence[Mapping[str, Any]]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in last["versions"].items() if version)
     facts = {"machine": json.dumps(last["machine"]), "versions": versions, "commit": str(last["commit"])}
     told = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in facts.items())
-    return f"<h2>How this was measured</h2><p>{METHOD}</p><dl>{terms}</dl><h2>Where</h2><dl>{told}</dl>"
+    said = "".join(f"<p>{escape(words)}</p>" for words in notes(rows))
+    return f"<h2>How this was measured</h2><p>{METHOD}</p>{said}<dl>{terms}</dl><h2>Where</h2><dl>{told}</dl>"

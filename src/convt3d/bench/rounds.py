@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..cpu.plan.cores import available_cores
 from .calm import Watch
@@ -75,12 +76,24 @@ def play(
             for name, rate in limits.items():
                 time.sleep(pace.pause)
                 played.rates[name].append(rate())
-            for name in order if number % 2 == 0 else reversed(order):
+            for name in turns_of(order, number):
                 time.sleep(pace.pause)
                 played.seconds[name].append(_sample(contenders[name], turns[name], estimates[name] < LONG))
             taken = watch.foreign_seconds() or 0.0
             played.foreign.append(taken / available_cores() / (time.perf_counter() - begun))
     return played
+
+
+def turns_of(names: Sequence[str], number: int) -> Sequence[str]:
+    """Who comes after whom in a round: every other one goes backwards."""
+    return names if number % 2 == 0 else names[::-1]
+
+
+def timed(ready: Ready) -> tuple[Any, float]:
+    """What one call returns, and its seconds."""
+    begun = time.perf_counter()
+    result = ready.run()
+    return result, time.perf_counter() - begun
 
 
 def calm_rounds(foreign: Sequence[float]) -> list[int]:

@@ -33,6 +33,16 @@ def table_row(row: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
     return [label(row), *cells, *(ratio_cell(figures.get(name)) for name in peers)]
 
 
+def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be said about contenders that were timed, each sentence once."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        for name, one in row["contenders"].items():
+            if one["status"] == "ok" and one.get("note") and name not in said.setdefault(one["note"], []):
+                said[one["note"]].append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in said.items()]
+
+
 def label(row: Mapping[str, Any]) -> str:
     return f"{row['model']}: {row['name']}" if row["model"] else str(row["name"])
 

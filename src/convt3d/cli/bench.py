@@ -19,7 +19,7 @@ from ..bench.record import Row, append_row, calmed, provenance, read_latest, rea
 from ..bench.suites import choose_cases
 from ..bench.summary import summary
 from ..bench.svg import shown
-from ..bench.table import HEADERS, peer_names, ratio_cell, table_row
+from ..bench.table import HEADERS, notes, peer_names, ratio_cell, table_row
 from ..errors import ArgumentError, ArgumentTypeError, described
 from ..spec.dtypes import DTYPES
 from ..units import counted, duration
@@ -124,6 +124,7 @@ def _table(screen: Screen, rows: Sequence[Row]) -> str:
     lines = [screen.table(headers, cells, set(range(1, len(headers))), spare)]
     lines += ["peers: their time over ours, above 1 is slower than convt3d"]
     lines += [f"not installed: {', '.join(absent)}; {BRINGS_THEM}"] if absent else []
+    lines += notes(rows)
     return "\n".join([lines[0], *map(screen.wrap, lines[1:])])
 
 

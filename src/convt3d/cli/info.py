@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from typing import Any
 
 from ..bench.record import version
-from ..cache import default_directory
+from ..cache import directory_state, memory_only
 from ..cpu.plan.machine import machine
 from ..units import amount
 from .report import OK, emit, emit_json
@@ -32,20 +33,32 @@ def info(args: argparse.Namespace) -> int:
         ["system", document["system"]],
         ["Python", document["python"]],
         *([name, version or "not installed"] for name, version in document["versions"].items()),
-        ["kernel cache", document["cache_directory"] or "off"],
+        ["kernel cache", _kernel_cache(document)],
     ]
     emit(Screen(sys.stdout).table(["", "this machine"], rows))
     return OK
 
 
 def describe() -> dict[str, Any]:
-    directory = default_directory()
+    """Nothing is created to find this out."""
+    directory, why_not = directory_state()
+    with memory_only():
+        facts = machine().describe()
     return {
-        **machine().describe(),
+        **facts,
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "cache_directory": str(directory) if directory else None,
+        "cache_usable": why_not is None,
+        "cache_obstacle": why_not,
     }
+
+
+def _kernel_cache(document: dict[str, Any]) -> str:
+    directory, why_not = document["cache_directory"], document["cache_obstacle"]
+    if why_not:
+        return why_not if why_not == "off" else f"in memory only: {why_not}"
+    return str(directory) if os.path.exists(directory) else f"{directory} (the first kernel creates it)"
 
 
 def _cache(document: dict[str, Any], name: str) -> str:

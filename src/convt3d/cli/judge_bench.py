@@ -11,6 +11,7 @@ from typing import Any
 from ..bench.balance import measured_rates
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.plan.roofline import caller_bytes
+from ..judge.cases import changed_values
 from ..judge.check import check
 from ..judge.languages import problem_of
 from ..judge.peers import EAGER, OWN
@@ -19,14 +20,17 @@ from ..spec.dtypes import DType
 from ..spec.problems import Problem
 from ..units import duration
 from .choose import compact, named_values, settings
-from .judge_check import ended_by_signal, options_of, unprotected_row
+from .judge_check import ended_by_signal, options_of
+from .judge_words import protections_off, quoted, reason_of
+from .measure import check_memory
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 
 
 def bench_file(args: argparse.Namespace) -> int:
     options, problem = options_of(args), problem_of(args.file, args.problem)
-    values = problem.checked({**named_values(problem, args.size), **settings(problem, args.set)})
+    values = changed_values(problem, named_values(problem, args.size), settings(problem, args.set))
+    check_memory(problem, values, options.dtype)
     timing = None
     with Progress(sys.stderr) as progress, ended_by_signal():
         progress.begin("checking first", 0.0, 0.3)
@@ -56,7 +60,7 @@ def bench_file(args: argparse.Namespace) -> int:
         "unprotected": dict(judgement.unprotected),
         **(_figures(timing, _plan(problem, values, options.dtype)) if timing and timed else {}),
     }
-    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document, unprotected_row(judgement)))
+    emit_json(document) if args.json else emit(_text(Screen(sys.stdout), document))
     return OK if verdict.passed else CHECK_FAILED
 
 
@@ -88,24 +92,25 @@ def _figures(timing: Timing, plan: Plan) -> dict[str, Any]:
         "needed_gflops": {name: flop / seconds / 1e9 for name, seconds in medians.items()},
         "of_roofline": {name: least / seconds for name, seconds in medians.items()},
         "not_timed": timing.missing,
+        "notes": timing.notes,
     }
 
 
-def _text(screen: Screen, document: dict[str, Any], more: list[list[str]]) -> str:
+def _text(screen: Screen, document: dict[str, Any]) -> str:
     verdict = screen.verdict(True) if document["passed"] else screen.paint(document["verdict"], "bold", "red")
     head = screen.table(
         ["", document["slug"]],
         [
             ["verdict", verdict],
-            ["reason", document["reason"] + (f" (case {document['case']})" if document["case"] else "")],
+            ["reason", reason_of(document) + (f" (case {document['case']})" if document["case"] else "")],
             ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
             ["size", ", ".join([document["size"], *document["set"]])],
             ["values", compact(document["values"])],
-            *more,
+            *map(list, protections_off(document)),
         ],
     )
     if "seconds" not in document:
-        return head
+        return "\n\n".join(filter(None, [head, quoted(document)]))
     rows = [
         [
             name,
@@ -125,5 +130,6 @@ def _text(screen: Screen, document: dict[str, Any], more: list[list[str]]) -> st
         f"{document['needed_flop'] / 1e9:.3g} GFLOP needed at {rates['flops'] / 1e9:.3g} GFLOP/s and "
         f"{document['bytes'] / 1e9:.3g} GB of arrays at {rates['bytes'] / 1e9:.3g} GB/s, both measured here",
         *(f"not timed: {name}: {why}" for name, why in document["not_timed"].items()),
+        *(f"{name}: {words}" for name, words in document["notes"].items()),
     ]
     return "\n".join([head, "", table, *notes])

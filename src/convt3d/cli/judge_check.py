@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, Error
-from ..judge.cases import Trial, make_trial
+from ..judge.cases import Trial, changed_values, make_trial
 from ..judge.check import Failure, Judgement, Options, check
 from ..judge.diagnose import diagnose
 from ..judge.keep import keep, kept
@@ -30,11 +30,13 @@ from ..spec.problems import Problem
 from ..units import duration
 from .choose import compact, settings
 from .judge_page import draw_page
+from .judge_words import diagnosis, protections_off, quoted, reason_of
 from .measure import check_memory
 from .report import CHECK_FAILED, OK, complain, emit, emit_json
 from .terminal import Progress, Screen
 
 LOOK_EVERY = 0.25  # seconds between two looks at a file that is watched
+STILL_LOOKS = 2  # looks in a row that must find it unchanged before it is judged again
 CLEAR = "\x1b[2J\x1b[H"
 SLOW_INTERPRETER = 6  # times the limit for Triton's, unless one is given
 
@@ -96,11 +98,21 @@ def _watch(args: argparse.Namespace) -> int:
         judged = _stamp(args.file)
         try:
             _check_once(args, CLEAR if screen.width is not None else "")
-        except Error as error:  # such as a file that is just being written, or a library that is missing
+        except Error as error:  # such as a file without the problem's name, or a library that is missing
             complain(error)
         emit(screen.paint(f"waiting for changes of {args.file}, Ctrl-C to end", "dim"))
         while _stamp(args.file) == judged:
             time.sleep(LOOK_EVERY)
+        _wait_until_still(args.file)
+
+
+def _wait_until_still(path: str) -> None:
+    """An editor may empty a file before it writes it, or write it in pieces: the whole is judged, once."""
+    last, still = _stamp(path), 0
+    while still < STILL_LOOKS:
+        time.sleep(LOOK_EVERY)
+        now = _stamp(path)
+        last, still = now, still + 1 if now == last else 0
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
@@ -204,51 +216,34 @@ def _runs(judgement: Judgement) -> str:
 def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str:
     verdict, results = judgement.verdict, judgement.results
     word = verdict.word if verdict.passed else screen.paint(verdict.word, "bold", "red")
+    used = f"{max((result.worst for result in results), default=0.0):.3g}, at most, in the cases that passed"
+    left_out = "; ".join(f"{name}: {why}" for name, why in judgement.left_out.items())
     rows = [
         ["verdict", screen.verdict(True) if verdict.passed else word],
         *([["case", verdict.case]] if verdict.case else []),
-        ["reason", verdict.reason],
+        ["reason", reason_of(document)],
         ["file", f"{document['file']} ({document['language']}, {document['dtype']})"],
         ["cases passed", f"{len(results)}{_runs(judgement)}"],
-        *([["worst error", f"{max(r.worst for r in results):.3g} of the tolerance"]] if results else []),
+        *([["tolerance used", used]] if results else []),
         *([["slowest call", duration(max(r.seconds for r in results))]] if results else []),
-        *(
-            [["left out", "; ".join(f"{name}: {why}" for name, why in judgement.left_out.items())]]
-            * bool(judgement.left_out)
-        ),
+        *([["left out", left_out]] if left_out else []),
         ["seed", str(document["seed"])],
-        *unprotected_row(judgement),
+        *map(list, protections_off(document)),
+        *map(list, diagnosis(document)),
+        *([["picture", document["picture_file"]]] if "picture_file" in document else []),
+        *([["kept", ", ".join(document["kept"])]] if "kept" in document else []),
     ]
-    figures = document["figures"]
-    if judgement.failure is not None:
-        rows += [
-            ["first bad voxel", str(tuple(figures["first_bad"]))],
-            ["expected", f"{figures['expected']:.9g} (tolerance {figures['tolerance']:.3g})"],
-            ["got", f"{figures['got']:.9g}"],
-            ["worst error", f"{figures['worst_error']:.3g}, {figures['worst']:.3g} times the tolerance"],
-            ["place", figures["place"]],
-            ["where in this case", "; ".join(figures["where"])],
-            ["pattern", figures["pattern"]],
-            ["values", compact(document["failing_values"])],
-            ["smallest that fails", compact(figures["smallest_failing"])],
-            *([["picture", document["picture_file"]]] if "picture_file" in document else []),
-        ]
-    rows += [["kept", ", ".join(document["kept"])]] if "kept" in document else []
-    table = screen.table(["", document["slug"]], rows)
-    return f"{table}\n\n{document['picture']}" if "picture" in document else table
-
-
-def unprotected_row(judgement: Judgement) -> list[list[str]]:
-    """What this system does not refuse to a kernel, if there is any of it."""
-    missing = "; ".join(f"{name} (refuses {what})" for name, what in judgement.unprotected.items())
-    return [["protections off", missing]] if missing else []
+    parts = [screen.table(["", document["slug"]], rows), quoted(document), document.get("picture", "")]
+    return "\n\n".join(filter(None, parts))
 
 
 def sample_file(args: argparse.Namespace) -> int:
-    """Input, expected and got of the problem's small example."""
+    """Input, expected and got of the problem's small example, perhaps with other sizes."""
     options, problem = options_of(args), problem_of(args.file, args.problem)
     seed = 0 if args.seed is None else args.seed
-    case = Case("sample", "the small example of the problem's text", problem.sample)
+    values = changed_values(problem, problem.sample, settings(problem, args.set))
+    check_memory(problem, values, options.dtype)
+    case = Case("sample", "the small example of the problem's text", values)
     trial = make_trial(problem, case, options.dtype, np.random.default_rng(seed))
     captured: list[Any] = []
     with ended_by_signal():

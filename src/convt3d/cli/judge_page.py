@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from ..units import duration
-from .choose import compact
+from .judge_words import diagnosis, protections_off, quoted, reason_of
 
 STYLE = """\
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -27,7 +27,8 @@ def draw_page(document: Mapping[str, Any], png: bytes | None) -> str:
     parts = [
         f"<h1 class='{kind}'>{escape(word)}</h1>",
         _table("", _facts(document)),
-        _table("<h2>Diagnosis</h2>", _diagnosis(document)),
+        f"<pre>{escape(quoted(document))}</pre>",
+        _table("<h2>Diagnosis</h2>", diagnosis(document)),
         _picture(document, png),
         _cases(document["cases"]),
         _table("<h2>Left out</h2>", list(document["left_out"].items())),
@@ -44,30 +45,14 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = {
         "problem": document["slug"],
         "case": document["case"],
-        "reason": document["reason"],
+        "reason": reason_of(document),
         "file": f"{document['file']} ({document['language']}, {document['dtype']})",
         "cases passed": len(document["cases"]),
         "threads tried": ", ".join(map(str, document["threads"])),
         "seed": document["seed"],
+        **dict(protections_off(document)),
     }
     return [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
-
-
-def _diagnosis(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    figures = document["figures"]
-    if "first_bad" not in figures:
-        return []
-    return [
-        ("first bad voxel", str(tuple(figures["first_bad"]))),
-        ("expected", f"{figures['expected']:.9g} (tolerance {figures['tolerance']:.3g})"),
-        ("got", f"{figures['got']:.9g}"),
-        ("worst error", f"{figures['worst_error']:.3g}, {figures['worst']:.3g} times the tolerance"),
-        ("place", figures["place"]),
-        ("where in this case", "; ".join(figures["where"])),
-        ("pattern", figures["pattern"]),
-        ("values", compact(document["failing_values"])),
-        ("smallest that fails", compact(figures["smallest_failing"])),
-    ]
 
 
 def _picture(document: Mapping[str, Any], png: bytes | None) -> str:
@@ -81,7 +66,7 @@ def _picture(document: Mapping[str, Any], png: bytes | None) -> str:
 
 
 def _cases(cases: Sequence[Mapping[str, Any]]) -> str:
-    head = "<tr><th>case</th><th>why</th><th>runs</th><th>worst error / tolerance</th><th>first run</th></tr>"
+    head = "<tr><th>case</th><th>why</th><th>runs</th><th>tolerance used</th><th>first run</th></tr>"
     rows = (
         f"<tr><td>{escape(case['name'])}</td><td>{escape(case['why'])}</td><td>{case['runs']}</td>"
         f"<td>{case['worst']:.3g}</td><td>{escape(duration(case['seconds']))}</td></tr>"

@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     sampler = _add(commands, "sample", sample_file, "your kernel on a tiny case: input, expected and got")
     _add_kernel(sampler)
     sampler.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default 0)")
+    _add_set(sampler, "change one size or scalar; may be repeated")
 
     checker = _add(commands, "check", check_file, "judge your kernel on all cases of a problem")
     _add_kernel(checker)
@@ -103,13 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--picture", metavar="FILE.png", help="draw which voxels are wrong")
     checker.add_argument("--html", metavar="FILE.html", help="write a page with verdict, cases and diagnosis")
     checker.add_argument("--watch", action="store_true", help="judge again whenever FILE changes, until Ctrl-C")
-    checker.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="change one size or scalar of --case (default: sample); may be repeated",
-    )
+    _add_set(checker, "change one size or scalar of --case (default: sample); may be repeated")
 
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
@@ -147,7 +142,7 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     kernel = parser.add_argument_group("of a kernel")
     _add_kernel_options(kernel)
     kernel.add_argument("--size", default="benchmark-in-small", metavar="NAME", help="benchmark, sample or a case")
-    kernel.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one size or scalar")
+    _add_set(kernel, "change one size or scalar; may be repeated")
     kernel.add_argument("--repeat", type=_positive, default=10, metavar="N", help="rounds (default 10)")
     kernel.add_argument("--seed", type=_natural, metavar="N", help="of the random arrays (default: fresh)")
 
@@ -181,18 +176,16 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", default="sample", metavar="NAME", help="sample (the default), benchmark, or the name of a case"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="change one size or scalar; may be repeated",
-    )
+    _add_set(parser, "change one size or scalar; may be repeated")
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32, or that of --input)")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default=AUTO.algorithm, help="of the convolution")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=AUTO.precision, help="fast: fewer products, larger errors"
     )
+
+
+def _add_set(parser: argparse._ActionsContainer, text: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
 def _natural(text: str) -> int:

@@ -15,6 +15,7 @@ from ..bench.memory import PeakMemory
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.runtime.execute import bound_passes, execute_plan
+from ..cpu.runtime.memory import free_scratch
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
 from ..spec.dtypes import DType
@@ -33,8 +34,8 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Time until the kernels were there, times of all repeats, bytes beyond inputs and result (None: unknown), the
-    result and its check."""
+    """Time until the kernels were there, times of all repeats, bytes by which the runs raise the memory of the process
+    beyond inputs and result (None: unknown), the result and its check."""
 
     plan: Plan
     kernel_seconds: float
@@ -130,6 +131,7 @@ def measure(
     for bound in bound_passes(plan):
         bound.native  # noqa: B018 - compiled, or found on disk, before the clock starts
     kernel_seconds = time.perf_counter() - begun
+    free_scratch()  # what an earlier run left for the next is extra memory of both
     memory = PeakMemory()
     try:
         for turn in range(repeat):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, described
 from ..front.verify import Storage
 from ..spec.dtypes import DType
 from ..spec.problem_file import Case, Values
@@ -106,10 +106,13 @@ def build_suite(
 ) -> Suite:
     """The sample, the file's cases, then drawn ones; or those in `names`, with some values changed. The first comes
     three times, with other data in the same memory."""
-    cases = known_cases(problem, rng)
+    cases, changes = known_cases(problem, rng), changes or {}
     if changes:
         names = names or ("sample",)
-        cases = {name: _changed(problem, case, changes) if name in names else case for name, case in cases.items()}
+        for name in names:
+            if case := cases.get(name):
+                values = changed_values(problem, case.values, changes)
+                cases[name] = Case(name, f"{case.why}, changed", values)
     for name in names:
         if name not in cases:
             rule = "names no case of the problem"
@@ -123,10 +126,12 @@ def build_suite(
             left_out[name] = f"more than {most_work} multiply-adds"
             continue
         trial = make_trial(problem, case, dtype, rng)
-        if weakness(trial) and case.values["batch_size"] == 1:  # a single voxel is any constant: take two samples
-            case = Case(name, case.why, {**case.values, "batch_size": 2})
-            trial = make_trial(problem, case, dtype, rng)
         weak = weakness(trial)
+        if weak and case.values["batch_size"] == 1 and "batch_size" not in changes:  # such as a single voxel
+            why = f"{case.why}; with 2 samples, since of one {weak} would pass"
+            case = Case(name, why, {**case.values, "batch_size": 2})
+            trial = make_trial(problem, case, dtype, rng)
+            weak = weakness(trial)
         if weak:
             left_out[name] = f"{weak} would pass"
             continue
@@ -134,10 +139,14 @@ def build_suite(
     return Suite(tuple(trials), left_out)
 
 
-def _changed(problem: Problem, case: Case, changes: Values) -> Case:
-    values = problem.checked({**case.values, **changes})
-    problem.shapes(values)  # an error names what does not fit
-    return Case(case.name, f"{case.why}, changed", values)
+def changed_values(problem: Problem, values: Values, changes: Values) -> Values:
+    """Sizes and scalars with some changed; an error names what does not fit."""
+    changed = problem.checked({**values, **changes})
+    if not prod(problem.shapes(changed)["output"]):
+        asked = described(", ".join(f"{name}={value:g}" for name, value in changes.items()))
+        rule = "gives an empty result, of which nothing can be wrong"
+        raise ArgumentError(problem.slug, "--set", asked, rule, "Choose larger sizes")
+    return changed
 
 
 def known_cases(problem: Problem, rng: np.random.Generator) -> dict[str, Case]:

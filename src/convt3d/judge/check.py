@@ -115,6 +115,10 @@ def check(
             if not suite.trials:
                 why = "; ".join(f"{name}: {reason}" for name, reason in suite.left_out.items())
                 rule = f"leaves no case that tells a right result from a wrong one ({why})"
+                if options.changes:
+                    remedy = "Choose more samples, channels or voxels"
+                    asked = described(", ".join(f"{name}={value:g}" for name, value in options.changes.items()))
+                    raise ArgumentError(problem.slug, "--set", asked, rule, remedy)
                 raise ArgumentError(problem.slug, "--case", options.cases, rule, "Choose other cases")
         try:
             run.judge(program, suite.trials, progress)

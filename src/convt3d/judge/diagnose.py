@@ -26,6 +26,7 @@ from .verdict import Rejected
 
 MOST_SECONDS = 15.0
 OTHER_DATA = 3  # draws of the failing case
+PROBE_DATA = 2  # draws of each further case: a wrong kernel may be right on one of them by chance
 MOST_ROOM = 2**24  # bytes of a memory file for probes
 MOST_PROBE = 300_000  # multiply-adds of one
 SHOWN = 8  # indices named before they are summed up
@@ -136,8 +137,8 @@ def _phase_words(trial: Trial, axis: int, bad: list[int], size: int) -> str | No
 
 
 def _pattern(program: Program, failure: Failure, options: Options) -> tuple[str, Values, Mask]:
-    """When the kernel fails, the smallest case that does, and which voxels of the failing one are wrong for any of
-    several data."""
+    """When the kernel fails, the smallest case found that does, and which voxels of the failing one are wrong for any
+    of several data."""
     trial, wrong = failure.trial, failure.wrong
     if failure.difference:
         return f"none: {failure.difference}", trial.values, wrong
@@ -155,7 +156,8 @@ def _pattern(program: Program, failure: Failure, options: Options) -> tuple[str,
             if right:
                 told = f"none: it depends on the data, {right} of {OTHER_DATA} other draws of the same sizes are right"
                 return told, trial.values, wrong
-            found = find_pattern(trial.problem, trial.values, prober.fails, np.random.default_rng(0))
+            rng = np.random.default_rng(0)
+            found = find_pattern(trial.problem, trial.values, prober.fails, rng, prober.half_over)
         except _Unsteady as unsteady:
             return f"none: {unsteady}", trial.values, wrong
     return found.words, found.smallest, wrong
@@ -186,10 +188,13 @@ class _Prober:
             room = room_for(problem, self.trial.dtype, [values])
             if max(room) > MOST_ROOM or work(problem, values) > max(MOST_PROBE, 2 * work(problem, self.trial.values)):
                 return None
-            trial = self.draw(values)
+            trials = [self.draw(values) for _ in range(PROBE_DATA)]
         except Error:
             return None
-        return None if weakness(trial) else bool(self.wrong(trial).any())
+        return None if weakness(trials[0]) else any(bool(self.wrong(trial).any()) for trial in trials)
+
+    def half_over(self) -> bool:
+        return time.monotonic() > self.deadline - MOST_SECONDS / 2
 
     def wrong(self, trial: Trial) -> Mask:
         """Which voxels; all of them where the process dies. A right result must be right with more threads too."""

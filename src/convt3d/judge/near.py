@@ -1,8 +1,8 @@
-"""Cases near a known one: simpler by one step, or with a few values changed."""
+"""Cases near a known one: a few of its values changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -15,9 +15,6 @@ from .cases import draw, work
 
 MOST_OUTPUT, MOST_WORK = 4000, 300_000  # voxels and multiply-adds of a drawn case: each must be quick
 _SPANS = {"padding": (0, 2), "output_padding": (0, 2), "kernel": (1, 5), "stride": (1, 4), "dilation": (1, 3)}
-
-Change = Callable[[dict[str, Any]], None]
-Move = Callable[[Values], "dict[str, Any] | None"]
 
 
 def draw_small(
@@ -50,7 +47,7 @@ def _changed(values: Values, names: Sequence[str], rng: np.random.Generator) -> 
     groups = changed.get("groups", 1)
     for name in ("in_channels", "out_channels"):
         changed[name] = -(-changed[name] // groups) * groups
-    return _legal(changed)
+    return legal(changed)
 
 
 def _drawn(name: str, now: int | float, rng: np.random.Generator) -> int | float:
@@ -63,7 +60,7 @@ def _drawn(name: str, now: int | float, rng: np.random.Generator) -> int | float
     return int(rng.integers(low, high + 1))
 
 
-def _legal(values: dict[str, Any]) -> dict[str, Any]:
+def legal(values: dict[str, Any]) -> dict[str, Any]:
     """With the output padding that strides and dilations leave room for, and clamps in order."""
     for axis in "dhw":
         extra = f"output_padding_{axis}"
@@ -73,58 +70,3 @@ def _legal(values: dict[str, Any]) -> dict[str, Any]:
     if "clamp_min" in values and values["clamp_min"] > values["clamp_max"]:
         values["clamp_min"], values["clamp_max"] = values["clamp_max"], values["clamp_min"]
     return values
-
-
-def moves() -> Iterator[Move]:
-    """Ways to make a case simpler: each gives another legal one, or None where it changes nothing."""
-    return map(_move, _changes())
-
-
-def _move(change: Change) -> Move:
-    def move(values: Values) -> dict[str, Any] | None:
-        simpler = dict(values)
-        change(simpler)
-        _legal(simpler)
-        return simpler if simpler != dict(values) else None
-
-    return move
-
-
-def _changes() -> Iterator[Change]:
-
-    def setter(name: str, value: Any) -> Change:
-        def change(values: dict[str, Any]) -> None:
-            if name in values:
-                values[name] = values[value] if isinstance(value, str) else value
-
-        return change
-
-    yield setter("batch_size", 1)
-    yield setter("groups", 1)
-    for name in ("dilation", "output_padding", "padding"):
-        for axis in "dhw":
-            yield setter(f"{name}_{axis}", 1 if name == "dilation" else 0)
-    for name in ("stride", "kernel"):
-        for one, other in ("hw", "dw", "dh"):  # the second way where the first leaves nothing of the volume
-            yield setter(f"{name}_{one}", f"{name}_{other}")
-            yield setter(f"{name}_{other}", f"{name}_{one}")
-    for name in ("stride", "kernel"):
-        for axis in "dhw":
-            yield setter(f"{name}_{axis}", 1)
-    yield setter("pool_kernel", 1)
-    for one, other in (("height", "width"), ("depth", "width"), ("depth", "height")):
-        yield setter(one, other)
-    for name in ("in_channels", "out_channels", "width", "height", "depth"):
-        for most in (32, 16, 8, 4, 2, 1):
-            yield _at_most(name, most)
-    for name in ("sum_weight", "scaling_factor"):
-        yield setter(name, 1.0)
-    yield setter("clamp_min", -np.inf)
-    yield setter("clamp_max", np.inf)
-
-
-def _at_most(name: str, most: int) -> Change:
-    def change(values: dict[str, Any]) -> None:
-        values[name] = min(values[name], most)
-
-    return change

@@ -1,6 +1,6 @@
 """When a kernel is wrong: a rule about the sizes of a case, found by asking about ever more cases.
 
-A failing case is made simpler step by step. Then further cases are drawn around those that are known: each time the
+A failing case is made small. Then further cases are drawn around those that are known: each time the
 one about which the rules that still hold disagree most, and once one rule is left, cases that would refute it. A rule
 that a case contradicts is gone; what is said in the end agrees with everything that was seen, or says how far it does.
 """
@@ -17,15 +17,15 @@ import numpy.typing as npt
 from ..errors import Error
 from ..spec.problem_file import Values
 from ..spec.problems import Problem
-from .near import draw_small, moves
+from .near import draw_small
+from .shrink import Asked, shrink, size
 
-MOST_CASES = 80  # asked about after the simplest failing one is found
+MOST_CASES = 80  # asked about after a small failing one is found
 ENOUGH = 24  # cases that the last rule must survive, some of which it says fail and some pass
 CHOICE, FRESH = 20, 2  # cases drawn at first, and before each that is asked about
 MANY = 60  # cases drawn to see whether two rules ever differ
 NAMED = 3  # rules named when no case told them apart
 
-Asked = Callable[[Values], "bool | None"]  # whether a case fails; None where that cannot be told
 Bools = npt.NDArray[np.bool_]
 
 
@@ -41,7 +41,7 @@ class Condition:
 @dataclass(frozen=True)
 class Pattern:
     """`words` say when the kernel fails: where all `conditions` hold and (if `exact`) always there, as far as many
-    cases could tell. `smallest` is the simplest case that was seen to."""
+    cases could tell. `smallest` is the smallest case that was seen to."""
 
     words: str
     smallest: Values
@@ -54,16 +54,17 @@ class Pattern:
         return all(condition.holds(features) for condition in self.conditions)
 
 
-def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.Generator) -> Pattern:
-    """`start` is known to fail."""
+def find_pattern(
+    problem: Problem,
+    start: Values,
+    fails: Asked,
+    rng: np.random.Generator,
+    hurry: Callable[[], bool] = lambda: False,
+) -> Pattern:
+    """`start` is known to fail. `hurry` says when it has been made small for long enough."""
     seen = _Seen(problem)
     seen.add(start, True)
-    smallest = dict(start)
-    for move in moves():
-        simpler = move(smallest)
-        failed = seen.ask(simpler, fails) if simpler else None
-        if simpler and failed:
-            smallest = simpler
+    smallest = shrink(problem, start, lambda values: seen.ask(values, fails), hurry)
     pool = _Pool(seen, smallest, rng)
     survived, settled = [0, 0], False  # of cases the only rule says pass, and fail
     for _ in range(MOST_CASES):
@@ -80,6 +81,7 @@ def find_pattern(problem: Problem, start: Values, fails: Asked, rng: np.random.G
             survived = [0, 0]
         if not seen.passing and len(seen.failing) >= 2 * ENOUGH:
             break
+    smallest = min(seen.failing, key=lambda values: size(problem, values))
     return _pattern(seen, pool.distinct(), settled, smallest)
 
 
@@ -219,7 +221,7 @@ def _pattern(seen: _Seen, rules: list[tuple[int, ...]], settled: bool, smallest:
     failed = seen.failed
     total, bad = len(failed), int(failed.sum())
     if bad == total:
-        return Pattern(f"every one of {total} cases that were tried is wrong, the simplest among them", smallest)
+        return Pattern(f"every one of {total} cases that were tried is wrong, the smallest among them", smallest)
 
     def text(rule: Sequence[int]) -> str:
         return " and ".join(seen.conditions[one].words for one in rule)

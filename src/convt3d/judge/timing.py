@@ -1,6 +1,6 @@
 """Times a kernel that has passed, in turns with its peers: new data in every round, and every result compared.
 
-In each round all contenders get the same fresh arrays, in an order that rotates; the kernel's process stands still
+In each round all contenders get the same fresh arrays, in turns as in `convt3d bench`; the kernel's process is stopped
 while others run. The kernel's time is from the moment its process is let go to its reply, by this process's clock,
 less what the same takes for an empty request.
 """
@@ -8,7 +8,6 @@ less what the same takes for an empty request.
 from __future__ import annotations
 
 import secrets
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..bench.rounds import QUICK, middle, turns_of
+from ..cpu.runtime.execute import execute
 from ..front.verify import Storage, compare, draw_sample, sampled_check
 from ..spec.dtypes import DType
 from ..spec.problem_file import Case
@@ -32,7 +33,6 @@ from .tolerance import expectation_of_blocks
 from .verdict import CRASH, OUT_OF_BOUNDS, PASSED, WRONG_VALUES, Rejected, Verdict, rejected
 
 KERNEL = "your kernel"
-PAUSE = 0.05  # seconds between contenders: threads of the one before that still spin go to sleep
 SAMPLE_SECONDS = 0.2  # of the float64 meaning of sampled blocks, before errors are played through them
 MOST_EXACT_WORK = 20_000_000  # multiply-adds up to which each round has its own float64 meaning
 
@@ -44,9 +44,10 @@ class Timing:
     verdict: Verdict
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)  # on the times of some
 
     def median(self, name: str) -> float:
-        return statistics.median(self.seconds[name])
+        return middle(self.seconds[name])
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -90,7 +91,8 @@ def time_file(
         remove(folder)
     if verdict.word != PASSED:
         return Timing(verdict)
-    return Timing(verdict, {name: tuple(times[1:]) for name, times in race.seconds.items()}, race.missing)
+    seconds = {name: tuple(times[1:]) for name, times in race.seconds.items()}
+    return Timing(verdict, seconds, race.missing, race.notes)
 
 
 class _Race:
@@ -101,33 +103,34 @@ class _Race:
         self.peers = peers(problem, values, dtype)
         self.seconds: dict[str, list[float]] = {name: [] for name in (KERNEL, *self.peers)}
         self.missing: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
 
     def round(self, session: Session, number: int) -> None:
         wide = self.problem.make_inputs(self.values, self.rng)
         arrays = {name: self.dtype.narrow(wide.pop(name)) for name in list(wide)}
         names = [name for name in self.seconds if name not in self.missing]
-        turn = number % len(names)
         results: dict[str, Storage] = {}
-        for name in (*names[turn:], *names[:turn]):
-            time.sleep(PAUSE)
+        for name in turns_of(names, number):
+            time.sleep(QUICK.pause)  # threads of the one before that still spin go to sleep
             if name == KERNEL:
                 session.prepare(self.values, arrays)
                 call = session.call(arrays)
                 results[name], seconds = call.output, call.seconds
             else:
                 try:
-                    results[name], seconds = self.peers[name](arrays)
+                    results[name], seconds, note = self.peers[name].run(arrays)
                 except Exception as error:  # such as an operator PyTorch does not have for this type
                     self.missing[name] = str(error).splitlines()[0][:200]
                     del self.seconds[name]
                     continue
+                self.notes |= {name: note} if note else {}
             self.seconds[name].append(seconds)
         self._compare(arrays, results)
 
     def _compare(self, arrays: Mapping[str, Storage], results: Mapping[str, Storage]) -> None:
         """Every voxel of every result: with the meaning where that is affordable, else with convt3d's result, which is
         then compared with the meaning on sampled voxels."""
-        accepts = self._judge(arrays, results[OWN])
+        accepts = self._judge(arrays, results.get(OWN))
         if not accepts(results[KERNEL]) or not self._precise(arrays, results[KERNEL]):
             raise rejected(WRONG_VALUES, "a timed result is wrong")
         for name, result in results.items():
@@ -135,13 +138,16 @@ class _Race:
                 self.missing[name] = "its results lie outside the tolerance"
                 self.seconds.pop(name, None)
 
-    def _judge(self, arrays: Mapping[str, Storage], own: Storage) -> Callable[[Storage], bool]:
+    def _judge(self, arrays: Mapping[str, Storage], own: Storage | None) -> Callable[[Storage], bool]:
         dtype, problem = self.dtype, self.problem
         if work(problem, self.values) <= MOST_EXACT_WORK:
             case = Case("timed", "", dict(self.values))
             expected = trial_of(problem, case, dtype, arrays, self.rng).expected
             return lambda result: expected.accepts(dtype.widen(result))
         pipeline, operands = problem.pipeline(self.values), operands_of(problem, arrays)
+        if own is None:  # its public call needs ml_dtypes for bfloat16
+            own = np.empty(problem.shapes(self.values)["output"], dtype.storage)
+            execute(pipeline, dtype, arrays["input"], operands, own)
         check = sampled_check(pipeline, arrays["input"], operands, own, dtype, self.rng)
         if not check.passed:
             raise rejected(WRONG_VALUES, "convt3d's own result is wrong here: please report these sizes")

@@ -31,6 +31,7 @@ class Ready:
     stored: Callable[[Any], Storage]
     allocates: bool = False  # whether every call makes a new result
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    note: str = ""  # what the figures of this contender should say
 
 
 class Contender(Protocol):

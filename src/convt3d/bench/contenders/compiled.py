@@ -11,6 +11,7 @@ from ...torch.stock import function_of
 from ..cases import Arrays, Case
 from .base import Ready
 from .eager import from_tensor, to_tensor
+from .onednn import hold_below_amx, note
 
 
 def contender(name: str) -> Compiled:
@@ -19,6 +20,7 @@ def contender(name: str) -> Compiled:
 
 class Compiled:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
+        hold_below_amx()
         torch.set_num_threads(case.threads)
         torch._dynamo.reset()  # no guard of an earlier case is tried first, and shapes stay static
         kinds = [slot.operand.kind for slot in case.pipeline.slots]
@@ -32,7 +34,7 @@ class Compiled:
             with torch.no_grad():
                 return fast(x, tensors)
 
-        return Ready(run, from_tensor, allocates=True)
+        return Ready(run, from_tensor, allocates=True, note=note(case.dtype))
 
 
 def _module(function: Any, kinds: Sequence[str], operands: Sequence[Any]) -> Any:

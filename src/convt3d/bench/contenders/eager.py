@@ -11,6 +11,7 @@ import torch
 from ...torch.stock import function_of
 from ..cases import Arrays, Case, Storage
 from .base import Ready
+from .onednn import hold_below_amx, note
 
 
 def contender(name: str) -> Eager:
@@ -22,6 +23,7 @@ class Eager:
     channels_last: bool
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
+        hold_below_amx()
         torch.set_num_threads(case.threads)
         function = function_of(case.pipeline)
         x, *operands = (to_tensor(case, array, self.channels_last) for array in (arrays.x, *arrays.operands))
@@ -30,7 +32,7 @@ class Eager:
             with torch.inference_mode():
                 return function(x, operands)
 
-        return Ready(run, from_tensor, allocates=True)
+        return Ready(run, from_tensor, allocates=True, note=note(case.dtype))
 
 
 def to_tensor(case: Case, array: Storage, channels_last: bool) -> Any:

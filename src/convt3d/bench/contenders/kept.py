@@ -53,7 +53,7 @@ class Kept:
                 _set(tune, _USUAL)
                 ctypes.CDLL(None).malloc_trim(0)  # no other contender shall find it
 
-        return Ready(ready.run, ready.stored, ready.allocates, around)
+        return Ready(ready.run, ready.stored, ready.allocates, around, ready.note)
 
 
 def _mallopt() -> Callable[[int, int], int]:

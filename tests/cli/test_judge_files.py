@@ -1,0 +1,96 @@
+"""Files that cannot be judged: no problem, no library, no compiler. None of them gets a verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+CONV = "conv-transpose-3d-asym-input-sq-kernel"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "piece"),
+    [
+        ("mine.f90", "", "must end in one of .py, .cu, .c"),
+        ("mine.py", "def solution(*a): pass", "must be given, since FILE has no line"),
+        ("mine.py", "# convt3d problem: nothing", "must be one of max-max-sum"),
+        ("missing", None, "must be a file that can be read"),
+    ],
+)
+def test_files_that_cannot_be_judged(run, tmp_path: Path, name: str, text: str | None, piece: str) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    for command in ("check", "sample", "bench"):
+        code, out, err = run(command, path)
+        assert (code, out) == (2, "")
+        assert piece in err
+
+
+WITHOUT = [path for path in sys.path if "site-packages" not in path and "dist-packages" not in path]
+
+
+@pytest.mark.parametrize(
+    ("head", "dtype", "piece"),
+    [
+        ("", "float32", "needs numpy: ModuleNotFoundError: No module named 'numpy'"),
+        ("import torch\n", "float32", "needs torch: ModuleNotFoundError: No module named 'torch'"),
+        ("import triton\n", "float32", "needs torch and triton: ModuleNotFoundError: No module named 'torch'"),
+        ("", "bfloat16", "needs numpy and ml_dtypes: "),
+    ],
+)
+def test_a_missing_library_is_no_verdict(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, dtype: str, piece: str
+) -> None:
+    monkeypatch.setattr("convt3d.judge.session.search_path", lambda: WITHOUT)
+    path = tmp_path / "mine.py"
+    path.write_text(f"# convt3d problem: {CONV}\n{head}def solution(*args): pass\n")
+    code, out, err = run("check", path, "--dtype", dtype)
+    assert (code, out) == (2, "")
+    assert piece in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import a_module_nobody_has", (2, "imports a_module_nobody_has, which is not installed here")),
+        ("import a_module_nobody_has.inside as a", (2, "imports a_module_nobody_has, which is not installed here")),
+        ("raise ModuleNotFoundError('numpy', name='numpy')", (1, "crash")),
+        ("__import__('a_module_' + 'nobody_has')", (1, "crash")),
+        ("try:\n    import a_module_nobody_has\nexcept ImportError:\n    pass", (1, "none was written")),
+    ],
+)
+def test_a_module_that_is_not_installed_is_no_verdict(
+    run, tmp_path: Path, text: str, expected: tuple[int, str]
+) -> None:
+    """What the kernel says about it is believed only if it is so."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"# convt3d problem: {CONV}\n{text}\ndef solution(*args): pass\n")
+    code, out, err = run("sample", path)
+    assert code == expected[0]
+    assert expected[1] in out + err
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "piece"),
+    [
+        ({"PATH": ""}, "conv_transpose.cu", "needs nvcc to be compiled, and there is none here"),
+        (
+            {"PATH": "", "CC": "cc-that-nobody-has"},
+            "max_max_sum.c",
+            "needs a compiler of this machine (cc or gcc or clang)",
+        ),
+        ({"CC": "false"}, "max_max_sum.c", "cannot compile a file with the types of float32 and nothing else"),
+    ],
+)
+def test_a_missing_compiler_is_no_verdict(
+    run, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], name: str, piece: str
+) -> None:
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    code, out, err = run("check", EXAMPLES / name)
+    assert (code, out) == (2, "")
+    assert piece in err
