@@ -5,12 +5,22 @@ Nothing here computes; the meaning of each stage is in `reference.py`, its fast 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ..errors import ShapeError, described
+from .checks import answers
 from .shapes import Box, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda decorator: decorator
+
 
 OperandKind: TypeAlias = Literal["kernel", "channel", "out_channel", "slope", "width", "tensor"]
 
@@ -120,6 +130,21 @@ class Stage:
         """Stores normalised parameters; only for __post_init__."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+Kind = TypeVar("Kind", bound=Stage)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
+def stage(*, kw_only: bool = False) -> Callable[[type[Kind]], type[Kind]]:
+    """Makes a frozen dataclass of a subclass of Stage; with `kw_only` its own parameters are given by name only."""
+
+    def make(kind: type[Kind]) -> type[Kind]:
+        made = dataclass(frozen=True, eq=False, repr=False, kw_only=kw_only)(kind)
+        made.__init__ = answers(made.__name__, made.__init__)  # type: ignore[method-assign]
+        return made
+
+    return make
 
 
 def whole(shape: Shape) -> Box:

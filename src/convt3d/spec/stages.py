@@ -8,13 +8,13 @@ drops it from the pipeline's result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
 from .checks import Triple, flag, integer, is_a, one_of, real, triple
 from .shapes import AXES, Box, ConvAxis, PoolAxis, Shape, check_extent
-from .stage import Operand, Stage, whole
+from .stage import Operand, Stage, stage, whole
 
 MOST_CHANNELS, MOST_TAPS = 2**24, 2**16  # what is planned one by one: phases, and blocks of channels
 
@@ -22,7 +22,7 @@ SPATIAL = frozenset(AXES)
 CHANNELS = frozenset({"channels"})
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage(kw_only=True)
 class ConvTranspose3d(Stage):
     """Transposed convolution; the weight given at the call, (Cin, Cout/groups, Kd, Kh, Kw), says the kernel's size."""
 
@@ -57,7 +57,7 @@ class ConvTranspose3d(Stage):
 
     def operands(self) -> tuple[Operand, ...]:
         bias = (Operand("bias", "out_channel"),) if self.bias else ()
-        return (Operand("w", "kernel"), *bias)
+        return (Operand("weight", "kernel"), *bias)
 
     def axes(self, shape: Shape, kernel: Sequence[int]) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
         """The three axes for an input of `shape` and a weight of shape `kernel`."""
@@ -75,10 +75,10 @@ class ConvTranspose3d(Stage):
         if shape[1] != kernel[0]:
             raise ShapeError(
                 self.name,
-                "w",
+                "weight",
                 described(f"array of shape {kernel}"),
                 f"its first axis must equal the {shape[1]} channels of the input of shape {shape}",
-                "The layout is (Cin, Cout/groups, Kd, Kh, Kw)",
+                "The layout is (Cin, Cout/groups, Kd, Kh, Kw)" + _transposed(shape[1], kernel),
             )
         if shape[1] % self.groups:
             raise ShapeError(
@@ -91,7 +91,7 @@ class ConvTranspose3d(Stage):
         if max(kernel[:2]) > MOST_CHANNELS or max(kernel[2:]) > MOST_TAPS:
             raise ShapeError(
                 self.name,
-                "w",
+                "weight",
                 described(f"array of shape {kernel}"),
                 f"must have at most {MOST_CHANNELS:,} channels and {MOST_TAPS:,} taps along an axis",
                 "Use a smaller kernel",
@@ -119,12 +119,19 @@ class ConvTranspose3d(Stage):
         return channels, d, h, w
 
 
+def _transposed(channels: int, kernel: Sequence[int]) -> str:
+    """What to say of a weight that looks like one of a convolution that is not transposed."""
+    if kernel[1] != channels:
+        return ""
+    return "; this looks like (Cout, Cin, ...), as a Conv3d has it: pass weight.swapaxes(0, 1)"
+
+
 def _triple(value: Any) -> Triple:
     d, h, w = value  # __post_init__ has made a triple of it
     return d, h, w
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class _Pool(Stage):
     kernel_size: int | Triple
     stride: int | Triple | None = None
@@ -183,12 +190,14 @@ class _Pool(Stage):
         return box[0], d, h, w
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class MaxPool3d(_Pool):
     """Largest value of each window; NaN travels. Padding counts as -inf."""
 
+    ceil_mode: bool = field(default=False, kw_only=True)  # PyTorch has its dilation in this place
 
-@dataclass(frozen=True, eq=False, repr=False)
+
+@stage()
 class AvgPool3d(_Pool):
     """Mean of each window. With padding, zeros count too unless count_include_pad is False; divisor_override, a whole
     number, takes the place of all counts."""
@@ -221,7 +230,7 @@ def _coupled_box(over: str, box: Box, shape: Shape) -> Box:
     return c, d, h, w
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class _Over(Stage):
     """A stage along `over`: "channels", or "spatial" (depth, height and width together)."""
 
@@ -238,7 +247,7 @@ class _Over(Stage):
         return _coupled_box(self.over, box, shape)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class _Reduction(_Over):
     """Along "channels", "spatial", or one of "depth", "height", "width"; keepdim=False drops it from the result."""
 
@@ -263,27 +272,27 @@ class _Reduction(_Over):
         return () if self.keepdim else self.reduces
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Sum(_Reduction):
     """Sum over channels, space or one axis."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Mean(_Reduction):
     """Mean over channels, space or one axis."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Max(_Reduction):
     """Largest value over channels, space or one axis; NaN travels."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class LogSumExp(_Reduction):
     """log(sum(exp(x))) over channels, space or one axis."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Softmax(_Over):
     """exp(x - m) / sum(exp(x - m)), m the maximum.
 
@@ -291,6 +300,7 @@ class Softmax(_Over):
     both where that changes nothing but the cost.
     """
 
+    _: KW_ONLY
     shift: float | None = None
     scale: float | str | None = None
 
@@ -308,7 +318,7 @@ class Softmax(_Over):
         return (Operand("scale", "channel", number=True),) if self.scale == "channel" else ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class LayerNorm(_Over):
     """(x - mean) / sqrt(var + eps) over each voxel's channels, or along each row (over="width"); biased variance."""
 
@@ -330,11 +340,12 @@ def _affine(affine: bool, kind: Any = "channel") -> tuple[Operand, ...]:
     return (Operand("weight", kind), Operand("bias", kind)) if affine else ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class GroupNorm(Stage):
     """Normalises groups of channels of a sample together with all their voxels; biased variance."""
 
     num_groups: int
+    _: KW_ONLY
     eps: float = 1e-5
     affine: bool = False
 
@@ -361,7 +372,7 @@ class GroupNorm(Stage):
         return whole(shape)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage(kw_only=True)
 class InstanceNorm(Stage):
     """Normalises each channel of each sample over its voxels; biased variance."""
 
@@ -380,7 +391,7 @@ class InstanceNorm(Stage):
         return _coupled_box("spatial", box, shape)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage(kw_only=True)
 class BatchNorm(Stage):
     """Batch normalisation in inference: (x - running_mean) / sqrt(running_var + eps), then weight and bias."""
 
@@ -397,7 +408,7 @@ class BatchNorm(Stage):
 # --- arithmetic with a second value -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Keep(Stage):
     """Gives the value at this point a name, so that a later Add, Subtract, Multiply, Divide or Recall can use it."""
 
@@ -409,7 +420,7 @@ class Keep(Stage):
             raise ArgumentError(self.name, "label", self.label, "is a reserved word", "Choose another name")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Recall(Stage):
     """Makes a kept value, or the pipeline's input "x", the current one again."""
 
@@ -439,7 +450,7 @@ def _shape_of(value: Any) -> tuple[Any, ...]:
         return ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Binary(Stage):
     """value (op) other. `other` is a number; "channel": a vector (C,) given at the call; "tensor": an array of the
     value's shape (1 repeats) given at the call; "x": the pipeline's input; or the label of an earlier Keep."""
@@ -493,12 +504,12 @@ class Binary(Stage):
         return (Operand("other", "tensor"),) if self.other == "tensor" else ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Add(Binary):
     """value + other"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class _Ordered(Binary):
     """One whose sides must not be swapped, unless `reverse` asks for it."""
 
@@ -512,17 +523,17 @@ class _Ordered(Binary):
         return (other, value) if self.reverse else (value, other)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Subtract(_Ordered):
     """value - other; other - value if `reverse`"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Multiply(Binary):
     """value * other"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Divide(_Ordered):
     """value / other; other / value if `reverse`"""
 
@@ -530,7 +541,7 @@ class Divide(_Ordered):
 # --- pointwise functions ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Clamp(Stage):
     """min(max(x, min), max), one- or two-sided; NaN travels."""
 
@@ -551,7 +562,7 @@ class Clamp(Stage):
             )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class GELU(Stage):
     """x * Phi(x), exact with erf; approximate="tanh" for the tanh formula."""
 
@@ -561,12 +572,12 @@ class GELU(Stage):
         self._set(approximate=one_of(self.name, "approximate", self.approximate, ("none", "tanh")))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class ReLU(Stage):
     """max(x, 0); NaN travels."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class LeakyReLU(Stage):
     """x where x > 0, else negative_slope * x."""
 
@@ -576,7 +587,7 @@ class LeakyReLU(Stage):
         self._set(negative_slope=real(self.name, "negative_slope", self.negative_slope))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class PReLU(Stage):
     """x where x > 0, else weight * x; weight has one number, or one for each channel."""
 
@@ -584,27 +595,27 @@ class PReLU(Stage):
         return (Operand("weight", "slope", number=True),)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Sigmoid(Stage):
     """1 / (1 + exp(-x))"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Tanh(Stage):
     """tanh(x)"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class SiLU(Stage):
     """x * sigmoid(x)"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class HardSwish(Stage):
     """x * clamp(x + 3, 0, 6) / 6"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class HardTanh(Stage):
     """x clamped to [min_val, max_val]; NaN travels."""
 
@@ -621,12 +632,12 @@ class HardTanh(Stage):
             )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Mish(Stage):
     """x * tanh(softplus(x))"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Softplus(Stage):
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold."""
 
@@ -640,11 +651,11 @@ class Softplus(Stage):
             raise ArgumentError(self.name, "beta", beta, "must be between 2^-100 and 2^100 in size", "Write 1.0, say")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Exp(Stage):
     """exp(x)"""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@stage()
 class Log(Stage):
     """log(x); NaN where x < 0."""

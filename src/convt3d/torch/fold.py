@@ -95,17 +95,21 @@ def number(value: float) -> str:
 def _batch_norm(m: Any) -> Folded:
     if m.training or m.running_mean is None or m.running_var is None:
         return "", [], f"{type(m).__name__} uses the statistics of the batch"
-    return f"BatchNorm({number(m.eps)}, {m.weight is not None})", [m.running_mean, m.running_var, *_affine(m)], _half(m)
+    return (
+        f"BatchNorm(eps={number(m.eps)}, affine={m.weight is not None})",
+        [m.running_mean, m.running_var, *_affine(m)],
+        _half(m),
+    )
 
 
 def _instance_norm(m: Any) -> Folded:
     if m.track_running_stats:  # in eval, too: a BatchNorm by its numbers, but one that writes contiguous results
         return "", [], "InstanceNorm3d has running statistics"
-    return f"InstanceNorm({number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
+    return f"InstanceNorm(eps={number(m.eps)}, affine={m.weight is not None})", _affine(m), _half(m)
 
 
 def _group_norm(m: Any) -> Folded:
-    return f"GroupNorm({m.num_groups}, {number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
+    return f"GroupNorm({m.num_groups}, eps={number(m.eps)}, affine={m.weight is not None})", _affine(m), _half(m)
 
 
 def _layer_norm(m: Any) -> Folded:
@@ -130,7 +134,11 @@ def _dropout(m: Any) -> Folded:
 def _max_pool(m: Any) -> Folded:
     if _triple(m.dilation) != (1, 1, 1) or m.return_indices:
         return "", [], "MaxPool3d with dilation or indices is no stage"
-    return f"MaxPool3d({_triple(m.kernel_size)}, {_triple(m.stride)}, {_triple(m.padding)}, {m.ceil_mode})", [], ""
+    return (
+        f"MaxPool3d({_triple(m.kernel_size)}, {_triple(m.stride)}, {_triple(m.padding)}, ceil_mode={m.ceil_mode})",
+        [],
+        "",
+    )
 
 
 def _avg_pool(m: Any) -> Folded:

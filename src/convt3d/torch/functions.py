@@ -1,17 +1,20 @@
-"""The operators as functions, with PyTorch's names, order and defaults; gradients, autocast and tracing included.
+"""The operators of spec/operators.py as functions on tensors; gradients, autocast and tracing included.
 
-input is (B, Cin, D, H, W) or unbatched (Cin, D, H, W); weight is (Cin, Cout/groups, Kd, Kh, Kw).
+Their signatures are written out for people and tools that read sources; a test compares them with the declaration, from
+which their help is made.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
+from ..front.help import tensor_help
+from ..spec.operators import OPERATORS
 from ..spec.pipeline import Pipeline
 from ..spec.text import write_pipeline
 from . import ops, stock
@@ -23,8 +26,15 @@ from .stock import Tensor
 from .training import train
 
 Size: TypeAlias = int | Sequence[int]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _declared(function: Function) -> Function:
+    function.__doc__ = tensor_help(OPERATORS[function.__name__])
+    return function
+
+
+@_declared
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -35,10 +45,10 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose3d`."""
     return _call("conv_transpose3d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_max_max_sum(
     input: Tensor,
     weight: Tensor,
@@ -50,10 +60,10 @@ def conv_transpose3d_max_max_sum(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d + bias -> max-pool 2 -> max-pool 3 -> sum over channels: (B, 1, D', H', W')."""
     return _call("conv_transpose3d_max_max_sum", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_sum_layernorm_avgpool_gelu(
     input: Tensor,
     weight: Tensor,
@@ -70,13 +80,13 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d -> + sum_weight -> LayerNorm over channels -> average-pool 2 -> GELU."""
     norm = bias, norm_weight, norm_bias, eps, approximate
     conv = stride, padding, output_padding
     name = "conv_transpose3d_sum_layernorm_avgpool_gelu"
     return _call(name, input, weight, sum_weight, *conv, *norm, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_avgpool_clamp_softmax_multiply(
     input: Tensor,
     weight: Tensor,
@@ -92,12 +102,12 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """average-pool of input -> conv_transpose3d -> clamp -> softmax over the voxels of each channel -> * scale."""
     conv = stride, padding, output_padding
     name = "conv_transpose3d_avgpool_clamp_softmax_multiply"
     return _call(name, input, weight, scale, *conv, pool_kernel, clamp_min, clamp_max, bias, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_layernorm_gelu_scaling(
     input: Tensor,
     weight: Tensor,
@@ -114,7 +124,6 @@ def conv_transpose3d_layernorm_gelu_scaling(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d -> LayerNorm over channels -> GELU -> * scaling_factor."""
     norm = bias, norm_weight, norm_bias, eps, approximate
     conv = stride, padding, output_padding
     name = "conv_transpose3d_layernorm_gelu_scaling"
