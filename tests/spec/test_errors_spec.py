@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from convt3d.errors import ArgumentError, ArgumentTypeError, Error, ShapeError
-from convt3d.spec import checks, pipeline, shapes, stage, stages
+from convt3d.spec import checks, pipeline, shapes, stage
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.stages import (
     GELU,
@@ -41,6 +41,12 @@ from convt3d.spec.stages import (
     Subtract,
     Sum,
     Tanh,
+    arithmetic,
+    conv,
+    norms,
+    pointwise,
+    pools,
+    reductions,
 )
 
 nan = math.nan
@@ -428,7 +434,7 @@ def test_errors_pickle_and_copy(case: Case) -> None:
 
 def test_every_raise_of_the_layer_is_in_the_table() -> None:
     """The table is complete: each `raise` statement of these modules is where some case ends."""
-    modules = (checks, pipeline, shapes, stage, stages)
+    modules = (checks, pipeline, shapes, stage, arithmetic, conv, norms, pointwise, pools, reductions)
     seen = set()
     for case in CASES:
         try:

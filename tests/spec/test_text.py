@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from spec.stage_rows import ROWS
 
 from convt3d import Add, ConvTranspose3d, Keep, Pipeline
-from convt3d.errors import ArgumentError
+from convt3d.errors import ArgumentError, ArgumentTypeError
 from convt3d.spec.text import read_stages, write_pipeline
 
 
@@ -32,7 +32,7 @@ def test_the_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Nonsense()", "ReLU", "__import__('os')", "ConvTranspose3d(abs(1))", "ReLU(1)", "Stage()", "_Pool(2)"]
+    "text", ["", "Nonsense()", "ReLU", "__import__('os')", "ConvTranspose3d(abs(1))", "Stage()", "_Pool(2)"]
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="must be a stage with literal parameters"):
@@ -42,3 +42,5 @@ def test_anything_else_is_refused(text: str) -> None:
 def test_a_stage_refuses_its_parameters_itself() -> None:
     with pytest.raises(ArgumentError, match="output_padding"):
         read_stages("ConvTranspose3d(output_padding=5)")
+    with pytest.raises(ArgumentTypeError, match="takes nothing by position"):
+        read_stages("ConvTranspose3d(2) -> ReLU()")

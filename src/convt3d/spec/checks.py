@@ -85,6 +85,12 @@ def triple(stage: str, argument: str, value: Any, minimum: int) -> Triple:
     return number, number, number
 
 
+def as_triple(value: Any) -> Triple:
+    """A parameter that `triple` has made one of."""
+    d, h, w = value
+    return d, h, w
+
+
 @reads
 def real(stage: str, argument: str, value: Any, *, nan: bool = False, minimum: float | None = None) -> float:
     """A C double. NaN is refused unless `nan`: as data it travels, as a parameter it would make the meaning void."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ..errors import ShapeError, described
 from .checks import answers
-from .shapes import Box, Shape
+from .shapes import AXES, Box, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -21,6 +21,12 @@ else:
     def dataclass_transform(**_: Any) -> Any:
         return lambda decorator: decorator
 
+
+SPATIAL = frozenset(AXES)
+CHANNELS = frozenset({"channels"})
+
+# Numbers of the axes of a value.
+OVER = {"channels": (1,), "spatial": (2, 3, 4), "depth": (2,), "height": (3,), "width": (4,)}
 
 OperandKind: TypeAlias = Literal["kernel", "channel", "out_channel", "slope", "width", "tensor"]
 
@@ -151,3 +157,10 @@ def whole(shape: Shape) -> Box:
     """The box of everything in one sample."""
     _, c, d, h, w = shape
     return (0, c), (0, d), (0, h), (0, w)
+
+
+def coupled_box(over: str, box: Box, shape: Shape) -> Box:
+    """`box` with the axes of `over` whole."""
+    full = whole(shape)
+    c, d, h, w = (full[axis] if axis + 1 in OVER[over] else box[axis] for axis in range(4))
+    return c, d, h, w

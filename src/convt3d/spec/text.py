@@ -9,18 +9,14 @@ import ast
 import math
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Error
 from . import stages
 from .pipeline import Pipeline
 from .stage import Stage
 
 ARROW = "->"
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
-_STAGES = {
-    name: kind
-    for name, kind in vars(stages).items()
-    if isinstance(kind, type) and issubclass(kind, Stage) and not name.startswith("_") and kind is not Stage
-}
+_STAGES = {name: getattr(stages, name) for name in stages.__all__ if name != "Binary"}
 
 
 def write_pipeline(pipeline: Pipeline) -> str:
@@ -41,9 +37,9 @@ def _stage(text: str) -> Stage:
         named = {word.arg or "": _literal(word.value) for word in call.keywords}
         stage: Stage = _STAGES[call.func.id](*positional, **named)
         return stage
-    except (SyntaxError, ValueError, TypeError) as error:
-        if isinstance(error, ArgumentError):
-            raise
+    except Error:
+        raise
+    except (SyntaxError, ValueError, TypeError):
         rule = "must be a stage with literal parameters"
         raise ArgumentError("pipeline text", "stage", text, rule, "Write it like MaxPool3d(2) or Add('skip')") from None
 

@@ -38,10 +38,8 @@ def fold(module: nn.Module) -> Folded:
 
 def fold_conv(conv: nn.ConvTranspose3d) -> Folded:
     operands = [conv.weight] if conv.bias is None else [conv.weight, conv.bias]
-    text = (
-        f"ConvTranspose3d({tuple(conv.stride)}, {tuple(conv.padding)}, {tuple(conv.output_padding)}, {conv.groups}, "
-        f"{tuple(conv.dilation)}, {conv.bias is not None})"
-    )
+    sizes = (f"{name}={tuple(getattr(conv, name))}" for name in ("stride", "padding", "output_padding", "dilation"))
+    text = f"ConvTranspose3d({', '.join(sizes)}, groups={conv.groups}, bias={conv.bias is not None})"
     return text, operands, why_apart(conv)
 
 
