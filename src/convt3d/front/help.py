@@ -136,6 +136,7 @@ def _help(
 def parameter(each: Argument, tensor: str) -> tuple[str, str]:
     """The two lines of a parameter."""
     kind = tensor if each.kind == "tensor" else _WORDS.get(each.kind, "str")
+    kind = "bool" if isinstance(each.default, bool) else kind
     kind += " or None" if each.optional and each.kind != "tensor" else ""
     ending = "" if each.required else ", optional" if each.default is None else f", default {each.default!r}"
     return f"{each.name} : {kind}{ending}", f"    {each.text}"

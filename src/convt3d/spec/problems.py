@@ -161,7 +161,22 @@ AnyProblem = TypeVar("AnyProblem", bound=Problem)
 
 
 class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
-    """Slug -> problem, in the order of the published problems; a file is read when its problem is first asked for."""
+    """The five problems by their slugs, or the short names of them, in the order in which they were published.
+
+    `problems[slug].solution` takes tensors, sizes and scalars in the order of the problem's text and writes `output`.
+    A file is read when its problem is first asked for.
+
+    Raises
+    ------
+    convt3d.UnknownProblemError
+        A slug that names none of them.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> convt3d.problems["max-max-sum"].title
+    'ConvTranspose3D Max Max Sum'
+    """
 
     def __init__(self, kind: type[AnyProblem]) -> None:
         self._kind = kind

@@ -135,8 +135,41 @@ def pipeline(
 ) -> Tensor:
     """A pipeline, or the text of one, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()".
 
-    With `training`, a BatchNorm takes mean and variance of the batch, and moves the running statistics among the
-    operands towards them by `momentum`, as `torch.nn.functional.batch_norm` does."""
+    Parameters
+    ----------
+    input : Tensor
+        (B, Cin, D, H, W), or unbatched (Cin, D, H, W).
+    operands : list of Tensor
+        The tensors of the pipeline's `operand_names`, in order.
+    stages : str or Pipeline
+        What is computed.
+    training : bool, default False
+        Whether a BatchNorm takes mean and variance of the batch, and moves the running statistics among the operands
+        towards them, as `torch.nn.functional.batch_norm` does.
+    momentum : float, default 0.1
+        How far it moves them.
+
+    Returns
+    -------
+    Tensor
+        On the device and of the type of `input`; gradients are recorded.
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        A text that is no pipeline, or a parameter outside its range.
+    convt3d.ArgumentTypeError
+        Not the operands of the pipeline.
+    convt3d.ShapeError
+        Sizes that do not fit together.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> x, w = torch.ones(1, 8, 3, 4, 5), torch.ones(8, 4, 2, 2, 2)
+    >>> convt3d.torch.pipeline(x, [w], "ConvTranspose3d(stride=2) -> ReLU()").shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
     words = write_pipeline(stages) if isinstance(stages, Pipeline) else text("pipeline", "stages", stages)
     if training:
         x, tensors, _ = checked("pipeline", (input, operands, words))

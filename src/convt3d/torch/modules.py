@@ -18,7 +18,24 @@ from .stock import Tensor
 
 
 class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
-    """`torch.nn.ConvTranspose3d`, computed by convt3d."""
+    """`torch.nn.ConvTranspose3d`, computed by convt3d.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As `torch.nn.ConvTranspose3d` takes them; parameters and state_dict are the same, too.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.ConvTranspose3d(8, 4, 3, stride=2)(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 7, 9, 11])
+    """
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         output_padding = self._sized(input, output_size)
@@ -34,7 +51,24 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
 
 
 class LazyConvTranspose3d(nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ignore[misc]
-    """`torch.nn.LazyConvTranspose3d`: takes in_channels from its first input, and is a ConvTranspose3d from then on."""
+    """`torch.nn.LazyConvTranspose3d`: takes in_channels from its first input, and is a ConvTranspose3d from then on.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As `torch.nn.LazyConvTranspose3d` takes them.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.LazyConvTranspose3d(4, 2, stride=2)(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
 
     cls_to_become = ConvTranspose3d
 

@@ -23,7 +23,20 @@ from .stock import Tensor
 
 class FusedSequential(nn.Sequential):  # type: ignore[misc]
     """An nn.Sequential whose convolutions take the stages that follow them into their kernel, where nothing about
-    their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once."""
+    their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once.
+
+    Parameters
+    ----------
+    *args : Module
+        As `torch.nn.Sequential` takes them.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> layers = convt3d.torch.FusedSequential(convt3d.torch.ConvTranspose3d(8, 4, 2, stride=2), torch.nn.ReLU())
+    >>> layers(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         modules = flat(self)
@@ -117,7 +130,15 @@ class Change:
 @dataclass
 class Report:
     """What `swap` did. `swapped` maps names of convolutions to what is fused into them when the model runs as it was
-    at the time (in eval() mode, BatchNorm and dropout too); `left` maps names to reasons."""
+    at the time (in eval() mode, BatchNorm and dropout too); `left` maps names to reasons. `undo()` takes it back.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> report = convt3d.torch.swap(torch.nn.Sequential(torch.nn.ConvTranspose3d(2, 2, 2), torch.nn.ReLU()))
+    >>> list(report.swapped)
+    ['0']
+    """
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -139,7 +160,31 @@ _KINDS = {nn.ConvTranspose3d: ConvTranspose3d, nn.LazyConvTranspose3d: LazyConvT
 
 
 def swap(model: nn.Module) -> Report:
-    """Makes convt3d compute the transposed convolutions of a model, in place."""
+    """Makes convt3d compute the transposed convolutions of a model, in place.
+
+    Parameters
+    ----------
+    model : Module
+        Parameters, state_dict, hooks and optimisers stay as they are.
+
+    Returns
+    -------
+    Report
+        What is fused, what is left and why; `report.undo()` restores.
+
+    Raises
+    ------
+    convt3d.Error
+        No module.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> model = torch.nn.Sequential(torch.nn.ConvTranspose3d(8, 4, 2, 2), torch.nn.ReLU())
+    >>> report = convt3d.torch.swap(model)
+    >>> report.undo()
+    []
+    """
     report = Report()
     names = {module: name or "(model)" for name, module in model.named_modules()}
     convolutions = {module: name for module, name in names.items() if isinstance(module, nn.ConvTranspose3d)}
