@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.Namespace) -> None:
-    pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride, padding))
+    pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=stride, padding=padding))
     x_shape, w_shape = (1, args.channels, *(args.volume,) * 3), (args.channels, args.channels, *(kernel,) * 3)
     plan = make_plan(pipe, x_shape, (w_shape,), DTYPES["float32"], Options("minimal", precision))
     contenders: dict[str, Callable[[Any, Any], Any]] = {

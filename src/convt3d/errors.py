@@ -11,7 +11,30 @@ from typing import Any
 
 
 class Error(Exception):
-    """Base of everything convt3d raises. The five parts are attributes, so a program can read them."""
+    """Base of everything convt3d raises. The five parts are attributes, so a program can read them.
+
+    Parameters
+    ----------
+    operator : str
+        The function, stage or module that refuses.
+    argument : str
+        What it refuses, by the name that the caller knows.
+    received : Any
+        The value, or a description of it.
+    rule : str
+        What holds for such values.
+    remedy : str
+        What to write in its place.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> try:
+    ...     convt3d.Pipeline(convt3d.ConvTranspose3d(stride=0))
+    ... except convt3d.Error as error:
+    ...     print(error)
+    ConvTranspose3d: stride = 0: must be >= 1. Write an int >= 1.
+    """
 
     def __init__(self, operator: str, argument: str, received: Any, rule: str, remedy: str) -> None:
         super().__init__(operator, argument, received, rule, remedy)
@@ -26,39 +49,118 @@ class Error(Exception):
 
 
 class ShapeError(Error, ValueError):
-    """A rank or size that does not fit the operator or the other arrays."""
+    """A rank or size that does not fit the operator or the other arrays; a ValueError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> try:
+    ...     convt3d.Pipeline(convt3d.ConvTranspose3d()).explain((1, 2, 3), (2, 4, 3, 3, 3))
+    ... except convt3d.ShapeError as error:
+    ...     print(error.argument)
+    input
+    """
 
 
 class DTypeError(Error, TypeError):
-    """An element type that is unknown here, or arrays of different element types."""
+    """An element type that is unknown here, or arrays of different element types; a TypeError, too.
+
+    Examples
+    --------
+    >>> import numpy, convt3d
+    >>> try:
+    ...     convt3d.conv_transpose3d(numpy.ones((1, 1, 2, 2, 2), int), numpy.ones((1, 1, 2, 2, 2)))
+    ... except convt3d.DTypeError as error:
+    ...     print(error.rule)
+    must be float32, float64, float16, bfloat16
+    """
 
 
 class ArgumentError(Error, ValueError):
-    """A parameter outside its range, or a pipeline whose stages do not fit together."""
+    """A parameter outside its range, or a pipeline whose stages do not fit together; a ValueError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> try:
+    ...     convt3d.Clamp(1.0, 0.0)
+    ... except convt3d.ArgumentError as error:
+    ...     print(error.remedy)
+    Swap the bounds
+    """
 
 
 class ArgumentTypeError(Error, TypeError):
-    """An argument of the wrong kind: a list where an array is asked for, a float where an integer is."""
+    """An argument of the wrong kind (a float where an integer is asked for), unknown, or missing; a TypeError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> try:
+    ...     convt3d.ConvTranspose3d(strides=2)
+    ... except convt3d.ArgumentTypeError as error:
+    ...     print(error.remedy)
+    Write stride
+    """
 
 
 class OutputError(Error, ValueError):
-    """An `out=` array that cannot take the result: misshaped, read-only or overlapping."""
+    """An `out=` array that cannot take the result: misshaped, read-only or overlapping; a ValueError, too.
+
+    Examples
+    --------
+    >>> import numpy, convt3d
+    >>> x = numpy.ones((1, 1, 2, 2, 2))
+    >>> try:
+    ...     convt3d.conv_transpose3d(x, x, out=x)
+    ... except convt3d.OutputError as error:
+    ...     print(error.rule)
+    must have the result's shape (1, 1, 3, 3, 3)
+    """
 
 
 class AllocationError(Error, MemoryError):
-    """Memory for the result or for scratch could not be had."""
+    """Memory for the result or for scratch could not be had; a MemoryError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.AllocationError, MemoryError)
+    True
+    """
 
 
 class BuildError(Error, RuntimeError):
-    """LLVM refused generated code: a defect of convt3d, never of the caller's data."""
+    """LLVM refused generated code: a defect of convt3d, never of the caller's data; a RuntimeError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.BuildError, RuntimeError)
+    True
+    """
 
 
 class BoundsError(Error, RuntimeError):
-    """Generated code reached outside of an array, as `CONVT3D_CHECK_BOUNDS=1` found out: a defect of convt3d."""
+    """Generated code reached outside of an array, as `CONVT3D_CHECK_BOUNDS=1` found out: a defect of convt3d.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.BoundsError, RuntimeError)
+    True
+    """
 
 
 class ProblemFileError(Error, ValueError):
-    """A problem file that does not follow its format."""
+    """A problem file that does not follow its format; a ValueError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.ProblemFileError, ValueError)
+    True
+    """
 
 
 class UnsupportedStageError(Error, KeyError):
@@ -66,7 +168,17 @@ class UnsupportedStageError(Error, KeyError):
 
 
 class UnknownProblemError(Error, KeyError):
-    """A slug that names none of the problems."""
+    """A slug that names none of the problems; a KeyError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> try:
+    ...     convt3d.problems["max-max-sun"]
+    ... except convt3d.UnknownProblemError as error:
+    ...     print(error.remedy)
+    The nearest is 'max-max-sum'
+    """
 
 
 def _short(value: Any) -> str:

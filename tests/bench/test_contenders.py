@@ -49,9 +49,9 @@ def pipeline_of(row: Row) -> str:
         return write_pipeline(Pipeline(row.stage))
     label = row.stage.uses
     if label == "x":  # the input has another size than what a strided convolution makes of it
-        return write_pipeline(Pipeline(ConvTranspose3d(1, 1), row.stage))
+        return write_pipeline(Pipeline(ConvTranspose3d(stride=1, padding=1), row.stage))
     kept = [Keep("kept")] if label == "kept" else []
-    return write_pipeline(Pipeline(ConvTranspose3d(2, 1, 1), *kept, row.stage))
+    return write_pipeline(Pipeline(ConvTranspose3d(stride=2, padding=1, output_padding=1), *kept, row.stage))
 
 
 @pytest.mark.parametrize("name", TRANSLATED)
@@ -67,11 +67,14 @@ def test_stages(name: str, row: Row) -> None:
 
 @pytest.mark.parametrize("name", ["convt3d", *TRANSLATED])
 def test_dropped_axes(name: str) -> None:
-    text = "ConvTranspose3d(2, 1, 1) -> Sum('depth', keepdim=False) -> Max('channels', False) -> Tanh()"
+    text = "ConvTranspose3d(stride=2, padding=1) -> Sum('depth', keepdim=False) -> Max('channels', False) -> Tanh()"
     assert judged(name, text, x=(2, 6, 4, 5, 7), w=(6, 6, 3, 3, 3))["status"] == "ok"
 
 
-CHAIN = "ConvTranspose3d(2, 1, 1, bias=True) -> BatchNorm(affine=True) -> Add('tensor') -> ReLU() -> MaxPool3d(2)"
+CHAIN = (
+    "ConvTranspose3d(stride=2, padding=1, output_padding=1, bias=True) -> BatchNorm(affine=True) -> Add('tensor') -> "
+    "ReLU() -> MaxPool3d(2)"
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -115,7 +118,7 @@ def test_unknown_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
         absent.prepare(case, case.draw())
 
 
-LARGE = {"x": (1, 2, 64, 64, 64), "w": (2, 4, 2, 2, 2), "pipeline": "ConvTranspose3d(2)"}  # 33 MiB
+LARGE = {"x": (1, 2, 64, 64, 64), "w": (2, 4, 2, 2, 2), "pipeline": "ConvTranspose3d(stride=2)"}  # 33 MiB
 
 
 def test_kept_memory_lies_on_the_heap() -> None:

@@ -161,7 +161,11 @@ def test_who_would_take_too_long_is_skipped() -> None:
 def test_memory_is_what_the_call_adds() -> None:
     """PyTorch keeps the convolution's result beside the sum over channels; convt3d keeps tiles."""
     pytest.importorskip("torch")
-    case = small_case(pipeline="ConvTranspose3d(2, 1, 1) -> Sum()", x=(1, 4, 32, 48, 48), w=(4, 24, 3, 3, 3))
+    case = small_case(
+        pipeline="ConvTranspose3d(stride=2, padding=1, output_padding=1) -> Sum()",
+        x=(1, 4, 32, 48, 48),
+        w=(4, 24, 3, 3, 3),
+    )
     own, torch = peak_memory(case, "convt3d"), peak_memory(case, "torch")
     if own is None or torch is None:
         pytest.skip("this system does not tell the peak memory of a process")

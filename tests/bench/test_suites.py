@@ -72,7 +72,12 @@ def test_choosing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays_do_not_saturate(dtype: str) -> None:
     """The convolution's result has the spread of a standard normal, whatever the sizes; the same arrays every time."""
-    case = small_case(pipeline="ConvTranspose3d(2, 1, 1)", x=(2, 32, 5, 6, 7), w=(32, 8, 3, 3, 3), dtype=DTYPES[dtype])
+    case = small_case(
+        pipeline="ConvTranspose3d(stride=2, padding=1, output_padding=1)",
+        x=(2, 32, 5, 6, 7),
+        w=(32, 8, 3, 3, 3),
+        dtype=DTYPES[dtype],
+    )
     arrays = case.draw()
     assert arrays.x.dtype == case.dtype.storage
     np.testing.assert_array_equal(arrays.x, case.draw().x)
@@ -80,6 +85,9 @@ def test_arrays_do_not_saturate(dtype: str) -> None:
 
     wide = [case.dtype.widen(array) for array in (arrays.x, *arrays.operands)]
     assert 0.5 < evaluate(case.pipeline, wide[0], wide[1:]).std() < 2.0
-    pooled = replace(case, pipeline=small_case(pipeline="AvgPool3d(2) -> ConvTranspose3d(2, 1, 1)").pipeline)
+    pooled = replace(
+        case,
+        pipeline=small_case(pipeline="AvgPool3d(2) -> ConvTranspose3d(stride=2, padding=1, output_padding=1)").pipeline,
+    )
     wide = [case.dtype.widen(array) for array in (pooled.draw().x, *pooled.draw().operands)]
     assert 0.5 < evaluate(pooled.pipeline, wide[0], wide[1:]).std() < 2.0

@@ -129,7 +129,7 @@ def test_every_parameter_of_every_function(function: Callable[..., Any], data: s
     names = st.sampled_from(sorted(inspect.signature(function).parameters))
     drawn = data.draw(st.dictionaries(names, st.sampled_from(sorted(VALUES)), min_size=1, max_size=2))
     changed = {name: VALUES[value]() for name, value in drawn.items()}
-    returns_or_says_why(lambda: function(**{"x": X, "w": W, "stride": 1, "padding": 0, **scale, **changed}))
+    returns_or_says_why(lambda: function(**{"input": X, "weight": W, "stride": 1, "padding": 0, **scale, **changed}))
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
@@ -173,11 +173,16 @@ def repeated(*shape: int) -> Any:
 @pytest.mark.parametrize(
     ("call", "kind", "argument", "words"),
     [
-        (lambda: SUM(ONE, repeated(1, 2**40, 1, 1, 1)), ct.AllocationError, "w", "4,398,046,511,104 bytes"),
-        (lambda: SUM(ONE, repeated(1, 1, 1, 1, 2**40)), ct.AllocationError, "w", "4,398,046,511,104 bytes"),
-        (lambda: SUM(ONE, repeated(1, 1, 1, 1, 2**17)), ct.ShapeError, "w", "65,536 taps"),
-        (lambda: SUM(ONE, repeated(1, 2**25, 1, 1, 1)), ct.ShapeError, "w", "16,777,216 channels"),
-        (lambda: ALL(repeated(1, 1, 2**20, 2**20, 2**18), ONE), ct.AllocationError, "x", "bytes: must fit in memory"),
+        (lambda: SUM(ONE, repeated(1, 2**40, 1, 1, 1)), ct.AllocationError, "weight", "4,398,046,511,104 bytes"),
+        (lambda: SUM(ONE, repeated(1, 1, 1, 1, 2**40)), ct.AllocationError, "weight", "4,398,046,511,104 bytes"),
+        (lambda: SUM(ONE, repeated(1, 1, 1, 1, 2**17)), ct.ShapeError, "weight", "65,536 taps"),
+        (lambda: SUM(ONE, repeated(1, 2**25, 1, 1, 1)), ct.ShapeError, "weight", "16,777,216 channels"),
+        (
+            lambda: ALL(repeated(1, 1, 2**20, 2**20, 2**18), ONE),
+            ct.AllocationError,
+            "input",
+            "bytes: must fit in memory",
+        ),
         (lambda: ALL(repeated(1, 1, 2**20, 2**20, 2**20), ONE), ct.ShapeError, "output shape", "64-bit offsets"),
         (
             lambda: ct.conv_transpose3d(repeated(2**40, 1, 1, 1, 1), ONE),

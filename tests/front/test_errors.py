@@ -23,6 +23,7 @@ from convt3d.errors import (
     OutputError,
     ShapeError,
 )
+from convt3d.spec.checks import answers
 
 BUILTIN = {
     ShapeError: ValueError,
@@ -50,6 +51,13 @@ TALL = np.broadcast_to(np.float64(1), (1, 1, 2, 1, 1))
 ONE = np.ones((1, 1, 1, 1, 1))
 
 
+class SymInt:
+    """Not PyTorch's."""
+
+    def __repr__(self) -> str:
+        return "a stranger"
+
+
 def row(
     call: Callable[..., Any], error: type[Error], argument: str, value: str, rule: str, remedy: str, why: str
 ) -> Any:
@@ -58,13 +66,14 @@ def row(
 
 
 SHAPES = [
-    row(lambda: CONV(x[0, 0], w), ShapeError, "x", "array of shape (3, 4, 5)", "5-D (B, C, D, H, W) or 4-D (C, D, H, W), not 3-D", "Reshape", "rank 3"),
-    row(lambda: CONV(x[None], w), ShapeError, "x", "array of shape (1, 1, 2, 3, 4, 5)", "not 6-D", "Reshape", "rank 6"),
-    row(lambda: CONV(x[:, :, :0], w), ShapeError, "x", "array of shape (1, 2, 0, 4, 5)", "only the batch may be empty", "Reshape", "an empty volume"),
-    row(lambda: CONV(x[:, :0], w), ShapeError, "x", "array of shape (1, 0, 3, 4, 5)", "at least one channel", "Reshape", "no channels"),
-    row(lambda: CONV(x, w[0]), ShapeError, "w", "array of shape (4, 3, 3, 3)", "5-D (Cin, Cout/groups, Kd, Kh, Kw)", "Reshape", "rank of w"),
-    row(lambda: CONV(x, w[..., :0]), ShapeError, "w", "array of shape (2, 4, 3, 3, 0)", "no empty axis", "Reshape", "an empty kernel"),
-    row(lambda: CONV(x, w[:1]), ShapeError, "w", "array of shape (1, 4, 3, 3, 3)", "first axis must equal the 2 channels of the input of shape (1, 2, 3, 4, 5)", "layout is (Cin, Cout/groups, Kd, Kh, Kw)", "channel mismatch"),
+    row(lambda: CONV(x[0, 0], w), ShapeError, "input", "array of shape (3, 4, 5)", "5-D (B, C, D, H, W) or 4-D (C, D, H, W), not 3-D", "Reshape", "rank 3"),
+    row(lambda: CONV(x[None], w), ShapeError, "input", "array of shape (1, 1, 2, 3, 4, 5)", "not 6-D", "Reshape", "rank 6"),
+    row(lambda: CONV(x[:, :, :0], w), ShapeError, "input", "array of shape (1, 2, 0, 4, 5)", "only the batch may be empty", "Reshape", "an empty volume"),
+    row(lambda: CONV(x[:, :0], w), ShapeError, "input", "array of shape (1, 0, 3, 4, 5)", "at least one channel", "Reshape", "no channels"),
+    row(lambda: CONV(x, w[0]), ShapeError, "weight", "array of shape (4, 3, 3, 3)", "5-D (Cin, Cout/groups, Kd, Kh, Kw)", "Reshape", "rank of w"),
+    row(lambda: CONV(x, w[..., :0]), ShapeError, "weight", "array of shape (2, 4, 3, 3, 0)", "no empty axis", "Reshape", "an empty kernel"),
+    row(lambda: CONV(x, w[:1]), ShapeError, "weight", "array of shape (1, 4, 3, 3, 3)", "first axis must equal the 2 channels of the input of shape (1, 2, 3, 4, 5)", "layout is (Cin, Cout/groups, Kd, Kh, Kw)", "channel mismatch"),
+    row(lambda: CONV(x, w.swapaxes(0, 1)), ShapeError, "weight", "array of shape (4, 2, 3, 3, 3)", "first axis must equal the 2 channels", "looks like (Cout, Cin, ...), as a Conv3d has it: pass weight.swapaxes(0, 1)", "weight of a Conv3d"),
     row(lambda: CONV(x, w, v[:3]), ShapeError, "bias", "array of shape (3,)", "must have shape (4,) for 4 channels", "Reshape", "bias too short"),
     row(lambda: CONV(x, w, v[:2], groups=1), ShapeError, "bias", "array of shape (2,)", "for 4 channels", "Reshape", "bias of Cin"),
     row(lambda: CONV(x, w, v.reshape(2, 2)), ShapeError, "bias", "array of shape (2, 2)", "must have shape (4,)", "Reshape", "bias of rank 2"),
@@ -94,13 +103,13 @@ SIZES = [
 ]  # fmt: skip
 
 TYPES = [
-    row(lambda: CONV(x, w.astype("f4")), DTypeError, "w", "array of float32", "same type as x, which is float64", "Convert one", "two types"),
-    row(lambda: CONV(x, torch.from_numpy(w).bfloat16()), DTypeError, "w", "array of bfloat16", "which is float64", "Convert one", "two types, two libraries"),
+    row(lambda: CONV(x, w.astype("f4")), DTypeError, "weight", "array of float32", "same type as input, which is float64", "Convert one", "two types"),
+    row(lambda: CONV(x, torch.from_numpy(w).bfloat16()), DTypeError, "weight", "array of bfloat16", "which is float64", "Convert one", "two types, two libraries"),
     row(lambda: CONV(x, w, v.astype("f2")), DTypeError, "bias", "array of float16", "which is float64", "Convert one", "type of bias"),
     row(lambda: SCALING(x, w, norm_weight=v.astype(int)), DTypeError, "norm_weight", "array of int64", "must be float32, float64, float16, bfloat16", "Convert", "integers"),
     row(lambda: SOFTMAX(x, w, v.astype("f4")), DTypeError, "scale", "array of float32", "which is float64", "Convert one", "type of scale"),
     row(lambda: SOFTMAX(x, w, None), ArgumentTypeError, "scale", "NoneType", "must be a numpy array", "Convert it", "scale None"),
-    row(lambda: CONV(x, None), ArgumentTypeError, "w", "NoneType", "must be a numpy array", "Convert it", "w None"),
+    row(lambda: CONV(x, None), ArgumentTypeError, "weight", "NoneType", "must be a numpy array", "Convert it", "w None"),
     row(lambda: CONV(x, w, 0.5), ArgumentTypeError, "bias", "float", "must be a numpy array", "Convert it", "bias a number"),
     row(lambda: CONV(x, w, 2), ArgumentTypeError, "bias", "int", "must be a numpy array", "Convert it", "a stride in the place of bias"),
     row(lambda: SUM_NORM(x, w, norm_bias=[0.5]), ArgumentTypeError, "norm_bias", "list", "must be a numpy array", "Convert it", "norm_bias a list"),
@@ -115,6 +124,7 @@ INTEGERS = [
     row(lambda: CONV(x, w, stride=2.0), ArgumentTypeError, "stride", "2.0", "must be an integer", INT1, "a whole float"),
     row(lambda: CONV(x, w, stride=(1, NAN, 1)), ArgumentTypeError, "stride", "nan", "must be an integer", INT1, "NaN"),
     row(lambda: CONV(x, w, stride=True), ArgumentTypeError, "stride", "True", "must be an integer", INT1, "bool"),
+    row(lambda: CONV(x, w, stride=SymInt()), ArgumentTypeError, "stride", "a stranger", "must be an integer", INT1, "a stranger named SymInt"),
     row(lambda: CONV(x, w, stride=np.True_), ArgumentTypeError, "stride", "np.True_", "must be an integer", INT1, "numpy bool"),
     row(lambda: CONV(x, w, stride=torch.tensor(True)), ArgumentTypeError, "stride", "tensor(True)", "must be an integer", INT1, "torch bool"),
     row(lambda: CONV(x, w, stride="2"), ArgumentTypeError, "stride", "'2'", THREE, "Write numbers, not text", "text"),
@@ -146,25 +156,43 @@ NUMBERS = [
 ]  # fmt: skip
 
 plain = Pipeline(ConvTranspose3d(), Add("channel"), Multiply("tensor"))
-TAKES = "takes x, w, add_other, multiply_other"
+TAKES = "takes input, weight, add_other, multiply_other"
 ONCE = "Pass each of them once, by position or by name"
 
 PIPELINES = [
-    row(lambda: plain(x, w, v), ArgumentTypeError, "multiply_other", "None", f"is missing; the pipeline {TAKES}", ONCE, "operand missing"),
-    row(lambda: plain(x, add_other=v, multiply_other=x), ArgumentTypeError, "w", "None", "is missing", ONCE, "weight missing"),
-    row(lambda: plain(x, w, v, x, x), ArgumentTypeError, "operands", "4 tensors after x", TAKES, ONCE, "operand too many"),
-    row(lambda: plain(x, w, v, w=w), ArgumentTypeError, "w", "ndarray", f"is given twice; the pipeline {TAKES}", ONCE, "operand given twice"),
-    row(lambda: plain(x, w, v, bias=v), ArgumentTypeError, "bias", "ndarray", f"is unknown; the pipeline {TAKES}", ONCE, "operand unknown"),
+    row(lambda: plain(x, w, v), ArgumentTypeError, "operands", "2 tensors after input", f"{TAKES}: 3 after input", ONCE, "operand missing"),
+    row(lambda: plain(x, add_other=v, multiply_other=x), ArgumentTypeError, "weight", "None", "is missing", ONCE, "weight missing"),
+    row(lambda: plain(x, w, v, x, x), ArgumentTypeError, "operands", "4 tensors after input", TAKES, ONCE, "operand too many"),
+    row(lambda: plain(x, w, v, weight=w), ArgumentTypeError, "weight", "ndarray", f"is given twice; the pipeline {TAKES}", ONCE, "operand given twice"),
+    row(lambda: plain(x, w, v, x, bias=v), ArgumentTypeError, "bias", "ndarray", f"is unknown; the pipeline {TAKES}", "Leave it out", "operand unknown"),
     row(lambda: plain(x, w, v, x), ShapeError, "multiply_other", "array of shape (1, 2, 3, 4, 5)", "must have the value's shape (1, 4, 5, 6, 7), or 1 on axes to repeat", "Reshape", "tensor of another shape"),
     row(lambda: plain(x, w, "v", x), ArgumentTypeError, "add_other", "str", "must be a numpy array", "Convert it", "text as an operand"),
     row(lambda: plain(x, w, v, x[0]), ShapeError, "multiply_other", "array of shape (2, 3, 4, 5)", "must have the value's shape", "Reshape", "4-D tensor with a batched x"),
-    row(lambda: plain.explain(X, W[:4]), ShapeError, "w", "array of shape (2, 4, 3, 3)", "must be 5-D", "Reshape", "explain: rank of w"),
-    row(lambda: plain.explain((-1, *X[1:]), W), ArgumentError, "x", "-1", "must be >= 0", "Write an int >= 0", "explain: negative batch"),
-    row(lambda: plain.explain((1.5, *X[1:]), W), ArgumentTypeError, "x", "1.5", "must be an integer", "Write an int", "explain: float size"),
-    row(lambda: plain.explain(x, W), ArgumentTypeError, "x", "array([[[[[", "must be a shape", "Pass array.shape", "explain: the array itself"),
-    row(lambda: plain.explain(X, 5), ArgumentTypeError, "w", "5", "must be a shape", "Pass array.shape", "explain: a number"),
+    row(lambda: plain.explain(X, W[:4]), ShapeError, "weight", "array of shape (2, 4, 3, 3)", "must be 5-D", "Reshape", "explain: rank of w"),
+    row(lambda: plain.explain((-1, *X[1:]), W), ArgumentError, "input", "-1", "must be >= 0", "Write an int >= 0", "explain: negative batch"),
+    row(lambda: plain.explain((1.5, *X[1:]), W), ArgumentTypeError, "input", "1.5", "must be an integer", "Write an int", "explain: float size"),
+    row(lambda: plain.explain(x, W), ArgumentTypeError, "input", "array([[[[[", "must be a shape", "Pass array.shape", "explain: the array itself"),
+    row(lambda: plain.explain(X, 5), ArgumentTypeError, "weight", "5", "must be a shape", "Pass array.shape", "explain: a number"),
     row(lambda: plain.explain(X, W, "int8"), ArgumentError, "dtype", "'int8'", "must be 'float32'", "Write 'float32'", "explain: unknown type"),
     row(lambda: Pipeline(ConvTranspose3d(), Keep("a"), Sum(), Add("a"), Sum("spatial"), Multiply("x"))(x[:, :2], w), ShapeError, "other", "'x'", "names a value of shape (1, 2, 3, 4, 5), which does not fit the current shape (1, 4, 1, 1, 1)", "Sizes must be equal, or 1", "kept value that does not fit"),
+]  # fmt: skip
+
+PIPE = Pipeline(ConvTranspose3d())
+CALLS = [
+    row(lambda: CONV(x, w, strides=2), ArgumentTypeError, "strides", "int", "is unknown; conv_transpose3d takes input, weight, bias, stride", "Write stride", "a name that is nearly right"),
+    row(lambda: CONV(x=x, w=w), ArgumentTypeError, "x", "ndarray", "is unknown", "Write input", "x for input"),
+    row(lambda: CONV(x, w=w), ArgumentTypeError, "w", "ndarray", "is unknown", "Write weight", "w for weight"),
+    row(lambda: CONV(x, w, kernel_size=3), ArgumentTypeError, "kernel_size", "int", "is unknown", "sizes come from the tensors", "a size"),
+    row(lambda: CONV(x, w, weight=w), ArgumentTypeError, "weight", "ndarray", "is given twice", "Pass it once", "by position and by name"),
+    row(lambda: CONV(x), ArgumentTypeError, "weight", "no value", "is missing; conv_transpose3d takes input, weight", "Pass it", "no weight"),
+    row(lambda: CONV(), ArgumentTypeError, "input", "no value", "is missing", "Pass it", "nothing at all"),
+    row(lambda: MAX_SUM(x, w, v, 2, 2, None, 0), ArgumentTypeError, "arguments by position", "7 values", "takes input, weight, bias, stride, padding, out by position; output_padding, groups", "output_padding=...", "too many by position"),
+    row(lambda: SOFTMAX(x, w, scales=v), ArgumentTypeError, "scales", "ndarray", "is unknown", "Write scale", "a required one misspelt"),
+    row(lambda: PIPE(x=x, w=w), ArgumentTypeError, "x", "ndarray", "is unknown", "Write input", "pipeline: x for input"),
+    row(lambda: PIPE(x, w=w), ArgumentTypeError, "w", "ndarray", "is unknown; the pipeline takes input, weight", "Write weight", "pipeline: w for weight"),
+    row(lambda: PIPE(x, wieght=w), ArgumentTypeError, "wieght", "ndarray", "is unknown", "Write weight", "pipeline: a name that is nearly right"),
+    row(lambda: PIPE(), ArgumentTypeError, "input", "no value", "is missing", "Pass it", "pipeline: nothing at all"),
+    row(lambda: PIPE.explain(X, W, dtyp="float32"), ArgumentTypeError, "dtyp", "str", "is unknown", "Write dtype", "explain: a name that is nearly right"),
 ]  # fmt: skip
 
 CONSTRUCTION = [
@@ -172,9 +200,24 @@ CONSTRUCTION = [
     ("Multiply", lambda: Pipeline(ConvTranspose3d(), Keep("a"), Multiply("b")), ArgumentError, "other", "'b'", "known here: 'x', 'a'", "Put Keep(name) earlier", "unknown label"),
     ("Keep", lambda: Pipeline(Keep("a"), ConvTranspose3d(), Keep("a")), ArgumentError, "label", "'a'", "is already in use", "Choose another name", "label kept twice"),
     ("Keep", lambda: Keep("tensor"), ArgumentError, "label", "'tensor'", "is a reserved word", "Choose another name", "reserved label"),
-    ("Pipeline", lambda: Pipeline(Add(1.0)), ArgumentError, "stages", "(Add(other=1.0),)", "exactly one ConvTranspose3d, not 0", "Chain several pipelines", "no convolution"),
+    ("Pipeline", lambda: Pipeline(Add(1.0)), ArgumentError, "stages", "(Add(other=1.0),)", "exactly one ConvTranspose3d, not 0", "Write Pipeline(ConvTranspose3d(...), ...)", "no convolution"),
     ("Pipeline", lambda: Pipeline(ConvTranspose3d(), ConvTranspose3d()), ArgumentError, "stages", "(ConvTranspose3d(), ", "exactly one ConvTranspose3d, not 2", "Chain several pipelines", "two convolutions"),
-    ("Pipeline", lambda: Pipeline(ConvTranspose3d(), Add), ArgumentTypeError, "stage 1", "<class ", "must be a stage", "Write stages such as", "a class for a stage"),
+    ("Pipeline", lambda: Pipeline(ConvTranspose3d(), Add), ArgumentTypeError, "stage 1", "<class ", "must be a stage", "Write Add(...), with brackets", "a class for a stage"),
+    ("Pipeline", lambda: Pipeline([ConvTranspose3d(), Add(1.0)]), ArgumentTypeError, "stage 0", "[ConvTranspose3d(), Add(other=1.0)]", "must be a stage", "Write Pipeline(*stages)", "a list of stages"),
+    ("Pipeline", lambda: Pipeline(torch.nn.ConvTranspose3d(1, 1, 1), torch.nn.ReLU()), ArgumentTypeError, "stage 0", "ConvTranspose3d(1, 1", "must be a stage", "or use convt3d.torch.swap(model)", "modules of PyTorch"),
+    ("Pipeline", lambda: Pipeline("ReLU()"), ArgumentTypeError, "stage 0", "'ReLU()'", "must be a stage", "Write stages such as", "a text for a stage"),
+    ("ConvTranspose3d", lambda: ConvTranspose3d(4, 2, 2), ArgumentTypeError, "arguments by position", "(4, 2, 2)", "takes nothing by position; stride, padding", "Sizes come from the tensors; write ConvTranspose3d(stride=...)", "PyTorch's order: channels, channels, kernel"),
+    ("ConvTranspose3d", lambda: ConvTranspose3d(2), ArgumentTypeError, "arguments by position", "(2,)", "takes nothing by position", "Sizes come from the tensors", "one number"),
+    ("GroupNorm", lambda: convt3d.GroupNorm(4, 16), ArgumentTypeError, "arguments by position", "(4, 16)", "takes num_groups by position; eps, affine by name", "Sizes come from the tensors; write GroupNorm(..., eps=...)", "PyTorch's order: groups, channels"),
+    ("BatchNorm", lambda: convt3d.BatchNorm(16), ArgumentTypeError, "arguments by position", "(16,)", "takes nothing by position; eps, affine by name", "Sizes come from the tensors", "BatchNorm of so many channels"),
+    ("InstanceNorm", lambda: convt3d.InstanceNorm(16), ArgumentTypeError, "arguments by position", "(16,)", "takes nothing by position", "Sizes come from the tensors", "InstanceNorm of so many channels"),
+    ("PReLU", lambda: convt3d.PReLU(16), ArgumentTypeError, "arguments by position", "(16,)", "takes nothing by position", "Sizes come from the tensors; write PReLU()", "PReLU of so many channels"),
+    ("MaxPool3d", lambda: convt3d.MaxPool3d(2, 2, 0, True), ArgumentTypeError, "arguments by position", "(2, 2, 0, True)", "takes kernel_size, stride, padding by position; ceil_mode by name", "Write MaxPool3d(", "PyTorch has dilation in the fourth place"),
+    ("Softmax", lambda: convt3d.Softmax(1), ArgumentError, "over", "1", "must be 'channels' or 'spatial'", "Write 'channels'", "PyTorch's number of an axis"),
+    ("BatchNorm", lambda: convt3d.BatchNorm(num_features=3), ArgumentTypeError, "num_features", "int", "is unknown; BatchNorm takes eps, affine", "sizes come from the tensors", "a size by name"),
+    ("LayerNorm", lambda: convt3d.LayerNorm(elementwise_affine=True), ArgumentTypeError, "elementwise_affine", "bool", "is unknown", "Write affine", "PyTorch's name"),
+    ("ReLU", lambda: convt3d.ReLU(inplace=True), ArgumentTypeError, "inplace", "bool", "is unknown; ReLU takes no arguments", "Leave it out", "inplace"),
+    ("Keep", lambda: Keep(), ArgumentTypeError, "label", "no value", "is missing; Keep takes label", "Pass it", "no label"),
     ("Clamp", lambda: Clamp(1.0, NAN), ArgumentError, "max", "nan", "must not be NaN", "Write a number", "NaN bound of a stage"),
 ]  # fmt: skip
 
@@ -246,6 +289,24 @@ def test_construction(
     check(caught.value, error, operator, argument, value, rule, remedy)
 
 
+@pytest.mark.parametrize(COLUMNS, CALLS)
+def test_arguments_of_a_call(call: Any, error: type[Error], argument: str, value: str, rule: str, remedy: str) -> None:
+    with pytest.raises(Error) as caught:
+        call()
+    check(caught.value, error, operator_of(call), argument, value, rule, remedy)
+    assert caught.value.__suppress_context__ or not caught.value.__context__, "one message, not two"
+
+
+def test_an_error_of_another_is_not_taken_for_a_wrong_call() -> None:
+    """A TypeError that comes from inside of a right call stays what it is."""
+
+    def inner(value: int) -> None:
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        answers("inner", inner)(1)
+
+
 # --- out --------------------------------------------------------------------------------------------------------------
 
 Y = (1, 4, 5, 6, 7)
@@ -263,7 +324,7 @@ def frozen(array: Any) -> Any:
 OUT = [
     ("misshaped", poison((1, 4, 5, 6, 6)), OutputError, "array of shape (1, 4, 5, 6, 6), float64", "must have the result's shape (1, 4, 5, 6, 7)", "Allocate that shape"),
     ("right size, wrong rank", poison(Y[1:]), OutputError, "array of shape (4, 5, 6, 7), float64", "must have the result's shape (1, 4, 5, 6, 7)", "Allocate that shape"),
-    ("another type", poison(dtype=np.float32), DTypeError, "array of shape (1, 4, 5, 6, 7), float32", "must be float64, the type of x", "Give an array of that type"),
+    ("another type", poison(dtype=np.float32), DTypeError, "array of shape (1, 4, 5, 6, 7), float32", "must be float64, the type of input", "Give an array of that type"),
     ("integers", np.zeros(Y, int), DTypeError, "array of int64", "must be float32", "Convert"),
     ("read-only", frozen(poison()), OutputError, "array of shape (1, 4, 5, 6, 7)", "must be writable", "fresh array"),
     ("big-endian: a copy would be written", poison(dtype=">f8"), OutputError, "array of shape (1, 4, 5, 6, 7)", "native byte order", "fresh array"),

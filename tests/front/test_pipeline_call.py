@@ -44,8 +44,15 @@ from convt3d import (
 from convt3d.spec.text import read_stages
 
 X, W, Y = (2, 3, 4, 3, 5), (3, 4, 2, 3, 2), (2, 4, 8, 7, 10)  # by stride 2
-EVERY = {"w": W, "bias": (4,), "layernorm_weight": (4,), "layernorm_bias": (4,), "add_other": Y, "prelu_weight": (4,)}
-every = Pipeline(ConvTranspose3d(2, bias=True), LayerNorm(affine=True), Add("tensor"), PReLU())
+EVERY = {
+    "weight": W,
+    "bias": (4,),
+    "layernorm_weight": (4,),
+    "layernorm_bias": (4,),
+    "add_other": Y,
+    "prelu_weight": (4,),
+}
+every = Pipeline(ConvTranspose3d(stride=2, bias=True), LayerNorm(affine=True), Add("tensor"), PReLU())
 
 
 def conv(x: Any, w: Any, bias: Any = None) -> Any:
@@ -54,7 +61,7 @@ def conv(x: Any, w: Any, bias: Any = None) -> Any:
 
 @pytest.fixture
 def tensors(rng: np.random.Generator) -> dict[str, Any]:
-    return {"x": signed(rng, X), **{name: signed(rng, shape, 1.0) for name, shape in EVERY.items()}}
+    return {"input": signed(rng, X), **{name: signed(rng, shape, 1.0) for name, shape in EVERY.items()}}
 
 
 # --- how it is called -------------------------------------------------------------------------------------------------
@@ -62,7 +69,7 @@ def tensors(rng: np.random.Generator) -> dict[str, Any]:
 
 def test_by_position_and_by_name(tensors: dict[str, Any]) -> None:
     t = {name: torch.from_numpy(array) for name, array in tensors.items()}
-    y = conv(tensors["x"], tensors["w"], t["bias"]).movedim(1, -1)
+    y = conv(tensors["input"], tensors["weight"], t["bias"]).movedim(1, -1)
     y = F.layer_norm(y, (4,), t["layernorm_weight"], t["layernorm_bias"]).movedim(-1, 1)
     expected = F.prelu(y + t["add_other"], t["prelu_weight"]).numpy()
     assert every.operand_names == tuple(EVERY)
@@ -75,8 +82,8 @@ def test_by_position_and_by_name(tensors: dict[str, Any]) -> None:
 
 
 def test_two_stages_of_one_kind_have_two_names(rng: Any) -> None:
-    pipe = Pipeline(ConvTranspose3d(2), Add("channel"), Multiply("channel"), Add("channel"), Add("channel"))
-    assert pipe.operand_names == ("w", "add_other", "multiply_other", "add_other_2", "add_other_3")
+    pipe = Pipeline(ConvTranspose3d(stride=2), Add("channel"), Multiply("channel"), Add("channel"), Add("channel"))
+    assert pipe.operand_names == ("weight", "add_other", "multiply_other", "add_other_2", "add_other_3")
     x, w = signed(rng, X), signed(rng, W)
     one, two, three, factor = (signed(rng, (4,)) for _ in range(4))
     got = pipe(x, w, add_other_3=three, add_other_2=two, multiply_other=factor, add_other=one)
@@ -109,7 +116,7 @@ def test_vectors_may_carry_size_1_axes(tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_skip_connection(shape: tuple[int, ...], dtype: str, rng: Any) -> None:
     x, w, skip = (a.astype(dtype) for a in (signed(rng, X), signed(rng, W), signed(rng, shape)))
-    got = Pipeline(ConvTranspose3d(2), Subtract("tensor"), ReLU())(x, w, skip)
+    got = Pipeline(ConvTranspose3d(stride=2), Subtract("tensor"), ReLU())(x, w, skip)
     expected = torch.relu(conv(x, w) - torch.from_numpy(skip)).numpy()
     assert_same(got, expected, 1e-12 if dtype == "float64" else 1e-5)
 
@@ -132,7 +139,7 @@ def test_one_number_serves_all_channels(stages: str, kind: str, rng: Any) -> Non
     x, w = signed(rng, X), signed(rng, W)
     half = torch.tensor(-0.75, dtype=torch.float64)
     number: Any = {"array": np.array(-0.75), "scalar": np.float64(-0.75), "tensor": half}[kind]
-    pipe = Pipeline(*read_stages(f"ConvTranspose3d(2) -> {stages}"))
+    pipe = Pipeline(*read_stages(f"ConvTranspose3d(stride=2) -> {stages}"))
     expected = NUMBERS[stages](conv(x, w), half).numpy()
     assert_same(pipe(x, w, number), expected, 1e-10)
     assert_same(pipe(x[0], w, number), expected[0], 1e-10)
@@ -142,7 +149,7 @@ def test_one_number_serves_all_channels(stages: str, kind: str, rng: Any) -> Non
 @pytest.mark.parametrize("other", ["channel", "tensor"])
 def test_a_vector_may_have_axes_around_it(shape: tuple[int, ...], other: str, rng: Any) -> None:
     x, w, vector = signed(rng, X), signed(rng, W), signed(rng, (4,))
-    pipe = Pipeline(ConvTranspose3d(2), Multiply(other), Sigmoid())
+    pipe = Pipeline(ConvTranspose3d(stride=2), Multiply(other), Sigmoid())
     if other == "tensor" and shape == (4,):
         with pytest.raises(ShapeError, match="value's shape"):
             pipe(x, w, vector)
@@ -163,7 +170,7 @@ DROPS = {
 def test_dropped_axes(stages: str, rng: Any) -> None:
     """Batched and not, into an array of the caller's too; an `out` that has the axis still is refused."""
     x, w = signed(rng, X), signed(rng, W)
-    pipe = Pipeline(*read_stages(f"ConvTranspose3d(2) -> {stages}"))
+    pipe = Pipeline(*read_stages(f"ConvTranspose3d(stride=2) -> {stages}"))
     expected = DROPS[stages](conv(x, w)).numpy()
     assert_same(pipe(x, w), expected, 1e-12)
     assert_same(pipe(x[0], w), expected[0], 1e-12)
@@ -197,7 +204,7 @@ def test_reductions_of_one_axis_of_any_length(over: str, width: int, rng: Any) -
 def test_kept_value_is_used_again(rng: Any) -> None:
     x, w = signed(rng, X), signed(rng, W)
     pipe = Pipeline(
-        ConvTranspose3d(2), Keep("y"), HardSwish(), Multiply("y"), Keep("z"), Sigmoid(), Add("z"), Divide("y")
+        ConvTranspose3d(stride=2), Keep("y"), HardSwish(), Multiply("y"), Keep("z"), Sigmoid(), Add("z"), Divide("y")
     )
     y = conv(x, w)
     z = F.hardswish(y) * y
@@ -208,9 +215,9 @@ def test_kept_value_meets_its_own_reduction(rng: Any) -> None:
     """A value of one channel against one of four, both ways round; and the input itself by the label "x"."""
     x, w = signed(rng, X), signed(rng, W)
     y = conv(x, w)
-    got = Pipeline(ConvTranspose3d(2), Keep("y"), Sum(), Subtract("y"))(x, w)
+    got = Pipeline(ConvTranspose3d(stride=2), Keep("y"), Sum(), Subtract("y"))(x, w)
     assert_same(got, (y.sum(1, keepdim=True) - y).numpy(), 1e-12)
-    got = Pipeline(ConvTranspose3d(2), Sum(), Keep("s"), Softmax("spatial"), Multiply("s"))(x, w)
+    got = Pipeline(ConvTranspose3d(stride=2), Sum(), Keep("s"), Softmax("spatial"), Multiply("s"))(x, w)
     total = y.sum(1, keepdim=True)
     assert_same(got, (torch.softmax(total.flatten(2), 2).reshape(total.shape) * total).numpy(), 1e-12)
     kernel = signed(rng, (3, 3, 1, 1, 1))
@@ -224,30 +231,32 @@ def test_kept_value_meets_its_own_reduction(rng: Any) -> None:
 
 @pytest.mark.parametrize("rank", [4, 5], ids=["4-D tensor operand", "5-D tensor operand of batch 1"])
 def test_unbatched(rank: int, tensors: dict[str, Any]) -> None:
-    one = {**tensors, "x": tensors["x"][:1], "add_other": tensors["add_other"][:1]}
+    one = {**tensors, "input": tensors["input"][:1], "add_other": tensors["add_other"][:1]}
     expected = every(**one)
-    got = every(**{**one, "x": one["x"][0], "add_other": one["add_other"][0] if rank == 4 else one["add_other"]})
+    got = every(
+        **{**one, "input": one["input"][0], "add_other": one["add_other"][0] if rank == 4 else one["add_other"]}
+    )
     assert got.shape == Y[1:]
     assert got.tobytes() == expected.tobytes()
     out = np.full(Y[1:], np.nan)
-    assert every(**{**one, "x": one["x"][0]}, out=out) is out
+    assert every(**{**one, "input": one["input"][0]}, out=out) is out
     assert out.tobytes() == expected.tobytes()
 
 
 def test_samples_do_not_depend_on_each_other(tensors: dict[str, Any]) -> None:
     whole = every(**tensors)
     for b in range(2):
-        alone = every(**{**tensors, "x": tensors["x"][b : b + 1], "add_other": tensors["add_other"][b : b + 1]})
+        alone = every(**{**tensors, "input": tensors["input"][b : b + 1], "add_other": tensors["add_other"][b : b + 1]})
         assert alone.tobytes() == whole[b : b + 1].tobytes()
 
 
 @pytest.mark.parametrize(
     ("stages", "shape"),
     [
-        pytest.param([ConvTranspose3d(2)], (0, 4, 8, 7, 10), id="convolution"),
-        pytest.param([ConvTranspose3d(2), MaxPool3d(2), MaxPool3d(3), Sum()], (0, 1, 1, 1, 1), id="max-max-sum"),
-        pytest.param([ConvTranspose3d(2), Softmax("spatial"), Sum("spatial")], (0, 4, 1, 1, 1), id="reductions"),
-        pytest.param([AvgPool3d((1, 1, 2)), ConvTranspose3d(2), LayerNorm()], (0, 4, 8, 7, 4), id="pool first"),
+        pytest.param([ConvTranspose3d(stride=2)], (0, 4, 8, 7, 10), id="convolution"),
+        pytest.param([ConvTranspose3d(stride=2), MaxPool3d(2), MaxPool3d(3), Sum()], (0, 1, 1, 1, 1), id="max-max-sum"),
+        pytest.param([ConvTranspose3d(stride=2), Softmax("spatial"), Sum("spatial")], (0, 4, 1, 1, 1), id="reductions"),
+        pytest.param([AvgPool3d((1, 1, 2)), ConvTranspose3d(stride=2), LayerNorm()], (0, 4, 8, 7, 4), id="pool first"),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -259,7 +268,7 @@ def test_empty_batch(stages: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def test_empty_batch_with_tensor_operands() -> None:
-    pipe = Pipeline(ConvTranspose3d(2), Add("tensor"))
+    pipe = Pipeline(ConvTranspose3d(stride=2), Add("tensor"))
     for batch in (0, 1):
         y = pipe(np.zeros((0, *X[1:])), np.zeros(W), np.zeros((batch, *Y[1:])))
         assert y.shape == (0, *Y[1:])
@@ -269,7 +278,7 @@ def test_empty_batch_with_tensor_operands() -> None:
 
 
 def test_explain_says_what_runs_and_what_it_costs() -> None:
-    pipe = Pipeline(ConvTranspose3d(2, 2, bias=True), MaxPool3d(2), MaxPool3d(3), Sum())
+    pipe = Pipeline(ConvTranspose3d(stride=2, padding=2, bias=True), MaxPool3d(2), MaxPool3d(3), Sum())
     text = pipe.explain((16, 32, 32, 32, 32), (32, 64, 5, 5, 5))
     for piece in (
         "float32",
@@ -323,8 +332,8 @@ def _job(seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     shape = (1 + seed % 2, 3, 3 + seed % 3, 4, 5)
     x, w, v = signed(rng, shape), signed(rng, W), signed(rng, (4,))
-    norm = Pipeline(ConvTranspose3d(2), BatchNorm(), Clamp(-1.0, 1.0), Softmax("spatial"), Multiply("channel"))
-    pools = Pipeline(ConvTranspose3d(2, bias=True), MaxPool3d(2), MaxPool3d(2), Sum())
+    norm = Pipeline(ConvTranspose3d(stride=2), BatchNorm(), Clamp(-1.0, 1.0), Softmax("spatial"), Multiply("channel"))
+    pools = Pipeline(ConvTranspose3d(stride=2, bias=True), MaxPool3d(2), MaxPool3d(2), Sum())
     return bytes(norm(x, w, v, v**2, v).tobytes() + pools(x, w, v).tobytes())
 
 
@@ -358,5 +367,5 @@ def test_fork(tensors: dict[str, Any]) -> None:
 def test_a_function_is_its_pipeline(rng: Any) -> None:
     """The functions are named pipelines: same stages, same bits, also in a type with rounding."""
     x, w = signed(rng, X).astype(np.float16), signed(rng, W).astype(np.float16)
-    pipe = Pipeline(ConvTranspose3d(2, 1), LayerNorm(), GELU(), Multiply(0.5))
+    pipe = Pipeline(ConvTranspose3d(stride=2, padding=1), LayerNorm(), GELU(), Multiply(0.5))
     assert convt3d.conv_transpose3d_layernorm_gelu_scaling(x, w, 0.5).tobytes() == pipe(x, w).tobytes()

@@ -302,7 +302,7 @@ REFUSED = {
     "scale a matrix": (CLAMP_SOFTMAX, {"scale": np.ones((1, 3))}, ShapeError, "scale", "(1, out_channels, 1, 1, 1)"),
     "scale too long": (CLAMP_SOFTMAX, {"scale": np.ones(4)}, ShapeError, "out_channels", "contradicts `scale`"),
     "bias too long": (MAX_MAX_SUM, {"conv_bias": np.ones(4)}, ShapeError, "out_channels", "contradicts `conv_bias`"),
-    "pools too large": (MAX_MAX_SUM, {"padding_d": 1}, ShapeError, "kernel_size", "larger than its input"),
+    "pools too large": (MAX_MAX_SUM, {"padding_d": 1}, ShapeError, "max-pool kernel", "larger than its input"),
     "size a float": (ASYM, {"depth": 2.0}, ArgumentTypeError, "depth", "must be an integer"),
     "size a bool": (ASYM, {"groups": True}, ArgumentTypeError, "groups", "must be an integer"),
     "size negative": (ASYM, {"padding_w": -1}, ArgumentError, "padding_w", "must be >= 0"),

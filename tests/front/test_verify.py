@@ -42,11 +42,17 @@ from convt3d.spec.stages import (
 OPERATORS = {
     "asym": Pipeline(ConvTranspose3d(stride=(1, 2, 3), padding=(0, 1, 2), dilation=(2, 1, 1))),
     "max-max-sum": Pipeline(ConvTranspose3d(stride=2, padding=2, bias=True), MaxPool3d(2), MaxPool3d(3), Sum()),
-    "sum-layernorm": Pipeline(ConvTranspose3d(2, 1, 1), Add(0.5), LayerNorm(), AvgPool3d(2), GELU()),
-    "softmax": Pipeline(
-        AvgPool3d(2), ConvTranspose3d(2, 1, 1), Clamp(-2.0, 2.0), Softmax("spatial"), Multiply("channel")
+    "sum-layernorm": Pipeline(
+        ConvTranspose3d(stride=2, padding=1, output_padding=1), Add(0.5), LayerNorm(), AvgPool3d(2), GELU()
     ),
-    "layernorm-gelu": Pipeline(ConvTranspose3d(2, 1), LayerNorm(), GELU(), Multiply(1.5)),
+    "softmax": Pipeline(
+        AvgPool3d(2),
+        ConvTranspose3d(stride=2, padding=1, output_padding=1),
+        Clamp(-2.0, 2.0),
+        Softmax("spatial"),
+        Multiply("channel"),
+    ),
+    "layernorm-gelu": Pipeline(ConvTranspose3d(stride=2, padding=1), LayerNorm(), GELU(), Multiply(1.5)),
 }
 
 
@@ -76,7 +82,14 @@ def _pool(draw: st.DrawFn) -> Stage:
 def _convolution(draw: st.DrawFn, groups: int) -> ConvTranspose3d:
     stride, dilation = draw(_triple(1, 3)), draw(_triple(1, 2))
     extra = tuple(draw(_int(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
-    return ConvTranspose3d(stride, draw(_triple(0, 3)), extra, groups, dilation, draw(st.booleans()))
+    return ConvTranspose3d(
+        stride=stride,
+        padding=draw(_triple(0, 3)),
+        output_padding=extra,
+        groups=groups,
+        dilation=dilation,
+        bias=draw(st.booleans()),
+    )
 
 
 _POINTWISE = st.sampled_from(
@@ -133,19 +146,25 @@ def test_the_meaning_of_a_crop_is_the_crop_of_the_meaning(drawn: Any, random: An
 SHIFT = ConvTranspose3d(padding=1, output_padding=2, dilation=3)
 
 MEETINGS = {
-    "the input joins after the convolution": (Pipeline(ConvTranspose3d(1, 1), Tanh(), Subtract("x")), 3),
+    "the input joins after the convolution": (Pipeline(ConvTranspose3d(stride=1, padding=1), Tanh(), Subtract("x")), 3),
     "the input is needed beyond what is convolved": (Pipeline(SHIFT, Subtract("x")), 1),
     "a kept value is needed beyond what is convolved": (
         Pipeline(AvgPool3d(3, 1, 1), Keep("kept"), SHIFT, Add("kept")),
         1,
     ),
-    "grids of different pitch meet": (Pipeline(ConvTranspose3d(2, 10), Subtract("x")), 2),
+    "grids of different pitch meet": (Pipeline(ConvTranspose3d(stride=2, padding=10), Subtract("x")), 2),
     "back to a kept value": (
-        Pipeline(ConvTranspose3d(2), Keep("a"), AvgPool3d(3, 1, 1), Keep("b"), Keep("c"), Recall("a"), Add("b")),
+        Pipeline(ConvTranspose3d(stride=2), Keep("a"), AvgPool3d(3, 1, 1), Keep("b"), Keep("c"), Recall("a"), Add("b")),
         4,
     ),
-    "back to the input": (Pipeline(ConvTranspose3d(1, 1), Keep("a"), Recall("x"), Subtract("a", True)), 3),
-    "a kept neighbourhood": (Pipeline(ConvTranspose3d(2), Keep("kept"), AvgPool3d(3, 1, 1), Multiply("kept")), 4),
+    "back to the input": (
+        Pipeline(ConvTranspose3d(stride=1, padding=1), Keep("a"), Recall("x"), Subtract("a", True)),
+        3,
+    ),
+    "a kept neighbourhood": (
+        Pipeline(ConvTranspose3d(stride=2), Keep("kept"), AvgPool3d(3, 1, 1), Multiply("kept")),
+        4,
+    ),
 }
 
 

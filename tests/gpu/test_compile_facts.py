@@ -84,7 +84,7 @@ from convt3d.gpu import compile as gpu_compile
 from convt3d.spec.dtypes import DTYPES
 from convt3d import ConvTranspose3d
 from convt3d.spec.pipeline import Pipeline
-pipeline = Pipeline(ConvTranspose3d(2, bias=True))
+pipeline = Pipeline(ConvTranspose3d(stride=2, bias=True))
 plan = gpu_plan(pipeline, (1, 16, 3, 4, 5), ((16, 16, 2, 2, 2), (16,)), DTYPES["float16"])
 seen = []
 gpu_compile._facts = lambda compiled: seen.append(compiled.src)

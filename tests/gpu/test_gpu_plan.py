@@ -53,37 +53,39 @@ def test_text_does_not_depend_on_sizes_or_numbers(dtype: str) -> None:
     """One compilation serves all strides, windows and scalars of a structure."""
     texts = set()
     for stride, pad, size, scale in ((1, 0, 9, 0.5), (2, 1, 40, 1.0), (3, 2, 33, -2.0)):
-        pipe = Pipeline(CONV(stride, pad), ct.MaxPool3d(stride + 1), ct.Multiply(scale))
+        pipe = Pipeline(CONV(stride=stride, padding=pad), ct.MaxPool3d(stride + 1), ct.Multiply(scale))
         texts.add(module_text(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)))
     assert len(texts) == 1
 
 
 def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     """The convolution's own output may be as large as it likes: it is never stored."""
-    pooled = Pipeline(CONV(2), ct.MaxPool3d(8))
+    pooled = Pipeline(CONV(stride=2), ct.MaxPool3d(8))
     assert not plan(pooled, (1, 8, 128, 512, 512), (8, 64, 2, 2, 2)).wide
-    assert plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 8, 2, 2, 2)).wide  # 2^31 outputs
-    assert not plan(Pipeline(CONV(2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
-    assert plan(Pipeline(CONV(1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
-    assert plan(Pipeline(CONV(2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)).wide  # square of the stride, for the taps
+    assert plan(Pipeline(CONV(stride=2)), (1, 8, 128, 512, 512), (8, 8, 2, 2, 2)).wide  # 2^31 outputs
+    assert not plan(Pipeline(CONV(stride=2)), (1, 8, 128, 512, 512), (8, 7, 2, 2, 2)).wide
+    assert plan(Pipeline(CONV(stride=1)), (2, 1, 1024, 1024, 1024), (1, 1, 1, 1, 1)).wide
+    assert plan(
+        Pipeline(CONV(stride=2**17)), (1, 8, 1, 1, 1), (8, 8, 2, 2, 1)
+    ).wide  # square of the stride, for the taps
     assert not plan(
-        Pipeline(CONV(2, groups=10_000)), (1, 10_000, 2, 2, 2), (10_000, 1, 3, 3, 3)
+        Pipeline(CONV(stride=2, groups=10_000)), (1, 10_000, 2, 2, 2), (10_000, 1, 3, 3, 3)
     ).wide  # 270 000 weights
     for taps, wide in ((1, False), (17, True)):  # positions beside an input that just fits
-        assert plan(Pipeline(CONV(1)), (1, 16, 2, 8192, 8191), (16, 1, 1, taps, 1)).wide is wide
-    pooled = Pipeline(CONV((1, 1, 1000)), ct.MaxPool3d((1, 1, 1), (1, 1, 1000)))
+        assert plan(Pipeline(CONV(stride=1)), (1, 16, 2, 8192, 8191), (16, 1, 1, taps, 1)).wide is wide
+    pooled = Pipeline(CONV(stride=(1, 1, 1000)), ct.MaxPool3d((1, 1, 1), (1, 1, 1000)))
     assert plan(pooled, (1, 8, 1, 1, 2_200_000), (8, 1, 1, 1, 1)).wide  # 2.2e9 outputs of the convolution
-    counted = Pipeline(CONV(1), ct.Mean("spatial"))
+    counted = Pipeline(CONV(stride=1), ct.Mean("spatial"))
     assert plan(counted, (1, 1, 1, 1, 2**30), (1, 1, 2, 1, 1)).wide  # 2^31 positions of which nothing is stored
     assert not plan(counted, (1, 1, 1, 1, 2**29), (1, 1, 3, 1, 1)).wide
-    text = module_text(plan(Pipeline(CONV(2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
+    text = module_text(plan(Pipeline(CONV(stride=2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
     assert "int64" not in text
 
 
 def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() -> None:
-    in_output = plan(Pipeline(CONV(2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
+    in_output = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
     assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == ["x", "out"]
-    again = plan(Pipeline(CONV(2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
+    again = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
     assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, "out"]
     assert again.stored == in_output.stored == ()
 
@@ -92,7 +94,7 @@ def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: str) -> None:
     """One kernel holds all channels, the other blocks of them; 416 inputs are whole blocks of 32, but not of 64."""
-    pipe = Pipeline(CONV(1), ct.InstanceNorm(), ct.LayerNorm(), ct.MaxPool3d(2))
+    pipe = Pipeline(CONV(stride=1), ct.InstanceNorm(), ct.LayerNorm(), ct.MaxPool3d(2))
     for channels in (1, 17, 64, 65, 130, 200, 256):
         for inputs in (1, 8, 40, 416):
             made = plan(pipe, (1, inputs, 4, 4, 4), (inputs, channels, 2, 2, 2), dtype, precision=precision)
@@ -105,7 +107,7 @@ def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: s
 
 
 def test_what_needs_memory_says_so() -> None:
-    made = plan(Pipeline(CONV(2, groups=2), ct.LayerNorm()), (1, 16, 4, 4, 4), (16, 8, 2, 2, 2))
+    made = plan(Pipeline(CONV(stride=2, groups=2), ct.LayerNorm()), (1, 16, 4, 4, 4), (16, 8, 2, 2, 2))
     assert [shape for _, shape in made.stored] == [(1, 16, 8, 8, 8)]
 
 
@@ -149,7 +151,7 @@ def test_16_bit_tiles_are_large_enough_for_the_newest_tensor_cores(generation: i
 
 
 def test_small_problems_get_more_programs_and_large_ones_larger_tiles() -> None:
-    pipe = Pipeline(CONV(2))
+    pipe = Pipeline(CONV(stride=2))
     small, large = (plan(pipe, (1, 32, n, n, n), (32, 64, 3, 3, 3)).kernels[0] for n in (8, 64))
     assert small.config.positions < large.config.positions
     assert small == plan(pipe, (1, 32, 8, 8, 8), (32, 64, 3, 3, 3)).kernels[0]

@@ -16,7 +16,7 @@ UNIT = 2.0**-24
 
 def case(x: Any, *stages: Any) -> GpuCase:
     """After a convolution that changes nothing."""
-    pipe = ct.Pipeline(ct.ConvTranspose3d(1, groups=x.shape[1]), *stages)
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=1, groups=x.shape[1]), *stages)
     return GpuCase(pipe, DTYPES["float32"], x.astype(np.float32), (np.ones((x.shape[1], 1, 1, 1, 1), np.float32),))
 
 
@@ -57,6 +57,8 @@ def test_the_bias_joins_last() -> None:
     rng = np.random.default_rng(2)
     x, w = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 16, 3, 3, 4), (16, 16, 3, 3, 3)))
     bias = rng.uniform(-100, 100, 16).astype(np.float32)
-    plain = GpuCase(ct.Pipeline(ct.ConvTranspose3d(2, 1)), DTYPES["float32"], x, (w,)).run()
-    lifted = GpuCase(ct.Pipeline(ct.ConvTranspose3d(2, 1, bias=True)), DTYPES["float32"], x, (w, bias)).run()
+    plain = GpuCase(ct.Pipeline(ct.ConvTranspose3d(stride=2, padding=1)), DTYPES["float32"], x, (w,)).run()
+    lifted = GpuCase(
+        ct.Pipeline(ct.ConvTranspose3d(stride=2, padding=1, bias=True)), DTYPES["float32"], x, (w, bias)
+    ).run()
     assert np.array_equal(lifted, plain + bias.reshape(-1, 1, 1, 1))

@@ -1,4 +1,5 @@
 """Triton kernels, run by Triton's interpreter, against the float64 meaning: parameters, borders, stages, types."""
+# ruff: noqa: E501  a row of a table is one line
 
 from __future__ import annotations
 
@@ -30,90 +31,130 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 # name -> stages, x, kernel, dtype
 CONVOLUTIONS: dict[str, Any] = {
-    "phases of unequal strides": ([CONV((1, 2, 3), 1)], (2, 9, 3, 4, 5), (9, 5, 3, 3, 4), "float32"),
-    "taps a stride and a dilation share": ([CONV(4, 3, 1, 1, 6)], (1, 8, 3, 1, 2), (8, 5, 3, 2, 4), "float32"),
-    "dilation beyond the stride": ([CONV((2, 3, 1), 0, 0, 1, (3, 2, 4))], (1, 8, 2, 3, 2), (8, 3, 3, 2, 2), "float64"),
-    "outputs without taps": ([CONV((3, 2, 4), 0, (2, 1, 3), bias=True)], (1, 8, 2, 3, 2), (8, 3, 1, 1, 2), "float32"),
-    "size-1 and prime axes": ([CONV((2, 1, 1), 1, (1, 0, 0))], (1, 8, 1, 7, 1), (8, 3, 3, 3, 3), "bfloat16"),
-    "padding that cuts whole inputs off": ([CONV(2, (4, 3, 2))], (1, 8, 5, 4, 5), (8, 3, 4, 3, 3), "float16"),
-    "several blocks of outputs and inputs": ([CONV(2, 1, bias=True)], (1, 40, 2, 2, 3), (40, 70, 3, 3, 3), "float16"),
-    "few input channels": ([CONV(2, 1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "float32"),
-    "few input channels on tensor cores": ([CONV(2, 1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "bfloat16"),
-    "groups": ([CONV((2, 1, 2), 1, bias=True, groups=3)], (2, 27, 2, 3, 4), (27, 5, 2, 3, 3), "float32"),
-    "groups of float64": ([CONV(2, 1, groups=2)], (1, 6, 2, 3, 2), (6, 5, 2, 3, 3), "float64"),
-    "depthwise": ([CONV(2, 1, 1, 6, bias=True)], (2, 6, 3, 4, 3), (6, 1, 3, 3, 3), "float32"),
-    "depthwise, several outputs each": ([CONV((3, 1, 2), 1, 0, 5)], (1, 5, 2, 3, 4), (5, 3, 3, 3, 3), "bfloat16"),
-    "one channel": ([CONV(2)], (1, 1, 2, 3, 2), (1, 1, 2, 2, 2), "float16"),
+    "phases of unequal strides": ([CONV(stride=(1, 2, 3), padding=1)], (2, 9, 3, 4, 5), (9, 5, 3, 3, 4), "float32"),
+    "taps a stride and a dilation share": (
+        [CONV(stride=4, padding=3, output_padding=1, groups=1, dilation=6)],
+        (1, 8, 3, 1, 2),
+        (8, 5, 3, 2, 4),
+        "float32",
+    ),
+    "dilation beyond the stride": (
+        [CONV(stride=(2, 3, 1), padding=0, output_padding=0, groups=1, dilation=(3, 2, 4))],
+        (1, 8, 2, 3, 2),
+        (8, 3, 3, 2, 2),
+        "float64",
+    ),
+    "outputs without taps": (
+        [CONV(stride=(3, 2, 4), padding=0, output_padding=(2, 1, 3), bias=True)],
+        (1, 8, 2, 3, 2),
+        (8, 3, 1, 1, 2),
+        "float32",
+    ),
+    "size-1 and prime axes": (
+        [CONV(stride=(2, 1, 1), padding=1, output_padding=(1, 0, 0))],
+        (1, 8, 1, 7, 1),
+        (8, 3, 3, 3, 3),
+        "bfloat16",
+    ),
+    "padding that cuts whole inputs off": (
+        [CONV(stride=2, padding=(4, 3, 2))],
+        (1, 8, 5, 4, 5),
+        (8, 3, 4, 3, 3),
+        "float16",
+    ),
+    "several blocks of outputs and inputs": (
+        [CONV(stride=2, padding=1, bias=True)],
+        (1, 40, 2, 2, 3),
+        (40, 70, 3, 3, 3),
+        "float16",
+    ),
+    "few input channels": ([CONV(stride=2, padding=1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "float32"),
+    "few input channels on tensor cores": ([CONV(stride=2, padding=1)], (1, 3, 2, 3, 4), (3, 5, 3, 3, 3), "bfloat16"),
+    "groups": ([CONV(stride=(2, 1, 2), padding=1, bias=True, groups=3)], (2, 27, 2, 3, 4), (27, 5, 2, 3, 3), "float32"),
+    "groups of float64": ([CONV(stride=2, padding=1, groups=2)], (1, 6, 2, 3, 2), (6, 5, 2, 3, 3), "float64"),
+    "depthwise": (
+        [CONV(stride=2, padding=1, output_padding=1, groups=6, bias=True)],
+        (2, 6, 3, 4, 3),
+        (6, 1, 3, 3, 3),
+        "float32",
+    ),
+    "depthwise, several outputs each": (
+        [CONV(stride=(3, 1, 2), padding=1, output_padding=0, groups=5)],
+        (1, 5, 2, 3, 4),
+        (5, 3, 3, 3, 3),
+        "bfloat16",
+    ),
+    "one channel": ([CONV(stride=2)], (1, 1, 2, 3, 2), (1, 1, 2, 2, 2), "float16"),
 }
 MAXPOOL, AVGPOOL = ct.MaxPool3d, ct.AvgPool3d
 CHAINS: dict[str, Any] = {
-    "windows that overlap": ([CONV(2, 1), MAXPOOL((3, 2, 3), (1, 2, 2))], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32"),
+    "windows that overlap": ([CONV(stride=2, padding=1), MAXPOOL((3, 2, 3), (1, 2, 2))], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32"),
     "padded windows, cut at the end": (
-        [CONV((2, 3, 1), 1), MAXPOOL((2, 3, 3), (3, 2, 2), (1, 1, 1), True)],
+        [CONV(stride=(2, 3, 1), padding=1), MAXPOOL((2, 3, 3), (3, 2, 2), (1, 1, 1), ceil_mode=True)],
         (1, 8, 2, 2, 3), (8, 5, 3, 3, 3), "float16",
     ),
     "averages that count padding": (
-        [CONV(2, 1), ct.ReLU(), AVGPOOL(3, 2, 1, ceil_mode=True)], (1, 8, 2, 3, 2), (8, 5, 3, 3, 3), "float32",
+        [CONV(stride=2, padding=1), ct.ReLU(), AVGPOOL(3, 2, 1, ceil_mode=True)], (1, 8, 2, 3, 2), (8, 5, 3, 3, 3), "float32",
     ),
     "averages that do not": (
-        [CONV((3, 2, 2), 1), AVGPOOL((3, 2, 2), (2, 3, 1), (1, 1, 0), True, False)],
+        [CONV(stride=(3, 2, 2), padding=1), AVGPOOL((3, 2, 2), (2, 3, 1), (1, 1, 0), True, False)],
         (1, 2, 2, 2, 2), (2, 5, 3, 3, 3), "float64",
     ),
     "a pool after a channel sum": (
-        [CONV(2, 1), ct.Sum(), AVGPOOL(2), ct.Add("channel")], (1, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
+        [CONV(stride=2, padding=1), ct.Sum(), AVGPOOL(2), ct.Add("channel")], (1, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
     ),
     "two pools that do not merge": (
-        [CONV(2, 1), MAXPOOL(2), ct.Tanh(), AVGPOOL(2), ct.Mish()], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32",
+        [CONV(stride=2, padding=1), MAXPOOL(2), ct.Tanh(), AVGPOOL(2), ct.Mish()], (1, 8, 3, 3, 3), (8, 5, 3, 3, 3), "float32",
     ),
     "channel stages in a row": (
-        [CONV(2, bias=True), ct.LayerNorm(affine=True), ct.Softmax(), ct.Keep("y"), ct.SiLU(), ct.Multiply("y"),
+        [CONV(stride=2, bias=True), ct.LayerNorm(affine=True), ct.Softmax(), ct.Keep("y"), ct.SiLU(), ct.Multiply("y"),
          ct.LogSumExp()],
         (2, 9, 2, 2, 3), (9, 11, 2, 2, 2), "float32",
     ),
     "channel stage of groups": (
-        [CONV(2, groups=2), ct.LayerNorm(), ct.GELU("tanh")], (1, 18, 2, 2, 2), (18, 5, 2, 2, 2), "float16",
+        [CONV(stride=2, groups=2), ct.LayerNorm(), ct.GELU("tanh")], (1, 18, 2, 2, 2), (18, 5, 2, 2, 2), "float16",
     ),
     "channel stage of a depthwise convolution": (
-        [CONV(2, groups=6), ct.LayerNorm(), ct.Max()], (1, 6, 2, 2, 2), (6, 1, 3, 3, 3), "bfloat16",
+        [CONV(stride=2, groups=6), ct.LayerNorm(), ct.Max()], (1, 6, 2, 2, 2), (6, 1, 3, 3, 3), "bfloat16",
     ),
     "more channels than a program holds": (
         [CONV(), ct.LayerNorm(), MAXPOOL((1, 1, 2))], (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
     ),
     "a skip connection and a batch norm": (
-        [CONV(2), ct.BatchNorm(affine=True), ct.PReLU(), ct.Add("tensor"), ct.HardSwish()],
+        [CONV(stride=2), ct.BatchNorm(affine=True), ct.PReLU(), ct.Add("tensor"), ct.HardSwish()],
         (2, 8, 2, 2, 3), (8, 5, 2, 2, 2), "float32",
     ),
     "the input again": ([CONV(), ct.Add("x"), ct.Softplus(2.0, 3.0)], (1, 8, 2, 3, 3), (8, 8, 1, 1, 1), "float64"),
     "stages before the convolution": (
-        [ct.Add("channel"), MAXPOOL(3, 2, 1), ct.LayerNorm(), CONV(2, groups=3), ct.Sigmoid()],
+        [ct.Add("channel"), MAXPOOL(3, 2, 1), ct.LayerNorm(), CONV(stride=2, groups=3), ct.Sigmoid()],
         (1, 6, 5, 4, 3), (6, 2, 2, 2, 2), "float16",
     ),
     "a stored value enters the convolution": (
-        [ct.ReLU(), ct.Keep("a"), CONV(1, 1), ct.Add("a")], (1, 16, 2, 2, 2), (16, 16, 3, 3, 3), "float16",
+        [ct.ReLU(), ct.Keep("a"), CONV(stride=1, padding=1), ct.Add("a")], (1, 16, 2, 2, 2), (16, 16, 3, 3, 3), "float16",
     ),
     "a stored value enters a depthwise convolution": (
-        [ct.Tanh(), ct.Keep("a"), CONV(1, 1, groups=4), ct.Add("a")], (1, 4, 2, 2, 2), (4, 1, 3, 3, 3), "bfloat16",
+        [ct.Tanh(), ct.Keep("a"), CONV(stride=1, padding=1, groups=4), ct.Add("a")], (1, 4, 2, 2, 2), (4, 1, 3, 3, 3), "bfloat16",
     ),
     "a mean enters the convolution": (
-        [ct.Mean("spatial"), CONV(2)], (2, 16, 2, 2, 2), (16, 3, 2, 2, 2), "bfloat16",
+        [ct.Mean("spatial"), CONV(stride=2)], (2, 16, 2, 2, 2), (16, 3, 2, 2, 2), "bfloat16",
     ),
     "a norm over space, computed again": (
-        [CONV(2, 1), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1), MAXPOOL(2)],
+        [CONV(stride=2, padding=1), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1), MAXPOOL(2)],
         (2, 8, 2, 3, 3), (8, 5, 3, 3, 3), "float32",
     ),
     "a norm over space, kept in the output": (
-        [CONV(2, 1), ct.GroupNorm(2, affine=True), ct.Softmax("spatial")], (2, 8, 2, 3, 3), (8, 6, 3, 3, 3), "float32",
+        [CONV(stride=2, padding=1), ct.GroupNorm(2, affine=True), ct.Softmax("spatial")], (2, 8, 2, 3, 3), (8, 6, 3, 3, 3), "float32",
     ),
     "a norm over space of 16 bits": (
-        [CONV(2, 1), ct.GroupNorm(3), ct.Softmax("spatial"), ct.Multiply(30.0)],
+        [CONV(stride=2, padding=1), ct.GroupNorm(3), ct.Softmax("spatial"), ct.Multiply(30.0)],
         (1, 8, 2, 3, 3), (8, 6, 3, 3, 3), "bfloat16",
     ),
     "reductions over space": (
-        [CONV(2, 1, groups=2), ct.LogSumExp("spatial"), ct.Softmax(), ct.Multiply(3.0)],
+        [CONV(stride=2, padding=1, groups=2), ct.LogSumExp("spatial"), ct.Softmax(), ct.Multiply(3.0)],
         (2, 16, 2, 3, 3), (16, 3, 3, 3, 3), "float32",
     ),
     "a maximum over space, used again": (
-        [CONV(2), ct.Keep("y"), ct.Max("spatial"), ct.Subtract("y"), ct.Exp()],
+        [CONV(stride=2), ct.Keep("y"), ct.Max("spatial"), ct.Subtract("y"), ct.Exp()],
         (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
     ),
     "blocks of unequal width": (
@@ -123,7 +164,7 @@ CHAINS: dict[str, Any] = {
         [CONV(groups=75), ct.InstanceNorm(), ct.LayerNorm()], (1, 75, 1, 1, 4), (75, 2, 1, 1, 2), "float16",
     ),
     "a value kept before a stage of all groups": (
-        [CONV(2, groups=2), ct.ReLU(), ct.Keep("y"), ct.Tanh(), ct.LayerNorm(), ct.Multiply("y"), ct.Softmax()],
+        [CONV(stride=2, groups=2), ct.ReLU(), ct.Keep("y"), ct.Tanh(), ct.LayerNorm(), ct.Multiply("y"), ct.Softmax()],
         (1, 16, 1, 2, 2), (16, 4, 2, 2, 2), "float32",
     ),
     "a value kept after a pool, before many channels": (
@@ -131,29 +172,29 @@ CHAINS: dict[str, Any] = {
         (1, 3, 1, 1, 2), (3, 300, 1, 1, 1), "float16",
     ),
     "a value goes two ways": (
-        [CONV(2), ct.Keep("y"), ct.Tanh(), ct.Keep("t"), ct.Recall("y"), ct.Sigmoid(), ct.Multiply("t"),
+        [CONV(stride=2), ct.Keep("y"), ct.Tanh(), ct.Keep("t"), ct.Recall("y"), ct.Sigmoid(), ct.Multiply("t"),
          ct.Subtract("channel", reverse=True), ct.Divide(2.0, reverse=True)],
         (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64",
     ),
     "a stored value is recalled": (
-        [CONV(2), ct.Keep("y"), MAXPOOL(1), ct.Keep("t"), ct.Recall("y"), ct.InstanceNorm(),
+        [CONV(stride=2), ct.Keep("y"), MAXPOOL(1), ct.Keep("t"), ct.Recall("y"), ct.InstanceNorm(),
          ct.Subtract("t", reverse=True)],
         (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float32",
     ),
     "the only channel is summed and recalled": (
-        [CONV(2), ct.Keep("y"), ct.Sum(), ct.Keep("t"), ct.Recall("y"), ct.Tanh(), ct.Add("t"), ct.Sum(),
+        [CONV(stride=2), ct.Keep("y"), ct.Sum(), ct.Keep("t"), ct.Recall("y"), ct.Tanh(), ct.Add("t"), ct.Sum(),
          ct.Multiply("y")],
         (1, 8, 2, 2, 3), (8, 1, 2, 2, 2), "float32",
     ),
     "one axis after the other": (
-        [CONV(2), ct.Sum("depth"), ct.LogSumExp("width"), ct.Max("height", keepdim=False), ct.Tanh()],
+        [CONV(stride=2), ct.Sum("depth"), ct.LogSumExp("width"), ct.Max("height", keepdim=False), ct.Tanh()],
         (2, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64",
     ),
     "an axis before the convolution": (
-        [ct.LogSumExp("height"), CONV(2, bias=True), ct.Exp(), ct.Log(), AVGPOOL(2, divisor_override=3)],
+        [ct.LogSumExp("height"), CONV(stride=2, bias=True), ct.Exp(), ct.Log(), AVGPOOL(2, divisor_override=3)],
         (1, 8, 2, 3, 3), (8, 3, 2, 2, 2), "float32",
     ),
-    "a mean over space": ([CONV(2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
+    "a mean over space": ([CONV(stride=2), ct.Mean("spatial")], (1, 8, 2, 2, 3), (8, 3, 2, 2, 2), "float64"),
 }  # fmt: skip
 
 
@@ -208,7 +249,7 @@ def test_drawn_numbers_of_channels(seed: int) -> None:
 
 def test_a_norm_along_the_width_has_no_kernel() -> None:
     with pytest.raises(NotOnGpu, match="along the width"):
-        gpu_case(Pipeline(CONV(2), ct.LayerNorm("width")), (1, 2, 2, 2, 2), (2, 2, 2, 2, 2)).run()
+        gpu_case(Pipeline(CONV(stride=2), ct.LayerNorm("width")), (1, 2, 2, 2, 2), (2, 2, 2, 2, 2)).run()
 
 
 # --- numbers that are not finite --------------------------------------------------------------------------------------
@@ -222,7 +263,7 @@ BAD = {"input": 0, "weights": 1}
 def test_nan_and_infinity_stay_in_reach_of_their_taps(where: str, dtype: str, groups: int, rng: Any) -> None:
     """A dot multiplies the zeros around the input with an infinite weight; the answer must not show it."""
     channels = 2 if dtype == "float64" else 8  # which its kernel takes one by one
-    conv = CONV((2, 1, 1), (0, 1, 0), groups=min(groups, channels))  # taps leave the input on all sides
+    conv = CONV(stride=(2, 1, 1), padding=(0, 1, 0), groups=min(groups, channels))  # taps leave the input on all sides
     case = gpu_case(Pipeline(conv, ct.ReLU()), (1, channels, 3, 3, 3), (channels, 2, 3, 3, 3), dtype)
     special = (np.nan, np.inf, -np.inf)
     arrays = [case.dtype.widen(case.x), case.dtype.widen(case.operands[0])]
@@ -232,11 +273,11 @@ def test_nan_and_infinity_stay_in_reach_of_their_taps(where: str, dtype: str, gr
 
 
 @pytest.mark.parametrize("stages", [
-    (CONV(2, 1), ct.MaxPool3d(2), ct.Clamp(-1.0, 1.0)),
-    (CONV(2, 1), ct.Softmax("spatial")),
-    (CONV(2, 1), ct.Clamp(-1.0, 1.0), ct.Softmax("spatial")),
-    (CONV(2, 1), ct.LayerNorm(), ct.Max()),
-    (CONV(2, 1), ct.LogSumExp("spatial")),
+    (CONV(stride=2, padding=1), ct.MaxPool3d(2), ct.Clamp(-1.0, 1.0)),
+    (CONV(stride=2, padding=1), ct.Softmax("spatial")),
+    (CONV(stride=2, padding=1), ct.Clamp(-1.0, 1.0), ct.Softmax("spatial")),
+    (CONV(stride=2, padding=1), ct.LayerNorm(), ct.Max()),
+    (CONV(stride=2, padding=1), ct.LogSumExp("spatial")),
 ], ids=lambda stages: "-".join(stage.name for stage in stages))  # fmt: skip
 def test_nan_and_infinity_travel_through_stages(stages: Any, rng: Any) -> None:
     case = gpu_case(Pipeline(*stages), (2, 8, 3, 3, 3), (8, 2, 3, 3, 3))
@@ -249,7 +290,7 @@ def test_nan_and_infinity_travel_through_stages(stages: Any, rng: Any) -> None:
 @pytest.mark.parametrize("bias", [-1000.0, 1000.0])
 def test_exponents_over_space_far_from_zero(bias: float, stage: Any, dtype: str) -> None:
     """Programs of the second residue of the depth have no positions, so their maximum is that of nothing."""
-    case = gpu_case(Pipeline(CONV(2, bias=True), stage("spatial")), (1, 2, 1, 2, 2), (2, 3, 1, 2, 2), dtype)
+    case = gpu_case(Pipeline(CONV(stride=2, bias=True), stage("spatial")), (1, 2, 1, 2, 2), (2, 3, 1, 2, 2), dtype)
     case.operands[1][...] = bias
     case.check()
 
@@ -267,7 +308,7 @@ def test_a_negative_zero_is_not_taken_for_a_zero() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_channels_last_and_strided_tensors(dtype: str) -> None:
     """Input and output in other memory: the same bits."""
-    case = gpu_case(Pipeline(CONV(2, 1), ct.GELU()), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype)
+    case = gpu_case(Pipeline(CONV(stride=2, padding=1), ct.GELU()), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype)
     expected = case.run()
     x, operands = case.tensors()
     room = torch.full([2 * size for size in case.output], torch.nan, dtype=x.dtype, device=x.device)
@@ -281,7 +322,7 @@ def test_channels_last_and_strided_tensors(dtype: str) -> None:
 @pytest.mark.parametrize("stages", [(ct.GELU(),), (ct.InstanceNorm(), ct.Add("tensor"))], ids=["one pass", "two"])
 def test_results_in_channels_last_memory(stages: Any, channels: int) -> None:
     """Stored, and read again, along the channels instead of the positions: the same bits."""
-    case = gpu_case(Pipeline(CONV(2, 1), *stages), (2, 16, 2, 3, 2), (16, channels, 3, 3, 3))
+    case = gpu_case(Pipeline(CONV(stride=2, padding=1), *stages), (2, 16, 2, 3, 2), (16, channels, 3, 3, 3))
     expected = case.run()
     x, operands = case.tensors()
     operands = [one.to(memory_format=torch.channels_last_3d) if one.dim() == 5 else one for one in operands]
@@ -292,7 +333,7 @@ def test_results_in_channels_last_memory(stages: Any, channels: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 8], ids=["dense", "groups", "depthwise"])
 def test_weights_with_strides(groups: int) -> None:
     """They are packed from wherever they lie."""
-    case = gpu_case(Pipeline(CONV(2, groups=groups)), (1, 8, 2, 2, 2), (8, 3, 2, 3, 2))
+    case = gpu_case(Pipeline(CONV(stride=2, groups=groups)), (1, 8, 2, 2, 2), (8, 3, 2, 3, 2))
     x, (w,) = case.tensors()
     room = torch.full([2 * size for size in w.shape], torch.nan, device=w.device)
     for view in (room[1::2, ::2, 1::2, ::2, 1::2], torch.empty_like(w, memory_format=torch.channels_last_3d)):
@@ -301,9 +342,9 @@ def test_weights_with_strides(groups: int) -> None:
 
 VECTORS: dict[str, Any] = {
     "in the convolution's kernel": (
-        CONV(2, bias=True), ct.Multiply("channel"), ct.PReLU(), ct.BatchNorm(affine=True), ct.LayerNorm(affine=True),
+        CONV(stride=2, bias=True), ct.Multiply("channel"), ct.PReLU(), ct.BatchNorm(affine=True), ct.LayerNorm(affine=True),
     ),
-    "of statistics": (CONV(2), ct.GroupNorm(3, affine=True), ct.Subtract("channel")),
+    "of statistics": (CONV(stride=2), ct.GroupNorm(3, affine=True), ct.Subtract("channel")),
 }  # fmt: skip
 
 
@@ -325,7 +366,7 @@ def test_vectors_with_strides(where: str, how: str) -> None:
 
 
 def test_other_configurations_give_the_same() -> None:
-    pipeline = Pipeline(CONV(2, 1, bias=True), ct.Softmax("spatial"), ct.Multiply("channel"))
+    pipeline = Pipeline(CONV(stride=2, padding=1, bias=True), ct.Softmax("spatial"), ct.Multiply("channel"))
     case = gpu_case(pipeline, (1, 20, 2, 2, 3), (20, 70, 1, 2, 1), "float16")
     expected = case.dtype.widen(case.run())
     got = case.dtype.widen(case.run(choice=None))
@@ -340,7 +381,7 @@ def test_64_bit_offsets_give_the_same_bits(name: str) -> None:
 
 
 def test_64_bit_offsets_with_infinite_weights() -> None:
-    case = gpu_case(Pipeline(CONV(2)), (1, 8, 1, 2, 2), (8, 3, 1, 3, 2))
+    case = gpu_case(Pipeline(CONV(stride=2)), (1, 8, 1, 2, 2), (8, 3, 1, 3, 2))
     case.operands[0][3, 1, 0, 2, 1] = np.inf
     got = case.run(wide=True)
     np.testing.assert_array_equal(got, case.run(wide=False))
@@ -350,7 +391,7 @@ def test_64_bit_offsets_with_infinite_weights() -> None:
 
 def test_offsets_beyond_32_bits() -> None:
     """A sample of the input lies 2^31 numbers away from the other: decided by the strides of what is given."""
-    case = gpu_case(Pipeline(CONV(2)), (2, 8, 1, 2, 2), (8, 3, 1, 2, 2), "float16")
+    case = gpu_case(Pipeline(CONV(stride=2)), (2, 8, 1, 2, 2), (8, 3, 1, 2, 2), "float16")
     x, operands = case.tensors()
     room = torch.empty(2**31 + 64, dtype=torch.float16, device=x.device)  # never touched but where x is
     far = room.as_strided(x.shape, (2**31, 1, 32, 16, 8))
@@ -361,7 +402,7 @@ def test_offsets_beyond_32_bits() -> None:
 
 def test_addresses_beyond_32_bits_of_an_input_that_ends_before() -> None:
     """Positions beyond the input have a tap inside it, and are counted from their own place."""
-    case = gpu_case(Pipeline(CONV(1)), (2, 16, 1, 2, 2), (16, 3, 1, 2, 1), "float16")
+    case = gpu_case(Pipeline(CONV(stride=1)), (2, 16, 1, 2, 2), (16, 3, 1, 2, 1), "float16")
     x, operands = case.tensors()
     room = torch.empty(2**31, dtype=torch.float16, device=x.device)  # never touched but where x is
     far = room.as_strided(x.shape, (2**31 - 112, 1, 64, 64, 16))
@@ -371,20 +412,20 @@ def test_addresses_beyond_32_bits_of_an_input_that_ends_before() -> None:
 
 def test_a_pool_over_more_outputs_than_32_bits_count() -> None:
     x, w = torch.randn(1, 8, 1, 1, 60_000, device=DEVICE), torch.randn(8, 1, 1, 1, 1, device=DEVICE)
-    pipeline = Pipeline(CONV((1, 1, 40_000)), MAXPOOL((1, 1, 1), (1, 1, 40_000 * 14_000)))
+    pipeline = Pipeline(CONV(stride=(1, 1, 40_000)), MAXPOOL((1, 1, 1), (1, 1, 40_000 * 14_000)))
     got = run(pipeline, x, [w], choice=0)
     torch.testing.assert_close(got, (x[..., ::14_000] * w[None, :, 0]).sum(1, keepdim=True))
 
 
 def test_an_empty_batch() -> None:
-    got = run(Pipeline(CONV(2)), torch.empty(0, 3, 2, 2, 2), [torch.empty(3, 4, 2, 2, 2)])
+    got = run(Pipeline(CONV(stride=2)), torch.empty(0, 3, 2, 2, 2), [torch.empty(3, 4, 2, 2, 2)])
     assert got.shape == (0, 4, 4, 4, 4)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
 def test_other_precisions_run(precision: str) -> None:
     """The interpreter multiplies exactly whatever is asked; compilation is tested apart."""
-    case = gpu_case(Pipeline(CONV(2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
+    case = gpu_case(Pipeline(CONV(stride=2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
     close = 1e-6 if INTERPRETED or precision == "tf32x3" else 1e-2
     np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=10 * close, atol=close)
 
@@ -409,7 +450,7 @@ def test_pointers_are_what_they_were_declared(dtype: str) -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU may add in another order")
 def test_bfloat16_is_rounded_to_the_nearest() -> None:
-    case = gpu_case(Pipeline(CONV(2), ct.GELU()), (1, 9, 2, 2, 3), (9, 5, 2, 2, 2), "bfloat16")
+    case = gpu_case(Pipeline(CONV(stride=2), ct.GELU()), (1, 9, 2, 2, 3), (9, 5, 2, 2, 2), "bfloat16")
     arrays = [case.dtype.widen(array).astype(np.float32) for array in (case.x, *case.operands)]
     wide = GpuCase(case.pipeline, KINDS["float32"], arrays[0], tuple(arrays[1:]))
     assert np.array_equal(case.run(), case.dtype.narrow(wide.run()))

@@ -13,13 +13,19 @@ from convt3d.spec.pipeline import Pipeline
 CONV = ct.ConvTranspose3d
 # name -> pipeline, weights
 PIPELINES = {
-    "dot": (Pipeline(CONV(2, 1, bias=True), ct.LayerNorm(), ct.GELU(), ct.Multiply(0.5)), (20, 24, 4, 4, 4)),
-    "pool": (Pipeline(CONV((2, 1, 3), 1), ct.MaxPool3d(2), ct.Sum()), (16, 16, 3, 3, 3)),
-    "statistics": (Pipeline(ct.AvgPool3d(2), CONV(2), ct.Clamp(0.0, 1.0), ct.Softmax("spatial")), (17, 5, 2, 2, 2)),
-    "norm": (Pipeline(CONV(2), ct.GroupNorm(3, affine=True), ct.Add("tensor")), (8, 12, 2, 2, 2)),
-    "plain": (Pipeline(CONV(2), ct.ReLU()), (3, 5, 2, 2, 2)),
-    "depthwise": (Pipeline(CONV(2, groups=19), ct.ReLU()), (19, 1, 2, 2, 2)),
-    "groups": (Pipeline(CONV(2, groups=2), ct.LayerNorm()), (34, 6, 2, 2, 2)),
+    "dot": (
+        Pipeline(CONV(stride=2, padding=1, bias=True), ct.LayerNorm(), ct.GELU(), ct.Multiply(0.5)),
+        (20, 24, 4, 4, 4),
+    ),
+    "pool": (Pipeline(CONV(stride=(2, 1, 3), padding=1), ct.MaxPool3d(2), ct.Sum()), (16, 16, 3, 3, 3)),
+    "statistics": (
+        Pipeline(ct.AvgPool3d(2), CONV(stride=2), ct.Clamp(0.0, 1.0), ct.Softmax("spatial")),
+        (17, 5, 2, 2, 2),
+    ),
+    "norm": (Pipeline(CONV(stride=2), ct.GroupNorm(3, affine=True), ct.Add("tensor")), (8, 12, 2, 2, 2)),
+    "plain": (Pipeline(CONV(stride=2), ct.ReLU()), (3, 5, 2, 2, 2)),
+    "depthwise": (Pipeline(CONV(stride=2, groups=19), ct.ReLU()), (19, 1, 2, 2, 2)),
+    "groups": (Pipeline(CONV(stride=2, groups=2), ct.LayerNorm()), (34, 6, 2, 2, 2)),
 }
 
 CODE = """

@@ -21,7 +21,7 @@ ORIGIN = {
 def small_case(**changes: Any) -> Case:
     """Something every contender can run at once."""
     given = {"suite": "models", "name": "k3 s2 8->4 @3x4x5", "w": (8, 4, 3, 3, 3), "x": (2, 8, 3, 4, 5), "threads": 2}
-    text = changes.pop("pipeline", "ConvTranspose3d(2, 1, 1) -> LayerNorm() -> GELU()")
+    text = changes.pop("pipeline", "ConvTranspose3d(stride=2, padding=1, output_padding=1) -> LayerNorm() -> GELU()")
     return Case(pipeline=Pipeline(*read_stages(text)), **{**given, **changes})
 
 

@@ -139,7 +139,14 @@ def geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], tuple
     stride, dilation = _triple(rng, 1, 4), _triple(rng, 1, 3)
     extra = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True))
     groups = int(rng.choice([1, 1, 2, 3]))
-    conv = ct.ConvTranspose3d(stride, _triple(rng, 0, 3), extra, groups, dilation, bool(rng.integers(2)))
+    conv = ct.ConvTranspose3d(
+        stride=stride,
+        padding=_triple(rng, 0, 3),
+        output_padding=extra,
+        groups=groups,
+        dilation=dilation,
+        bias=bool(rng.integers(2)),
+    )
     before = [_stage(rng) for _ in range(rng.integers(0, 3))]
     after = [_stage(rng) for _ in range(rng.integers(0, 5))]
     stages: list[Stage] = [*before, conv, *after]

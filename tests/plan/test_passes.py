@@ -20,7 +20,7 @@ X, W = (2, 3, 4, 5, 6), (3, 4, 3, 2, 3)
 
 
 def plan_of(*stages: object, x: tuple[int, ...] = X, dtype: str = "float32") -> Plan:
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(2), *stages)
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=2), *stages)
     return make_plan(pipeline, x, pipeline.operand_shapes(x, W), DTYPES[dtype])
 
 

@@ -44,7 +44,9 @@ def calls(seed: int, count: int) -> list[Call]:
 
 def _call(rng: np.random.Generator) -> Call:
     stride = tuple(int(s) for s in rng.integers(1, 3, 3))
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride, bias=bool(rng.integers(2))), *AFTER[rng.integers(len(AFTER))])
+    pipeline = ct.Pipeline(
+        ct.ConvTranspose3d(stride=stride, bias=bool(rng.integers(2))), *AFTER[rng.integers(len(AFTER))]
+    )
     x = (int(rng.integers(1, 3)), int(rng.integers(1, 5)), *(int(size) for size in rng.integers(2, 9, 3)))
     kernel = (x[1], int(rng.integers(1, 20)), *(int(size) for size in rng.integers(1, 4, 3)))
     shapes = [x, *pipeline.operand_shapes(x, kernel)]

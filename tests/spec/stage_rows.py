@@ -137,7 +137,7 @@ ROWS: tuple[Row, ...] = (
     Row(MaxPool3d((1, 2, 2)), lambda x: functional.max_pool3d(x, (1, 2, 2)), "stride = kernel, odd tail dropped"),
     Row(MaxPool3d(2, 1, 1), lambda x: functional.max_pool3d(x, 2, 1, 1), "overlapping windows; padding is -inf, not 0"),
     Row(
-        MaxPool3d((1, 1, 2), (2, 3, 2), 0, True),
+        MaxPool3d((1, 1, 2), (2, 3, 2), 0, ceil_mode=True),
         lambda x: functional.max_pool3d(x, (1, 1, 2), (2, 3, 2), 0, 1, True),
         "gaps between windows, last one cut by ceil_mode",
     ),
@@ -181,22 +181,24 @@ ROWS: tuple[Row, ...] = (
     Row(LayerNorm("width", 0.2, True), lambda x, w, b: _row_norm(x, w, b, 0.2), "affine vectors lie along the width"),
     Row(GroupNorm(3), lambda x: torch.group_norm(x, 3), "two channels in each group"),
     Row(
-        GroupNorm(2, 0.1, True),
+        GroupNorm(2, eps=0.1, affine=True),
         lambda x, w, b: torch.group_norm(x, 2, w, b, 0.1),
         "affine for each channel",
         fused=True,
     ),
     Row(GroupNorm(1), lambda x: torch.group_norm(x, 1), "a whole sample is one group"),
     Row(InstanceNorm(), lambda x: _instance_norm(x, None, None, 1e-5), "each channel by itself"),
-    Row(InstanceNorm(0.1, True), lambda x, w, b: _instance_norm(x, w, b, 0.1), "affine", fused=True),
+    Row(InstanceNorm(eps=0.1, affine=True), lambda x, w, b: _instance_norm(x, w, b, 0.1), "affine", fused=True),
     Row(BatchNorm(), lambda x, m, v: functional.batch_norm(x, m, v), "inference: given statistics"),
     Row(
-        BatchNorm(0.3, True),
+        BatchNorm(eps=0.3, affine=True),
         lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.3),
         "affine, an eps that shows",
     ),
     Row(
-        BatchNorm(0.0, True), lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.0), "zero variance shows"
+        BatchNorm(eps=0.0, affine=True),
+        lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.0),
+        "zero variance shows",
     ),
     Row(Keep("kept"), lambda x: x, "changes nothing"),
     Row(Recall("kept"), lambda x, o: o, "back to the kept value"),

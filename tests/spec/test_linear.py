@@ -32,32 +32,46 @@ def _folded(stages: tuple[Stage, ...], x: tuple[int, ...] = X, kernel: tuple[int
 # rule, stages, taps of the new weights, why
 POOLED, MEAN = "pool_into_weights", "mean_over_taps"
 FIRES = [
-    (POOLED, (CONV(2), POOL(2)), (2, 1, 2), "stride = window"),
-    (POOLED, (CONV(2, 1, 1, bias=True), POOL(2)), (2, 2, 3), "padding, and more outputs than taps reach"),
-    (POOLED, (CONV((2, 3, 4), (0, 2, 1), (1, 2, 3)), POOL((2, 3, 2))), (2, 1, 3), "the window divides the stride"),
-    (POOLED, (CONV((1, 2, 2), dilation=(3, 2, 1)), POOL((1, 2, 2))), (3, 2, 2), "taps that stay apart"),
-    (POOLED, (CONV(2, groups=2, bias=True), POOL(2, divisor_override=3)), (2, 1, 2), "groups, a divisor"),
-    (POOLED, (CONV(2), POOL(2), ct.Add("tensor"), ct.ReLU()), (2, 1, 2), "more stages"),
-    (MEAN, (CONV(2, bias=True), ct.Mean("spatial")), (1, 1, 1), "mean"),
-    (MEAN, (CONV(2, output_padding=1, dilation=2), ct.Sum("spatial")), (1, 1, 1), "sum"),
-    (MEAN, (CONV(3, bias=True, groups=2), ct.Sum("spatial")), (1, 1, 1), "sum: the bias counts for every voxel"),
+    (POOLED, (CONV(stride=2), POOL(2)), (2, 1, 2), "stride = window"),
+    (
+        POOLED,
+        (CONV(stride=2, padding=1, output_padding=1, bias=True), POOL(2)),
+        (2, 2, 3),
+        "padding, and more outputs than taps reach",
+    ),
+    (
+        POOLED,
+        (CONV(stride=(2, 3, 4), padding=(0, 2, 1), output_padding=(1, 2, 3)), POOL((2, 3, 2))),
+        (2, 1, 3),
+        "the window divides the stride",
+    ),
+    (POOLED, (CONV(stride=(1, 2, 2), dilation=(3, 2, 1)), POOL((1, 2, 2))), (3, 2, 2), "taps that stay apart"),
+    (POOLED, (CONV(stride=2, groups=2, bias=True), POOL(2, divisor_override=3)), (2, 1, 2), "groups, a divisor"),
+    (POOLED, (CONV(stride=2), POOL(2), ct.Add("tensor"), ct.ReLU()), (2, 1, 2), "more stages"),
+    (MEAN, (CONV(stride=2, bias=True), ct.Mean("spatial")), (1, 1, 1), "mean"),
+    (MEAN, (CONV(stride=2, output_padding=1, dilation=2), ct.Sum("spatial")), (1, 1, 1), "sum"),
+    (MEAN, (CONV(stride=3, bias=True, groups=2), ct.Sum("spatial")), (1, 1, 1), "sum: the bias counts for every voxel"),
 ]
 
 STAYS = [
-    pytest.param((CONV(2, 1), ct.Mean("spatial")), id="mean: padding cuts what some taps make"),
-    pytest.param((CONV(2), ct.Mean("depth")), id="mean: of one axis"),
-    pytest.param((CONV(2), ct.Max("spatial")), id="mean: a maximum is not linear"),
-    pytest.param((CONV(2), ct.Keep("y"), ct.Mean("spatial"), ct.Add("y")), id="mean: the convolution is used again"),
-    pytest.param((ct.ReLU(), CONV(2), ct.Mean("spatial")), id="mean: nobody has looked at what enters the convolution"),
-    pytest.param((CONV(2), ct.MaxPool3d(2)), id="pool: a maximum is not linear"),
-    pytest.param((CONV(2), POOL(2, 1)), id="pool: windows overlap"),
-    pytest.param((CONV(2), POOL(3)), id="pool: the window does not divide the stride"),
-    pytest.param((CONV(2), POOL(2, 2, 1)), id="pool: padding"),
-    pytest.param((CONV(2), POOL(2, ceil_mode=True)), id="pool: ceil_mode"),
-    pytest.param((CONV(2, dilation=3), POOL(2)), id="pool: more taps than there were"),
-    pytest.param((CONV(2), ct.GELU(), POOL(2)), id="pool: not through GELU"),
-    pytest.param((CONV(2), ct.Keep("y"), POOL(2), ct.Recall("y"), ct.Tanh())[:3], id="pool: Keep in between"),
-    pytest.param((CONV(1), POOL(1)), id="pool: of nothing"),
+    pytest.param((CONV(stride=2, padding=1), ct.Mean("spatial")), id="mean: padding cuts what some taps make"),
+    pytest.param((CONV(stride=2), ct.Mean("depth")), id="mean: of one axis"),
+    pytest.param((CONV(stride=2), ct.Max("spatial")), id="mean: a maximum is not linear"),
+    pytest.param(
+        (CONV(stride=2), ct.Keep("y"), ct.Mean("spatial"), ct.Add("y")), id="mean: the convolution is used again"
+    ),
+    pytest.param(
+        (ct.ReLU(), CONV(stride=2), ct.Mean("spatial")), id="mean: nobody has looked at what enters the convolution"
+    ),
+    pytest.param((CONV(stride=2), ct.MaxPool3d(2)), id="pool: a maximum is not linear"),
+    pytest.param((CONV(stride=2), POOL(2, 1)), id="pool: windows overlap"),
+    pytest.param((CONV(stride=2), POOL(3)), id="pool: the window does not divide the stride"),
+    pytest.param((CONV(stride=2), POOL(2, 2, 1)), id="pool: padding"),
+    pytest.param((CONV(stride=2), POOL(2, ceil_mode=True)), id="pool: ceil_mode"),
+    pytest.param((CONV(stride=2, dilation=3), POOL(2)), id="pool: more taps than there were"),
+    pytest.param((CONV(stride=2), ct.GELU(), POOL(2)), id="pool: not through GELU"),
+    pytest.param((CONV(stride=2), ct.Keep("y"), POOL(2), ct.Recall("y"), ct.Tanh())[:3], id="pool: Keep in between"),
+    pytest.param((CONV(stride=1), POOL(1)), id="pool: of nothing"),
 ]
 
 
@@ -89,7 +103,7 @@ def test_every_rule_has_a_row() -> None:
 
 
 def test_weights_that_are_not_tame_are_not_folded(rng: np.random.Generator) -> None:
-    rewritten, _ = _folded((CONV(2), POOL(2)))
+    rewritten, _ = _folded((CONV(stride=2), POOL(2)))
     w = signed(rng, W)
     w[0, 0, 0, 0, 0] = np.inf
     assert rewritten.operands((w,)) is None
@@ -100,7 +114,7 @@ def test_weights_that_are_not_tame_are_not_folded(rng: np.random.Generator) -> N
 @pytest.mark.parametrize("after", [POOL(2), ct.Mean("spatial")], ids=repr)
 def test_a_wild_input_goes_as_written(dtype: str, special: float, after: Stage) -> None:
     """Weights 1 and -1 in one window make Inf - Inf = NaN, and their sum would not; batch mates keep their bits."""
-    pipeline = Pipeline(CONV(2), after)
+    pipeline = Pipeline(CONV(stride=2), after)
     case = make(pipeline, (3, 2, 2, 3, 4), (2, 3, 2, 2, 2), dtype)
     before = case.run()
     with np.errstate(over="ignore"):
@@ -113,7 +127,7 @@ def test_a_wild_input_goes_as_written(dtype: str, special: float, after: Stage) 
 
 def test_the_same_weights_on_another_size() -> None:
     """Weights made for one size are kept; nothing of that size may be in them."""
-    pipeline, kernel = Pipeline(CONV(2, bias=True), ct.Mean("spatial"), ct.Tanh()), (2, 3, 2, 3, 2)
+    pipeline, kernel = Pipeline(CONV(stride=2, bias=True), ct.Mean("spatial"), ct.Tanh()), (2, 3, 2, 3, 2)
     first = make(pipeline, (1, 2, 3, 3, 3), kernel)
     first.check()
     second = make(pipeline, (1, 2, 5, 4, 6), kernel)
@@ -121,7 +135,7 @@ def test_the_same_weights_on_another_size() -> None:
 
 
 def test_fewer_products_are_needed() -> None:
-    pipeline = Pipeline(CONV(2, 1, 1), POOL(2))
+    pipeline = Pipeline(CONV(stride=2, padding=1, output_padding=1), POOL(2))
     x, kernel = (1, 8, 8, 8, 8), (8, 8, 3, 3, 3)
     plan = make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), float32)
     assert plan.work.needed * 3 < plan.work.nominal

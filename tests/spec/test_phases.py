@@ -27,7 +27,7 @@ from convt3d.spec.stages import (
 )
 
 SHAPE, KERNEL = (2, 3, 5, 4, 3), (3, 4, 3, 2, 4)
-ALIGNED = ConvTranspose3d((1, 2, 3), (0, 1, 1))
+ALIGNED = ConvTranspose3d(stride=(1, 2, 3), padding=(0, 1, 1))
 PHASES = [
     pytest.param((ALIGNED, AvgPool3d((1, 2, 3))), 1, id="mean"),
     pytest.param(

@@ -184,7 +184,9 @@ EQUAL = [
     pytest.param(Add(1.0), Subtract(1.0), False, id="same parameter, other stage"),
     pytest.param(MaxPool3d(2), MaxPool3d((2, 2, 2), (2, 2, 2)), True, id="a triple written out; stride = kernel"),
     pytest.param(MaxPool3d(2), AvgPool3d(2), False, id="same parameters, other pool"),
-    pytest.param(ConvTranspose3d(np.int64(2)), ConvTranspose3d([2]), True, id="numpy integer, one-element list"),
+    pytest.param(
+        ConvTranspose3d(stride=np.int64(2)), ConvTranspose3d(stride=[2]), True, id="numpy integer, one-element list"
+    ),
     pytest.param(Add("inf"), Add(inf), False, id="a label named inf is not the number"),
     pytest.param(Add("nan"), Add(nan), False, id="a label named nan is not the number"),
     pytest.param(Softmax(scale=None), Softmax(scale=1.0), False, id="no factor differs from a factor of one"),
@@ -206,7 +208,7 @@ def test_a_stage_equals_no_other_kind_of_thing() -> None:
 
 
 def test_repr_is_as_one_would_write_it() -> None:
-    pipeline = Pipeline(ConvTranspose3d((2, 1, 2), padding=1), MaxPool3d(3, 2), LayerNorm(), Add("channel"))
+    pipeline = Pipeline(ConvTranspose3d(stride=(2, 1, 2), padding=1), MaxPool3d(3, 2), LayerNorm(), Add("channel"))
     assert repr(pipeline) == (
         "Pipeline(ConvTranspose3d(stride=(2, 1, 2), padding=1), MaxPool3d(kernel_size=3, stride=2), LayerNorm(), "
         "Add(other='channel'))"
@@ -225,21 +227,28 @@ def test_a_pipeline_is_frozen(name: str) -> None:
 # --- operands ---------------------------------------------------------------------------------------------------------
 
 NAMED = [
-    pytest.param((ConvTranspose3d(bias=True),), ("w", "bias"), id="the convolution's own are short"),
+    pytest.param((ConvTranspose3d(bias=True),), ("weight", "bias"), id="the convolution's own are short"),
     pytest.param(
         (Add("channel"), ConvTranspose3d(), Add("tensor"), Multiply("channel"), Add("channel")),
-        ("add_other", "w", "add_other_2", "multiply_other", "add_other_3"),
+        ("add_other", "weight", "add_other_2", "multiply_other", "add_other_3"),
         id="order of stages; the second of a kind is counted",
     ),
     pytest.param(
         (ConvTranspose3d(bias=True), BatchNorm(affine=True), LayerNorm(affine=True), PReLU(), Softmax(scale="channel")),
         (
-            *("w", "bias", "batchnorm_running_mean", "batchnorm_running_var", "batchnorm_weight", "batchnorm_bias"),
+            *(
+                "weight",
+                "bias",
+                "batchnorm_running_mean",
+                "batchnorm_running_var",
+                "batchnorm_weight",
+                "batchnorm_bias",
+            ),
             *("layernorm_weight", "layernorm_bias", "prelu_weight", "softmax_scale"),
         ),
         id="roles in the order of the stage",
     ),
-    pytest.param((ConvTranspose3d(), Keep("y"), Add("y"), Add("x"), Add(2.0)), ("w",), id="labels take no tensor"),
+    pytest.param((ConvTranspose3d(), Keep("y"), Add("y"), Add("x"), Add(2.0)), ("weight",), id="labels take no tensor"),
 ]
 
 
@@ -248,11 +257,11 @@ def test_operand_names(stages: tuple[Stage, ...], names: tuple[str, ...]) -> Non
     assert Pipeline(*stages).operand_names == names
 
 
-THREE = Pipeline(ConvTranspose3d(bias=True), Multiply("channel"))  # w, bias, multiply_other
+THREE = Pipeline(ConvTranspose3d(bias=True), Multiply("channel"))  # weight, bias, multiply_other
 
 BOUND = [
     pytest.param((1, 2, 3), {}, id="by position"),
-    pytest.param((), {"multiply_other": 3, "w": 1, "bias": 2}, id="by name, any order"),
+    pytest.param((), {"multiply_other": 3, "weight": 1, "bias": 2}, id="by name, any order"),
     pytest.param((1,), {"multiply_other": 3, "bias": 2}, id="both"),
 ]
 
@@ -263,12 +272,12 @@ def test_bind(positional: tuple[int, ...], named: dict[str, int]) -> None:
 
 
 UNBOUND = [
-    pytest.param((1, 2, 3, 4), {}, "operands", "takes x, w, bias, multiply_other", id="one too many"),
-    pytest.param((1, 2), {}, "multiply_other", "is missing", id="one too few"),
+    pytest.param((1, 2, 3, 4), {}, "operands", "takes input, weight, bias, multiply_other", id="one too many"),
+    pytest.param((1, 2), {}, "operands", ": 3 after input", id="one too few: which is missing nobody knows"),
     pytest.param((1, None, 3), {}, "bias", "is missing", id="None by position"),
     pytest.param((1, 2), {"multiply_other": None}, "multiply_other", "is missing", id="None by name"),
     pytest.param((1, 2), {"bias": 2}, "bias", "is given twice", id="twice"),
-    pytest.param((1, 2, 3), {"weight": 2}, "weight", "is unknown", id="unknown name"),
+    pytest.param((1, 2, 3), {"slope": 2}, "slope", "is unknown", id="unknown name"),
 ]
 
 
@@ -278,7 +287,7 @@ def test_bind_errors(positional: tuple[Any, ...], named: dict[str, Any], argumen
         THREE.bind("my_op", positional, named)
     assert (caught.value.operator, caught.value.argument) == ("my_op", argument)
     assert rule in caught.value.rule
-    assert "w, bias, multiply_other" in caught.value.rule
+    assert "weight, bias, multiply_other" in caught.value.rule
 
 
 FITTING = [
@@ -337,6 +346,6 @@ def test_every_stage_in_a_pipeline_has_a_meaning() -> None:
 
 
 def test_two_convolutions_are_refused_and_none_too() -> None:
-    for stages in ((), (GELU(),), (ConvTranspose3d(), ConvTranspose3d(2))):
+    for stages in ((), (GELU(),), (ConvTranspose3d(), ConvTranspose3d(stride=2))):
         with pytest.raises(ArgumentError, match="exactly one ConvTranspose3d"):
             Pipeline(*stages)

@@ -46,7 +46,7 @@ from convt3d.spec.stages import (
 )
 
 inf, nan = math.inf, math.nan
-CONV, BIASED = ConvTranspose3d((1, 2, 3)), ConvTranspose3d((1, 2, 3), bias=True)
+CONV, BIASED = ConvTranspose3d(stride=(1, 2, 3)), ConvTranspose3d(stride=(1, 2, 3), bias=True)
 SHAPE, KERNEL = (2, 3, 5, 4, 3), (3, 4, 3, 2, 4)
 
 # name, stages, what becomes of them, why
@@ -55,8 +55,8 @@ FIRES = [
     ("constant_before_norm", (CONV, Subtract(2.5), GroupNorm(2)), (CONV, GroupNorm(2)), "difference, GroupNorm"),
     (
         "constant_before_norm",
-        (CONV, Add(3.0), InstanceNorm(0.1, True)),
-        (CONV, InstanceNorm(0.1, True)),
+        (CONV, Add(3.0), InstanceNorm(eps=0.1, affine=True)),
+        (CONV, InstanceNorm(eps=0.1, affine=True)),
         "affine tensors stay where they are",
     ),
     (
@@ -81,17 +81,17 @@ FIRES = [
     ("bias_through_max_pool", (BIASED, MaxPool3d(2)), (CONV, MaxPool3d(2), Add("channel")), "bias after the pool"),
     (
         "bias_through_max_pool",
-        (BIASED, MaxPool3d(3, 2, 1, True)),
-        (CONV, MaxPool3d(3, 2, 1, True), Add("channel")),
+        (BIASED, MaxPool3d(3, 2, 1, ceil_mode=True)),
+        (CONV, MaxPool3d(3, 2, 1, ceil_mode=True), Add("channel")),
         "padding is -inf, so it does not matter",
     ),
     ("channel_constant_through_sum", (CONV, Add("channel"), Sum()), (CONV, Sum(), Add("channel")), "sum of the vector"),
     ("channel_constant_through_sum", (CONV, Add("channel"), Mean()), (CONV, Mean(), Add("channel")), "its mean"),
-    ("batch_norm_into_weights", (CONV, BatchNorm(0.2)), (BIASED,), "a bias appears"),
-    ("batch_norm_into_weights", (BIASED, BatchNorm(0.2, True)), (BIASED,), "bias and affine are folded"),
+    ("batch_norm_into_weights", (CONV, BatchNorm(eps=0.2)), (BIASED,), "a bias appears"),
+    ("batch_norm_into_weights", (BIASED, BatchNorm(eps=0.2, affine=True)), (BIASED,), "bias and affine are folded"),
     (
         "batch_norm_into_weights",
-        (Add("channel"), ConvTranspose3d(groups=3, bias=True), BatchNorm(0.1, True), Multiply("tensor")),
+        (Add("channel"), ConvTranspose3d(groups=3, bias=True), BatchNorm(eps=0.1, affine=True), Multiply("tensor")),
         (Add("channel"), ConvTranspose3d(groups=3, bias=True), Multiply("tensor")),
         "groups; other tensors before and after keep their places",
     ),
@@ -268,7 +268,7 @@ def test_round_scalars() -> None:
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
-BN = (BIASED, BatchNorm(0.25, True))  # w, bias, mean, var, weight, bias
+BN = (BIASED, BatchNorm(eps=0.25, affine=True))  # w, bias, mean, var, weight, bias
 WILD = [
     pytest.param((BIASED, MaxPool3d(2)), 1, nan, id="bias NaN"),
     pytest.param((BIASED, MaxPool3d(2)), 1, -inf, id="bias -Inf: -Inf - (-Inf) must not appear"),
@@ -284,7 +284,7 @@ WILD = [
     pytest.param(BN, 4, -inf, id="weight -Inf"),
     pytest.param(BN, 4, -1e30, id="weight huge"),
     pytest.param(BN, 5, inf, id="bias Inf"),
-    pytest.param((CONV, BatchNorm(0.0)), 2, 1e-40, id="the quotient is huge although no tensor is"),
+    pytest.param((CONV, BatchNorm(eps=0.0)), 2, 1e-40, id="the quotient is huge although no tensor is"),
     pytest.param((CONV, Softmax("spatial"), Multiply("channel")), 1, nan, id="factor NaN"),
 ]
 
@@ -321,9 +321,15 @@ def test_tensors_no_rewrite_touches_may_be_wild(rng: np.random.Generator) -> Non
 
 POOL: list[Stage] = [
     *(Add(1.5), Subtract(-0.75), Add("channel"), Multiply(-2.0), Multiply("channel"), Multiply("tensor"), Sigmoid()),
-    *(LayerNorm(eps=0.3), LayerNorm("width", 0.3, True), GroupNorm(2, 0.3, True), InstanceNorm(0.4), BatchNorm(0.3)),
     *(
-        BatchNorm(0.3, True),
+        LayerNorm(eps=0.3),
+        LayerNorm("width", 0.3, True),
+        GroupNorm(2, eps=0.3, affine=True),
+        InstanceNorm(eps=0.4),
+        BatchNorm(eps=0.3),
+    ),
+    *(
+        BatchNorm(eps=0.3, affine=True),
         MaxPool3d((1, 2, 2)),
         MaxPool3d((2, 1, 2), 1),
         MaxPool3d(1, (1, 2, 1)),
@@ -337,7 +343,7 @@ POOL: list[Stage] = [
 @st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
     """Stages the rewrites look at, in any order; those that do not fit are left out."""
-    conv = ConvTranspose3d((1, 2, 1), bias=draw(st.booleans()))
+    conv = ConvTranspose3d(stride=(1, 2, 1), bias=draw(st.booleans()))
     stages: list[Stage] = [conv]
     for stage in draw(st.lists(st.sampled_from(POOL), min_size=2, max_size=8)):
         try:
@@ -381,7 +387,7 @@ def test_the_five_problems(problem: Any, rng: np.random.Generator) -> None:
 def test_max_max_sum_becomes_one_pool_and_one_number() -> None:
     pipeline = next(p.pipeline for p in PROBLEMS if "max-max" in p.slug)
     assert simplify(pipeline, float32, tame=True).pipeline == Pipeline(
-        ConvTranspose3d(2, 2), MaxPool3d(6), Sum(), Add("channel")
+        ConvTranspose3d(stride=2, padding=2), MaxPool3d(6), Sum(), Add("channel")
     )
 
 

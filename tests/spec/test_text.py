@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from spec.stage_rows import ROWS
 
 from convt3d import Add, ConvTranspose3d, Keep, Pipeline
-from convt3d.errors import ArgumentError, Error
+from convt3d.errors import ArgumentError, ArgumentTypeError, Error
 from convt3d.spec.text import read_stages, write_pipeline
 
 
@@ -17,14 +17,18 @@ from convt3d.spec.text import read_stages, write_pipeline
 def test_every_stage_comes_back(row: object) -> None:
     stage = row.stage  # type: ignore[attr-defined]
     before = [Keep("kept")] if stage.uses == "kept" else []
-    pipeline = Pipeline(*(() if isinstance(stage, ConvTranspose3d) else (ConvTranspose3d(2, 1, 1),)), *before, stage)
+    pipeline = Pipeline(
+        *(() if isinstance(stage, ConvTranspose3d) else (ConvTranspose3d(stride=2, padding=1, output_padding=1),)),
+        *before,
+        stage,
+    )
     assert read_stages(write_pipeline(pipeline)) == pipeline.stages
 
 
 def test_the_form() -> None:
     text = "ConvTranspose3d(stride=2, bias=True) -> Keep(label='y') -> ReLU() -> Add(other='y')"
     assert write_pipeline(Pipeline(*read_stages(text))) == text
-    assert read_stages("ConvTranspose3d(2)->Add(-inf)")[1] == Add(float("-inf"))
+    assert read_stages("ConvTranspose3d(stride=2)->Add(-inf)")[1] == Add(float("-inf"))
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,5 @@ def test_anything_else_is_refused_by_the_word_that_is_wrong(text: str, message: 
 def test_a_stage_refuses_its_parameters_itself() -> None:
     with pytest.raises(ArgumentError, match="output_padding"):
         read_stages("ConvTranspose3d(output_padding=5)")
+    with pytest.raises(ArgumentTypeError, match="takes nothing by position"):
+        read_stages("ConvTranspose3d(2) -> ReLU()")

@@ -95,22 +95,28 @@ def test_voxels_without_a_tap_cost_nothing() -> None:
 
 CASES = [
     pytest.param(
-        Pipeline(ConvTranspose3d(2, 1, bias=True), MaxPool3d(2), MaxPool3d(3), Sum()),
+        Pipeline(ConvTranspose3d(stride=2, padding=1, bias=True), MaxPool3d(2), MaxPool3d(3), Sum()),
         (3, 2, 2, 3, 3),
         id="max-max-sum: the odd tail of both pools is not needed",
     ),
     pytest.param(
-        Pipeline(ConvTranspose3d((1, 2, 3)), AvgPool3d((1, 2, 1), (2, 3, 4))),
+        Pipeline(ConvTranspose3d(stride=(1, 2, 3)), AvgPool3d((1, 2, 1), (2, 3, 4))),
         (2, 3, 3, 4, 3),
         id="gaps between windows (stride > kernel) are not needed",
     ),
     pytest.param(
-        Pipeline(ConvTranspose3d(2, 1, 1), MaxPool3d(3, 2, 1, ceil_mode=True), AvgPool3d((1, 2, 1), 2)),
+        Pipeline(
+            ConvTranspose3d(stride=2, padding=1, output_padding=1),
+            MaxPool3d(3, 2, 1, ceil_mode=True),
+            AvgPool3d((1, 2, 1), 2),
+        ),
         (2, 2, 3, 3, 2),
         id="overlapping padded windows below a pool with gaps",
     ),
     pytest.param(
-        Pipeline(AvgPool3d(2), ConvTranspose3d(2, 1, 1), Softmax("spatial"), MaxPool3d(2, 3)),
+        Pipeline(
+            AvgPool3d(2), ConvTranspose3d(stride=2, padding=1, output_padding=1), Softmax("spatial"), MaxPool3d(2, 3)
+        ),
         (2, 3, 3, 2, 3),
         id="pool before the convolution; softmax needs every voxel",
     ),

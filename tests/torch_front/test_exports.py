@@ -138,7 +138,7 @@ dist.init_process_group("gloo", store=dist.FileStore(tempfile.mktemp(), 1), rank
 mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
 x, w = torch.randn(2, 2, 3, 3, 3), torch.randn(2, 4, 2, 2, 2)
 xs, ws = distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(w, mesh, [Replicate()]).requires_grad_()
-for text in ("ConvTranspose3d(2)", "ConvTranspose3d(2) -> ReLU()"):
+for text in ("ConvTranspose3d(stride=2)", "ConvTranspose3d(stride=2) -> ReLU()"):
     y = ct.pipeline(xs, [ws], text)
     assert y.placements == (Shard(0),), y.placements
     torch.testing.assert_close(y.full_tensor(), ct.pipeline(x, [w], text))

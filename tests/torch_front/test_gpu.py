@@ -54,7 +54,7 @@ def test_the_kernel_of_an_operator() -> None:
 def test_results_have_the_memory_format_that_tracing_expects(layout: Any) -> None:
     x, w = tensors((2, 16, 2, 2, 3), (16, 8, 2, 2, 2), grad=False)
     x, w = x.to(memory_format=layout), w.to(memory_format=layout)
-    got = gpu.on_gpu(Pipeline(ct.ConvTranspose3d(2)), x, [w])
+    got = gpu.on_gpu(Pipeline(ct.ConvTranspose3d(stride=2)), x, [w])
     expected = functional.conv_transpose3d(x, w, None, 2)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     assert got.is_contiguous(memory_format=layout)
@@ -62,13 +62,13 @@ def test_results_have_the_memory_format_that_tracing_expects(layout: Any) -> Non
 
 def test_unbatched_input_and_a_vector_written_as_a_column() -> None:
     x, w, scale = tensors((2, 2, 3, 3), (2, 3, 2, 2, 2), (1, 3, 1, 1, 1), grad=False)
-    got = gpu.on_gpu(Pipeline(ct.ConvTranspose3d(2), ct.Multiply("channel")), x, [w, scale])
+    got = gpu.on_gpu(Pipeline(ct.ConvTranspose3d(stride=2), ct.Multiply("channel")), x, [w, scale])
     torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2) * scale[0])
 
 
 def test_what_has_no_kernels_goes_to_stock_with_one_warning() -> None:
     x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
-    pipeline = Pipeline(ct.ConvTranspose3d(2), ct.LayerNorm("width"))
+    pipeline = Pipeline(ct.ConvTranspose3d(stride=2), ct.LayerNorm("width"))
     with pytest.warns(UserWarning, match="runs on stock PyTorch: LayerNorm along the width has no GPU kernel"):
         got = gpu.run("pipeline", pipeline, x, [w])
     torch.testing.assert_close(got, functional.layer_norm(functional.conv_transpose3d(x, w, None, 2), (4,)))
@@ -76,7 +76,7 @@ def test_what_has_no_kernels_goes_to_stock_with_one_warning() -> None:
 
 def test_stock_results_have_the_memory_format_that_tracing_expects_on_any_device() -> None:
     x, w = tensors((2, 3, 2, 2, 3), (3, 6, 2, 2, 2), grad=False)
-    pipeline = Pipeline(ct.ConvTranspose3d(2), ct.LayerNorm())
+    pipeline = Pipeline(ct.ConvTranspose3d(stride=2), ct.LayerNorm())
     assert stock.run(pipeline, x, [w]).is_contiguous()
     assert stock.run(pipeline, x.to("meta"), [w.to("meta")]).is_contiguous()
 
@@ -143,7 +143,7 @@ def test_the_precision_of_float32_changes_no_other_type(monkeypatch: pytest.Monk
     monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: plans.append(plan))
     x, w = (one.to(dtype) for one in tensors((1, 16, 2, 2, 2), (16, 2, 2, 2, 2), grad=False))
     for precision in ("tf32", "ieee"):
-        gpu.on_gpu(Pipeline(ct.ConvTranspose3d(2)), x, [w], precision)
+        gpu.on_gpu(Pipeline(ct.ConvTranspose3d(stride=2)), x, [w], precision)
     first, exact = plans
     assert first.precision == ("tf32" if dtype is torch.float32 else "ieee")
     assert (first is exact) == (dtype is not torch.float32)
@@ -217,7 +217,7 @@ def test_all_is_asked_and_measured_on_the_device_of_x(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: note("run"))
     x, w = tensors((1, 64, 8, 8, 8), (64, 64, 2, 2, 2), grad=False)
     with convt3d.torch.autotune():
-        run_gpu.run(Pipeline(ct.ConvTranspose3d(2)), x.as_subclass(OfGpu), [w], torch.empty(1, 64, 16, 16, 16))
+        run_gpu.run(Pipeline(ct.ConvTranspose3d(stride=2)), x.as_subclass(OfGpu), [w], torch.empty(1, 64, 16, 16, 16))
     assert all(where == [x.device] for _, *where in seen)
     first, *plans, last = (what for what, _ in seen)
     assert (first, last) == ("asked", "run")
@@ -256,7 +256,7 @@ def test_kernels_that_a_gpu_does_not_take_go_to_stock_with_one_warning(
     kernels = Kernels(REFUSALS[message])
     monkeypatch.setattr(run_gpu, "load", lambda text: kernels)
     monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
-    pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+    pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(stride=2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     with pytest.warns(UserWarning, match=f"stock PyTorch: its kernel ct3d_f32_0_pack cannot be had .*{message}"):
         got = gpu.run("conv_transpose3d", pipeline, x, [w])
     torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
@@ -271,7 +271,7 @@ def test_errors_in_kernels_and_of_the_driver_are_not_hidden(monkeypatch: pytest.
     monkeypatch.setattr(run_gpu, "load", lambda text: Kernels(error))
     x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     with pytest.raises(type(error)):
-        gpu.run("conv_transpose3d", Pipeline(ct.ConvTranspose3d(2)), x, [w])
+        gpu.run("conv_transpose3d", Pipeline(ct.ConvTranspose3d(stride=2)), x, [w])
 
 
 @pytest.mark.usefixtures("tuned")
@@ -280,5 +280,5 @@ def test_autotuning_passes_over_what_the_gpu_does_not_take(monkeypatch: pytest.M
     monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
     monkeypatch.setattr(testing, "do_bench", lambda call, **_: call())
     x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
-    plan = gpu_plan(Pipeline(ct.ConvTranspose3d(2)), tuple(x.shape), (tuple(w.shape),), DTYPES["float32"])
+    plan = gpu_plan(Pipeline(ct.ConvTranspose3d(stride=2)), tuple(x.shape), (tuple(w.shape),), DTYPES["float32"])
     assert run_gpu._seconds(plan, x, [w], torch.empty(plan.trace.output)) is None

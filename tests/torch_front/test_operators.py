@@ -62,12 +62,14 @@ def test_opcheck_other_layouts_and_types(layout: str, dtype: Any) -> None:
     [
         "ConvTranspose3d(stride=2, bias=True) -> BatchNorm(affine=True) -> ReLU()",
         "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm(affine=True) -> PReLU()",
-        "ConvTranspose3d(1, 1, bias=True) -> Keep('y') -> HardSwish() -> Multiply('y') -> Softmax() -> Max('spatial')",
-        "ConvTranspose3d(2) -> Keep('y') -> Tanh() -> Keep('t') -> Recall('y') -> Sigmoid() -> Multiply('t') -> "
+        "ConvTranspose3d(padding=1, bias=True) -> Keep('y') -> HardSwish() -> Multiply('y') -> Softmax() -> "
+        "Max('spatial')",
+        "ConvTranspose3d(stride=2) -> Keep('y') -> Tanh() -> Keep('t') -> Recall('y') -> Sigmoid() -> Multiply('t') -> "
         "Exp() -> Divide('tensor', reverse=True) -> Subtract('channel', reverse=True)",
-        "ConvTranspose3d(2) -> LogSumExp('depth', keepdim=False) -> Mean('width', False) -> Sigmoid() -> Log()",
+        "ConvTranspose3d(stride=2) -> LogSumExp('depth', keepdim=False) -> Mean('width', False) -> Sigmoid() -> Log()",
         "AvgPool3d(2, divisor_override=3) -> ConvTranspose3d() -> Max('height') -> Sum('depth') -> LogSumExp()",
-        "AvgPool3d(2) -> ConvTranspose3d((1, 2, 3)) -> Add('tensor') -> GroupNorm(2) -> LeakyReLU(0.2) -> Mean()",
+        "AvgPool3d(2) -> ConvTranspose3d(stride=(1, 2, 3)) -> Add('tensor') -> GroupNorm(2) -> LeakyReLU(0.2) -> "
+        "Mean()",
     ],
 )
 def test_opcheck_pipelines(stages: str) -> None:

@@ -43,7 +43,7 @@ def test_swapped_models(momentum: float | None, tracked: bool) -> None:
 
 STAGES = (
     convt3d.ConvTranspose3d(stride=2, bias=True),
-    convt3d.BatchNorm(1e-3, affine=True),
+    convt3d.BatchNorm(eps=1e-3, affine=True),
     convt3d.Keep("y"),
     convt3d.Sigmoid(),
     convt3d.Multiply("y"),

@@ -62,42 +62,52 @@ _CUBE = (16, 20, 24)
 FURTHER: Mapping[str, Subject] = MappingProxyType(
     {
         "groups": Subject(
-            Pipeline(ConvTranspose3d((1, 2, 3), 1, groups=3, bias=True), ReLU()), (2, 96, *_CUBE), (96, 40, 3, 3, 3)
+            Pipeline(ConvTranspose3d(stride=(1, 2, 3), padding=1, groups=3, bias=True), ReLU()),
+            (2, 96, *_CUBE),
+            (96, 40, 3, 3, 3),
         ),
         "groups, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(2, 1, groups=2), Tanh()), (2, 64, *_CUBE), (64, 32, 4, 4, 4), wide=True
+            Pipeline(ConvTranspose3d(stride=2, padding=1, groups=2), Tanh()),
+            (2, 64, *_CUBE),
+            (64, 32, 4, 4, 4),
+            wide=True,
         ),
         "depthwise": Subject(
-            Pipeline(ConvTranspose3d(2, 1, 1, groups=64, bias=True), AvgPool3d(2), Mish()),
+            Pipeline(
+                ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=64, bias=True), AvgPool3d(2), Mish()
+            ),
             (2, 64, *_CUBE),
             (64, 2, 3, 3, 3),
         ),
         "dilation, few inputs": Subject(
-            Pipeline(ConvTranspose3d(2, 2, dilation=(3, 2, 1), bias=True), HardSwish()),
+            Pipeline(ConvTranspose3d(stride=2, padding=2, dilation=(3, 2, 1), bias=True), HardSwish()),
             (4, 3, *_CUBE),
             (3, 24, 3, 3, 3),
         ),
         "norm of many channels, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(2), LayerNorm(affine=True), GELU()), (4, 64, *_CUBE), (64, 300, 2, 2, 2), wide=True
+            Pipeline(ConvTranspose3d(stride=2), LayerNorm(affine=True), GELU()),
+            (4, 64, *_CUBE),
+            (64, 300, 2, 2, 2),
+            wide=True,
         ),
         "overlapping windows": Subject(
-            Pipeline(ConvTranspose3d(2, 1), LayerNorm(), MaxPool3d(3, 2, 1), GELU(), AvgPool3d(3, 2, 1)),
+            Pipeline(ConvTranspose3d(stride=2, padding=1), LayerNorm(), MaxPool3d(3, 2, 1), GELU(), AvgPool3d(3, 2, 1)),
             (2, 32, *_CUBE),
             (32, 48, 3, 3, 3),
         ),
         "instance norm of sums": Subject(
-            Pipeline(ConvTranspose3d(2, 1), Sum(), AvgPool3d(2), InstanceNorm(affine=True), Tanh()),
+            Pipeline(ConvTranspose3d(stride=2, padding=1), Sum(), AvgPool3d(2), InstanceNorm(affine=True), Tanh()),
             (2, 16, *_CUBE),
             (16, 16, 3, 3, 3),
         ),
         "group norm, mean": Subject(
-            Pipeline(ConvTranspose3d(2), GroupNorm(4, affine=True), SiLU(), Mean("spatial")),
+            Pipeline(ConvTranspose3d(stride=2), GroupNorm(4, affine=True), SiLU(), Mean("spatial")),
             (2, 24, *_CUBE),
             (24, 48, 2, 2, 2),
         ),
         "skip": Subject(
             Pipeline(
-                ConvTranspose3d(2),
+                ConvTranspose3d(stride=2),
                 BatchNorm(affine=True),
                 PReLU(),
                 Add("tensor"),
@@ -109,17 +119,25 @@ FURTHER: Mapping[str, Subject] = MappingProxyType(
             (32, 40, 2, 2, 2),
         ),
         "stages before": Subject(
-            Pipeline(MaxPool3d(2), ReLU(), Keep("a"), ConvTranspose3d(1, 1), Add("a"), Softmax(), Max("spatial")),
+            Pipeline(
+                MaxPool3d(2),
+                ReLU(),
+                Keep("a"),
+                ConvTranspose3d(stride=1, padding=1),
+                Add("a"),
+                Softmax(),
+                Max("spatial"),
+            ),
             (2, 32, *_CUBE),
             (32, 32, 3, 3, 3),
         ),
         "softmax over space, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(2, 1), Softmax("spatial"), Softmax()),
+            Pipeline(ConvTranspose3d(stride=2, padding=1), Softmax("spatial"), Softmax()),
             (2, 16, *_CUBE),
             (16, 16, 3, 3, 3),
             wide=True,
         ),
-        "everything is one": Subject(Pipeline(ConvTranspose3d(1)), (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
+        "everything is one": Subject(Pipeline(ConvTranspose3d(stride=1)), (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
     }
 )
 

@@ -29,7 +29,7 @@ def apply(
 ) -> Any:
     """pipeline(x, *operands) for 5-D or unbatched 4-D `x`; the result is of x's kind, or `out` itself."""
     with named(operator):
-        source = take(operator, "x", x)
+        source = take(operator, "input", x)
         tensors = tuple(
             take(operator, slot.name, operand) for slot, operand in zip(pipeline.slots, operands, strict=True)
         )
@@ -74,7 +74,7 @@ def compute(
     )
     target = allocate(pipeline.result_shape(trace.output, not unbatched), (batch, *vectors))
     missing = (0, *pipeline.dropped) if unbatched else pipeline.dropped
-    for name, array in zip(("x", *pipeline.operand_names), (batch, *vectors), strict=True):
+    for name, array in zip(("input", *pipeline.operand_names), (batch, *vectors), strict=True):
         if 0 in array.strides:
             _check_memory(operator, name, array)
     try:
@@ -110,7 +110,7 @@ def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[T
                 operator,
                 slot.name,
                 described(f"array of {taken.dtype.name}"),
-                f"must have the same type as x, which is {x.dtype.name}",
+                f"must have the same type as input, which is {x.dtype.name}",
                 "Convert one of them",
             )
 
@@ -134,7 +134,7 @@ def _take_out(operator: str, out: Any, shape: tuple[int, ...], dtype: DType, inp
     received = described(f"array of shape {taken.storage.shape}, {taken.dtype.name}")
     if taken.dtype != dtype:
         raise DTypeError(
-            operator, "out", received, f"must be {dtype.name}, the type of x", "Give an array of that type"
+            operator, "out", received, f"must be {dtype.name}, the type of input", "Give an array of that type"
         )
     if taken.storage.shape != shape:
         raise OutputError(operator, "out", received, f"must have the result's shape {shape}", "Allocate that shape")

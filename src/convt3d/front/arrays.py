@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,16 @@ from ..errors import AllocationError, ArgumentTypeError, DTypeError, Error, Outp
 from ..spec.dtypes import DTYPES, DType
 
 Storage: TypeAlias = npt.NDArray[Any]
+
+
+class SupportsDLPack(Protocol):
+    """An array of any library: numpy's, PyTorch's, JAX's, ..."""
+
+    def __dlpack__(self) -> Any: ...
+
+
+AnyArray: TypeAlias = SupportsDLPack | np.generic
+Array = TypeVar("Array", bound=SupportsDLPack)  # the kind of the input, which is that of the result
 
 
 @dataclass(frozen=True)

@@ -3,54 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..cpu.plan.explain import explain
 from ..cpu.plan.plan import make_plan
 from ..errors import ArgumentTypeError, named
 from ..spec import pipeline as spec
-from ..spec.checks import integer, is_a, one_of
+from ..spec.checks import answers, integer, is_a, one_of
 from ..spec.dtypes import DTYPES
 from .apply import apply, how
+from .arrays import AnyArray, Array
 
 
 class Pipeline(spec.Pipeline):
-    """Stages around one ConvTranspose3d: `pipe(x, w)` computes, `pipe.explain(x.shape, w.shape)` says how.
+    """Stages around one ConvTranspose3d, fused: `pipe(input, weight)` computes, `pipe.explain(...)` says how.
 
-    Tensors after x are taken in the order of `pipe.operand_names`, by position or by name.
+    Frozen and hashable; equal pipelines are interchangeable.
+
+    Parameters
+    ----------
+    *stages : Stage
+        In the order of the computation; exactly one of them is a ConvTranspose3d.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+        As given.
+    operand_names : tuple of str
+        The tensors that a call takes after its input, in order.
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        Stages that do not fit together.
+    convt3d.ArgumentTypeError
+        Something that is no stage.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2, bias=True), convt3d.Add("tensor"), convt3d.ReLU())
+    >>> pipe.operand_names
+    ('weight', 'bias', 'add_other')
     """
 
     __slots__ = ()
 
     def __call__(
         self,
-        x: Any,
-        *operands: Any,
-        out: Any = None,
+        input: Array,
+        *operands: AnyArray,
+        out: Array | None = None,
         algorithm: str = "auto",
         precision: str = "full",
-        **named_operands: Any,
-    ) -> Any:
+        **named_operands: AnyArray,
+    ) -> Array:
+        """The result of the stages.
+
+        Parameters
+        ----------
+        input : array
+            (B, C, D, H, W), or unbatched (C, D, H, W); any strides.
+        *operands : array
+            The tensors of `operand_names` in order; of the input's type.
+        out : array, optional
+            Takes the result in the place of a new array, and is returned.
+        algorithm : str, default 'auto'
+            "auto" takes the faster of "direct" (products summed one by one) and "minimal" (Winograd's method).
+        precision : str, default 'full'
+            "full" rounds no worse than direct summation; "fast" may, some ten times.
+        **named_operands : array
+            Those that are given by name.
+
+        Returns
+        -------
+        array
+            Of the kind and type of `input`. A reduction with keepdim=False has dropped its axes.
+
+        Raises
+        ------
+        convt3d.Error
+            ShapeError, DTypeError, ArgumentTypeError, OutputError, AllocationError: before anything is written.
+
+        Examples
+        --------
+        >>> import numpy as np, convt3d
+        >>> pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2), convt3d.ReLU())
+        >>> pipe(np.ones((1, 8, 3, 4, 5)), weight=np.ones((8, 4, 2, 2, 2))).shape
+        (1, 4, 6, 8, 10)
+        """
         with named("Pipeline"):
             options = how(algorithm, precision)
-        return apply("Pipeline", self, x, self.bind("Pipeline", operands, named_operands), out, options)
+        tensors = self.bind("Pipeline", operands, named_operands)
+        result: Array = apply("Pipeline", self, input, tensors, out, options)
+        return result
 
     def explain(
         self,
-        x: Sequence[int],
-        w: Sequence[int],
+        input: Sequence[int],
+        weight: Sequence[int],
         dtype: str = "float32",
         *,
         algorithm: str = "auto",
         precision: str = "full",
     ) -> str:
-        """What a call on an input of shape `x` and a weight of shape `w` does and costs."""
+        """What a call on arrays of these shapes does and costs.
+
+        Parameters
+        ----------
+        input, weight : sequence of int
+            The shapes: (B, C, D, H, W) or (C, D, H, W), and (Cin, Cout/groups, Kd, Kh, Kw).
+        dtype : str, default 'float32'
+            "float32", "float64", "float16" or "bfloat16".
+        algorithm, precision : str
+            As in a call.
+
+        Returns
+        -------
+        str
+            The stages as asked for and as they run, passes, tiles, memory and multiply-adds.
+
+        Raises
+        ------
+        convt3d.Error
+            ShapeError, ArgumentError, ArgumentTypeError: what the call would raise.
+
+        Examples
+        --------
+        >>> import convt3d
+        >>> pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2), convt3d.ReLU())
+        >>> pipe.explain((1, 8, 3, 4, 5), (8, 4, 2, 2, 2)).splitlines()[1]
+        'asked:'
+        """
         with named("Pipeline.explain"):
             chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
-            shape, kernel = _sizes("x", x), _sizes("w", w)
+            shape, kernel = _sizes("input", input), _sizes("weight", weight)
             batched = (1, *shape) if len(shape) == 4 else shape
             options = how(algorithm, precision)
             return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen, options))
+
+    if not TYPE_CHECKING:  # tools see the signatures above
+        __call__ = answers("Pipeline", __call__)
+        explain = answers("Pipeline.explain", explain)
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,19 @@ _fastest: dict[Hashable, int | None] = {}
 @contextmanager
 def autotune() -> Iterator[None]:
     """Calls on CUDA tensors in here that were never tuned are measured; what they find serves all later calls. A call
-    that is recorded into a CUDA graph is not measured: tune it before."""
+    that is recorded into a CUDA graph is not measured: tune it before.
+
+    Returns
+    -------
+    context manager
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> x, w = torch.ones(1, 8, 4, 4, 4), torch.ones(8, 4, 2, 2, 2)
+    >>> with convt3d.torch.autotune():
+    ...     y = convt3d.torch.conv_transpose3d(x, w, stride=2)  # on the CPU nothing is measured
+    """
     token = _asked.set(True)
     try:
         yield

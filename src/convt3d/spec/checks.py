@@ -5,15 +5,18 @@ Everything here runs before any memory is touched.
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from inspect import Parameter, signature
 from itertools import islice
 from numbers import Complex, Real
 from typing import Any, TypeAlias, TypeVar
 
-from ..errors import ArgumentError, ArgumentTypeError, Error
+from ..errors import ArgumentError, ArgumentTypeError, Error, described
 
 Triple: TypeAlias = tuple[int, int, int]
 Check = TypeVar("Check", bound=Callable[..., Any])
@@ -44,8 +47,8 @@ def is_a(value: Any, kind: type) -> bool:
 @reads
 def integer(stage: str, argument: str, value: Any, minimum: int) -> int:
     """An integer >= minimum that fits 64 bits. Booleans and floats (also 2.0) are refused, as in PyTorch."""
-    if type(value).__name__ == "SymInt":  # PyTorch is tracing: the number stays a symbol, and has been checked there
-        return value  # type: ignore[no-any-return]
+    if type(value).__name__ == "SymInt" and type(value) is getattr(sys.modules.get("torch"), "SymInt", None):
+        return value  # type: ignore[no-any-return]  # PyTorch is tracing: it stays a symbol, and has been checked there
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or not hasattr(value, "__index__"):
         raise ArgumentTypeError(stage, argument, value, "must be an integer", f"Write an int >= {minimum}")
     try:
@@ -80,6 +83,12 @@ def triple(stage: str, argument: str, value: Any, minimum: int) -> Triple:
         return d, h, w
     number = integer(stage, argument, value, minimum)
     return number, number, number
+
+
+def as_triple(value: Any) -> Triple:
+    """A parameter that `triple` has made one of."""
+    d, h, w = value
+    return d, h, w
 
 
 @reads
@@ -118,3 +127,64 @@ def one_of(stage: str, argument: str, value: Any, words: tuple[str, ...]) -> str
         return value
     listed = " or ".join(repr(word) for word in words)
     raise ArgumentError(stage, argument, value, f"must be {listed}", f"Write {listed}")
+
+
+# --- the arguments of a call ------------------------------------------------------------------------------------------
+
+RENAMED = {"x": "input", "w": "weight"}  # as some write them, and as PyTorch and convt3d do
+_SIZES = ("in_channels", "out_channels", "kernel_size", "num_features", "num_channels", "num_parameters")
+
+
+def answers(name: str, function: Check) -> Check:
+    """The function, whose callers get an Error of `name` for arguments that it does not have, or lacks."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except TypeError as problem:
+            wrong = None if isinstance(problem, Error) else wrong_call(name, function, args, named)
+            if wrong is None:
+                raise
+            raise wrong from None
+
+    return call  # type: ignore[return-value]
+
+
+def wrong_call(name: str, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Error | None:
+    """What is wrong with the arguments, if they are not those of the function."""
+    parameters = list(signature(function).parameters.values())
+    own = int(bool(parameters) and parameters[0].name == "self")
+    given, parameters = tuple(args[own:]), parameters[own:]
+    placed = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    by_name = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+    kinds = {p.kind for p in parameters}
+    takes = f"{name} takes {', '.join(placed + by_name) or 'no arguments'}"
+    for word, value in named.items():
+        twice = word in placed[: len(given)]
+        if twice or (word not in placed + by_name and (Parameter.VAR_KEYWORD not in kinds or word in RENAMED)):
+            rule, remedy = f"is {'given twice' if twice else 'unknown'}; {takes}", remedy_for(word, placed + by_name)
+            return ArgumentTypeError(name, word, described(type(value).__name__), rule, remedy)
+    if len(given) > len(placed) and Parameter.VAR_POSITIONAL not in kinds:
+        rule = f"takes {', '.join(placed) or 'nothing'} by position" + (
+            f"; {', '.join(by_name)} by name" * bool(by_name)
+        )
+        remedy = f"rite {name}({', '.join(['...'] * len(placed) + [f'{word}=...' for word in by_name[:1]])})"
+        sizes = own and all(is_a(value, int) and not is_a(value, bool) for value in given)
+        remedy = f"Sizes come from the tensors; w{remedy}" if sizes else f"W{remedy}"
+        shown = given if own else described(f"{len(given)} values")
+        return ArgumentTypeError(name, "arguments by position", shown, rule, remedy)
+    for p in parameters:
+        if p.default is Parameter.empty and p.name in {*placed, *by_name} - {*named, *placed[: len(given)]}:
+            return ArgumentTypeError(name, p.name, described("no value"), f"is missing; {takes}", "Pass it")
+    return None
+
+
+def remedy_for(word: str, names: Sequence[str]) -> str:
+    """What to write in the place of an unknown or repeated name."""
+    if word in names:
+        return "Pass it once, by position or by name"
+    if word in _SIZES:
+        return "Leave it out: sizes come from the tensors"
+    near = [RENAMED[word]] if RENAMED.get(word) in names else difflib.get_close_matches(word, names, n=1, cutoff=0.45)
+    return f"Write {near[0]}" if near else "Leave it out"

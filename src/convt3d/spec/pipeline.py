@@ -12,12 +12,12 @@ The label "x" stands for the pipeline's input.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
-from .checks import is_a
+from .checks import is_a, remedy_for
 from .shapes import Shape, check_extent
 from .stage import Operand, Stage
 from .stages import Binary, ConvTranspose3d, Keep, Recall
@@ -58,9 +58,7 @@ class Pipeline:
     def __init__(self, *stages: Stage) -> None:
         for position, stage in enumerate(stages):
             if not is_a(stage, Stage) or type(stage) in (Stage, Binary):
-                raise ArgumentTypeError(
-                    "Pipeline", f"stage {position}", stage, "must be a stage", "Write stages such as GELU() or Add(1.0)"
-                )
+                raise ArgumentTypeError("Pipeline", f"stage {position}", stage, "must be a stage", _instead(stage))
         convolutions = [position for position, stage in enumerate(stages) if isinstance(stage, ConvTranspose3d)]
         if len(convolutions) != 1:
             raise ArgumentError(
@@ -68,7 +66,9 @@ class Pipeline:
                 "stages",
                 stages,
                 f"must hold exactly one ConvTranspose3d, not {len(convolutions)}",
-                "Chain several pipelines for several convolutions",
+                "Chain several pipelines for several convolutions"
+                if convolutions
+                else "Write Pipeline(ConvTranspose3d(...), ...): the other stages are fused around it",
             )
         _check_labels(stages)
         _check_recalls(stages)
@@ -117,7 +117,7 @@ class Pipeline:
 
     @property
     def operand_names(self) -> tuple[str, ...]:
-        """The tensors after `x`, in the order a call takes them."""
+        """The tensors after the input, in the order a call takes them."""
         return tuple(slot.name for slot in self.slots)
 
     def bind(self, operator: str, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -125,21 +125,21 @@ class Pipeline:
         if not named and len(positional) == len(self.slots) and not any(value is None for value in positional):
             return tuple(positional)
         names = self.operand_names
-        signature = f"takes x, {', '.join(names)}"
+        takes = f"takes input, {', '.join(names)}"
         remedy = "Pass each of them once, by position or by name"
-        if len(positional) > len(names):
-            raise ArgumentTypeError(
-                operator, "operands", described(f"{len(positional)} tensors after x"), signature, remedy
-            )
+        if len(positional) > len(names) or (not named and len(positional) < len(names)):
+            received = described(f"{len(positional)} tensors after input")
+            raise ArgumentTypeError(operator, "operands", received, f"{takes}: {len(names)} after input", remedy)
         given = dict(zip(names, positional, strict=False))
         for name, value in named.items():
             if name not in names or name in given:
-                rule = f"{'is given twice' if name in given else 'is unknown'}; the pipeline {signature}"
-                raise ArgumentTypeError(operator, name, described(type(value).__name__), rule, remedy)
+                rule = f"{'is given twice' if name in given else 'is unknown'}; the pipeline {takes}"
+                instead = remedy if name in names else remedy_for(name, names)
+                raise ArgumentTypeError(operator, name, described(type(value).__name__), rule, instead)
             given[name] = value
         for name in names:
             if given.get(name) is None:
-                raise ArgumentTypeError(operator, name, None, f"is missing; the pipeline {signature}", remedy)
+                raise ArgumentTypeError(operator, name, None, f"is missing; the pipeline {takes}", remedy)
         return tuple(given[name] for name in names)
 
     def trace(self, x: Sequence[int], operands: Sequence[Sequence[int]]) -> Trace:
@@ -180,6 +180,17 @@ class Pipeline:
         return slot.operand.normal_shape(self.stages[slot.stage].name, slot.name, shape_of(slot, value), value)
 
 
+def _instead(stage: Any) -> str:
+    """What to write in the place of something that is no stage."""
+    if any(base.__module__.partition(".")[0] == "torch" for base in type(stage).__mro__):
+        return "Stages hold no weights: write convt3d's own, such as convt3d.GELU(), or use convt3d.torch.swap(model)"
+    if is_a(stage, type) and issubclass(stage, Stage):
+        return f"Write {stage.__name__}(...), with brackets"
+    if is_a(stage, Iterable) and not is_a(stage, str):
+        return "Write Pipeline(*stages), with a star"
+    return "Write stages such as GELU() or Add(1.0)"
+
+
 def _input_shape(x: Sequence[int]) -> Shape:
     shape = tuple(x)
     rule = None
@@ -188,7 +199,7 @@ def _input_shape(x: Sequence[int]) -> Shape:
     elif min(shape[1:]) < 1:
         rule = "must have at least one channel and one voxel (only the batch may be empty)"
     if rule:
-        raise ShapeError("Pipeline", "x", described(f"array of shape {shape}"), rule, "Reshape the input")
+        raise ShapeError("Pipeline", "input", described(f"array of shape {shape}"), rule, "Reshape the input")
     b, c, d, h, w = shape
     return check_extent("Pipeline", (b, c, d, h, w))
 
@@ -253,7 +264,7 @@ def _check_recalls(stages: Sequence[Stage]) -> None:
 
 
 def _name_slots(stages: Sequence[Stage]) -> tuple[Slot, ...]:
-    """The convolution's tensors are `w` and `bias`; others carry their stage: `layernorm_weight`, `add_other_2`."""
+    """The convolution has `weight` and `bias`; other tensors carry their stage: `layernorm_weight`, `add_other_2`."""
     slots: list[Slot] = []
     seen: dict[str, int] = {}
     for index, stage in enumerate(stages):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentTypeError, ShapeError, UnknownProblemError, described, named
-from .checks import Triple, integer, is_a, real
+from .checks import integer, is_a, real
+from .operators import OPERATORS, Argument, Operator
 from .pipeline import Pipeline
 from .problem_file import SIZE, ProblemFile, Values, load
-from .stages import GELU, Add, AvgPool3d, Clamp, ConvTranspose3d, LayerNorm, MaxPool3d, Multiply, Softmax, Sum
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -39,14 +39,9 @@ TENSOR_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 # What the stages call their arguments, and what the problems call them.
 _ARGUMENT_NAMES = {
     **{name: f"{name}_d, {name}_h, {name}_w" for name in ("stride", "padding", "output_padding", "dilation")},
-    "x": "input",
-    "w": "kernel",
+    "weight": "kernel",
     "bias": "conv_bias",
-    "multiply_other": "scale",
     "out": "output",
-    "min": "clamp_min",
-    "max": "clamp_max",
-    "min, max": "clamp_min, clamp_max",
 }
 
 _AT_LEAST_ONE = ("stride_", "dilation_", "groups", "pool_kernel")
@@ -56,7 +51,11 @@ _AT_LEAST_ONE = ("stride_", "dilation_", "groups", "pool_kernel")
 class Problem(ProblemFile):
     """A problem file and its meaning. `values` are the sizes and scalars `solution` takes, by name."""
 
-    build: Callable[[Values], Pipeline]
+    operator: Operator
+
+    def build(self, values: Values) -> Pipeline:
+        """The pipeline of checked values."""
+        return self.operator.pipeline([_value(each, self, values) for each in self.operator.arguments])
 
     @property
     def operand_names(self) -> tuple[str, ...]:
@@ -66,8 +65,7 @@ class Problem(ProblemFile):
     @property
     def argument_names(self) -> Mapping[str, str]:
         """For `errors.named`: this problem's names of what the stages call otherwise."""
-        pool = {"kernel_size": "pool_kernel"} if "pool_kernel" in self.sample else {}
-        return {**_ARGUMENT_NAMES, **pool}
+        return {**_ARGUMENT_NAMES, **self.operator.renamed}
 
     def pipeline(self, values: Mapping[str, Any]) -> Pipeline:
         with named(self.slug, self.argument_names):
@@ -138,48 +136,16 @@ def _spread(values: Mapping[str, Any]) -> float:
 # --- what each problem means ------------------------------------------------------------------------------------------
 
 
-def _axes(values: Values, name: str) -> Triple:
-    d, h, w = (int(values[f"{name}_{axis}"]) for axis in "dhw")
-    return d, h, w
+def _value(argument: Argument, problem: ProblemFile, values: Values) -> Any:
+    """What the problem says of an argument of its operator, or the default; of a tensor, whether the problem has it."""
+    if argument.kind == "tensor":
+        return any(_ARGUMENT_NAMES.get(argument.name, argument.name) == p.name for p in problem.parameters)
+    if f"{argument.name}_d" in values:
+        return tuple(values[f"{argument.name}_{axis}"] for axis in "dhw")
+    return values.get(argument.name, argument.default)
 
 
-def _conv(values: Values) -> ConvTranspose3d:
-    return ConvTranspose3d(_axes(values, "stride"), _axes(values, "padding"), _axes(values, "output_padding"))
-
-
-def _max_max_sum(values: Values) -> Pipeline:
-    conv = ConvTranspose3d(_axes(values, "stride"), _axes(values, "padding"), bias=True)
-    return Pipeline(conv, MaxPool3d(2), MaxPool3d(3), Sum("channels"))
-
-
-def _sum_layernorm_avgpool_gelu(values: Values) -> Pipeline:
-    return Pipeline(_conv(values), Add(values["sum_weight"]), LayerNorm(), AvgPool3d(2), GELU())
-
-
-def _avgpool_clamp_softmax_multiply(values: Values) -> Pipeline:
-    pool = AvgPool3d(int(values["pool_kernel"]))
-    clamp = Clamp(values["clamp_min"], values["clamp_max"])
-    return Pipeline(pool, _conv(values), clamp, Softmax("spatial"), Multiply("channel"))
-
-
-def _asym_input_sq_kernel(values: Values) -> Pipeline:
-    stride, padding, output_padding, dilation = (
-        _axes(values, name) for name in ("stride", "padding", "output_padding", "dilation")
-    )
-    return Pipeline(ConvTranspose3d(stride, padding, output_padding, int(values["groups"]), dilation))
-
-
-def _layernorm_gelu_scaling(values: Values) -> Pipeline:
-    return Pipeline(_conv(values), LayerNorm(), GELU(), Multiply(values["scaling_factor"]))
-
-
-_MEANINGS: dict[str, Callable[[Values], Pipeline]] = {
-    "conv-transpose3d-max-max-sum": _max_max_sum,
-    "conv-transpose3d-sum-layernorm-avgpool-gelu": _sum_layernorm_avgpool_gelu,
-    "conv-transpose3d-avgpool-clamp-softmax-multiply": _avgpool_clamp_softmax_multiply,
-    "conv-transpose-3d-asym-input-sq-kernel": _asym_input_sq_kernel,
-    "conv-transpose3d-layernorm-gelu-scaling": _layernorm_gelu_scaling,
-}
+_OPERATORS = {operator.slug: operator for operator in OPERATORS.values()}
 
 
 def short_name(slug: str) -> str:
@@ -187,7 +153,7 @@ def short_name(slug: str) -> str:
     return slug.removeprefix("conv-transpose3d-").removeprefix("conv-transpose-3d-")
 
 
-_SLUGS = {short_name(slug): slug for slug in _MEANINGS}
+_SLUGS = {short_name(slug): slug for slug in _OPERATORS}
 
 # --- the table of them ------------------------------------------------------------------------------------------------
 
@@ -195,7 +161,22 @@ AnyProblem = TypeVar("AnyProblem", bound=Problem)
 
 
 class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
-    """Slug -> problem, in the order of the published problems; a file is read when its problem is first asked for."""
+    """The five problems by their slugs, or the short names of them, in the order in which they were published.
+
+    `problems[slug].solution` takes tensors, sizes and scalars in the order of the problem's text and writes `output`.
+    A file is read when its problem is first asked for.
+
+    Raises
+    ------
+    convt3d.UnknownProblemError
+        A slug that names none of them.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> convt3d.problems["max-max-sum"].title
+    'ConvTranspose3D Max Max Sum'
+    """
 
     def __init__(self, kind: type[AnyProblem]) -> None:
         self._kind = kind
@@ -204,22 +185,22 @@ class ProblemTable(Mapping[str, AnyProblem], Generic[AnyProblem]):
     def __getitem__(self, slug: str) -> AnyProblem:
         """By its slug, or the short name of it."""
         slug = _SLUGS.get(slug, slug) if is_a(slug, str) else slug
-        if not is_a(slug, str) or slug not in _MEANINGS:
+        if not is_a(slug, str) or slug not in _OPERATORS:
             text = slug[:100] if is_a(slug, str) else ""
-            near = difflib.get_close_matches(text, [*_SLUGS, *_MEANINGS], n=1, cutoff=0.3)
+            near = difflib.get_close_matches(text, [*_SLUGS, *_OPERATORS], n=1, cutoff=0.3)
             remedy = f"The nearest is {near[0]!r}" if near else "Use one of them"
             raise UnknownProblemError("problems", "slug", slug, f"must be one of {', '.join(_SLUGS)}", remedy)
         if slug not in self._read:
             path = resources.files(__package__) / "problem_data" / f"{slug}.md"
             file = load(path.read_text(encoding="utf-8"), str(path), complete=True)
-            self._read[slug] = self._kind(**vars(file), build=_MEANINGS[slug])
+            self._read[slug] = self._kind(**vars(file), operator=_OPERATORS[slug])
         return self._read[slug]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MEANINGS)
+        return iter(_OPERATORS)
 
     def __len__(self) -> int:
-        return len(_MEANINGS)
+        return len(_OPERATORS)
 
     def __repr__(self) -> str:
         return f"<problems {', '.join(self)}>"

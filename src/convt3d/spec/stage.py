@@ -5,12 +5,28 @@ Nothing here computes; the meaning of each stage is in `reference.py`, its fast 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ..errors import ShapeError, described
-from .shapes import Box, Shape
+from .checks import answers
+from .shapes import AXES, Box, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda decorator: decorator
+
+
+SPATIAL = frozenset(AXES)
+CHANNELS = frozenset({"channels"})
+
+# Numbers of the axes of a value.
+OVER = {"channels": (1,), "spatial": (2, 3, 4), "depth": (2,), "height": (3,), "width": (4,)}
 
 OperandKind: TypeAlias = Literal["kernel", "channel", "out_channel", "slope", "width", "tensor"]
 
@@ -127,7 +143,29 @@ class Stage:
             object.__setattr__(self, name, value)
 
 
+Kind = TypeVar("Kind", bound=Stage)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
+def stage(*, kw_only: bool = False) -> Callable[[type[Kind]], type[Kind]]:
+    """Makes a frozen dataclass of a subclass of Stage; with `kw_only` its own parameters are given by name only."""
+
+    def make(kind: type[Kind]) -> type[Kind]:
+        made = dataclass(frozen=True, eq=False, repr=False, kw_only=kw_only)(kind)
+        made.__init__ = answers(made.__name__, made.__init__)  # type: ignore[method-assign]
+        return made
+
+    return make
+
+
 def whole(shape: Shape) -> Box:
     """The box of everything in one sample."""
     _, c, d, h, w = shape
     return (0, c), (0, d), (0, h), (0, w)
+
+
+def coupled_box(over: str, box: Box, shape: Shape) -> Box:
+    """`box` with the axes of `over` whole."""
+    full = whole(shape)
+    c, d, h, w = (full[axis] if axis + 1 in OVER[over] else box[axis] for axis in range(4))
+    return c, d, h, w

@@ -64,10 +64,8 @@ def _refusal_of(text: str) -> str:
 
 def fold_conv(conv: nn.ConvTranspose3d) -> Folded:
     operands = [conv.weight] if conv.bias is None else [conv.weight, conv.bias]
-    text = (
-        f"ConvTranspose3d({_triple(conv.stride)}, {_triple(conv.padding)}, {_triple(conv.output_padding)}, "
-        f"{conv.groups}, {_triple(conv.dilation)}, {conv.bias is not None})"
-    )
+    sizes = (f"{name}={_triple(getattr(conv, name))}" for name in ("stride", "padding", "output_padding", "dilation"))
+    text = f"ConvTranspose3d({', '.join(sizes)}, groups={conv.groups}, bias={conv.bias is not None})"
     return _unless_refused(text, operands, why_apart(conv))
 
 
@@ -125,17 +123,18 @@ def number(value: float) -> str:
 def _batch_norm(m: Any, training: bool) -> Folded:
     if training or m.running_mean is None or m.running_var is None:
         return "", [], "uses the statistics of the batch"
-    return f"BatchNorm({number(m.eps)}, {m.weight is not None})", [m.running_mean, m.running_var, *_affine(m)], _half(m)
+    text = f"BatchNorm(eps={number(m.eps)}, affine={m.weight is not None})"
+    return text, [m.running_mean, m.running_var, *_affine(m)], _half(m)
 
 
 def _instance_norm(m: Any, training: bool) -> Folded:
     if m.track_running_stats:  # in eval, too: a BatchNorm by its numbers, but one that writes contiguous results
         return "", [], "has running statistics"
-    return f"InstanceNorm({number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
+    return f"InstanceNorm(eps={number(m.eps)}, affine={m.weight is not None})", _affine(m), _half(m)
 
 
 def _group_norm(m: Any, training: bool) -> Folded:
-    return f"GroupNorm({m.num_groups}, {number(m.eps)}, {m.weight is not None})", _affine(m), _half(m)
+    return f"GroupNorm({m.num_groups}, eps={number(m.eps)}, affine={m.weight is not None})", _affine(m), _half(m)
 
 
 def _layer_norm(m: Any, training: bool) -> Folded:
@@ -161,12 +160,12 @@ def _max_pool(m: Any, training: bool) -> Folded:
     if _triple(m.dilation) != (1, 1, 1) or m.return_indices:
         return "", [], "has a dilation, or returns indices"
     kernel, stride, padding = _window(m)
-    return f"MaxPool3d({kernel}, {stride}, {padding}, {m.ceil_mode})", [], ""
+    return f"MaxPool3d({kernel}, {stride}, {padding}, ceil_mode={m.ceil_mode})", [], ""
 
 
 def _avg_pool(m: Any, training: bool) -> Folded:
     kernel, stride, padding = _window(m)
-    rest = f"{m.ceil_mode}, {m.count_include_pad}, {m.divisor_override}"
+    rest = f"{m.ceil_mode}, {m.count_include_pad}, divisor_override={m.divisor_override}"
     return f"AvgPool3d({kernel}, {stride}, {padding}, {rest})", [], ""
 
 

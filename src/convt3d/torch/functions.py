@@ -1,17 +1,20 @@
-"""The operators as functions, with PyTorch's names, order and defaults; gradients, autocast and tracing included.
+"""The operators of spec/operators.py as functions on tensors; gradients, autocast and tracing included.
 
-input is (B, Cin, D, H, W) or unbatched (Cin, D, H, W); weight is (Cin, Cout/groups, Kd, Kh, Kw).
+Their signatures are written out for people and tools that read sources; a test compares them with the declaration, from
+which their help is made.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
+from ..front.help import tensor_help
+from ..spec.operators import OPERATORS
 from ..spec.pipeline import Pipeline
 from ..spec.text import write_pipeline
 from . import ops, stock
@@ -23,8 +26,15 @@ from .stock import Tensor
 from .training import train
 
 Size: TypeAlias = int | Sequence[int]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _declared(function: Function) -> Function:
+    function.__doc__ = tensor_help(OPERATORS[function.__name__])
+    return function
+
+
+@_declared
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -35,10 +45,10 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transpose3d`."""
     return _call("conv_transpose3d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_max_max_sum(
     input: Tensor,
     weight: Tensor,
@@ -50,10 +60,10 @@ def conv_transpose3d_max_max_sum(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d + bias -> max-pool 2 -> max-pool 3 -> sum over channels: (B, 1, D', H', W')."""
     return _call("conv_transpose3d_max_max_sum", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_sum_layernorm_avgpool_gelu(
     input: Tensor,
     weight: Tensor,
@@ -70,13 +80,13 @@ def conv_transpose3d_sum_layernorm_avgpool_gelu(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d -> + sum_weight -> LayerNorm over channels -> average-pool 2 -> GELU."""
     norm = bias, norm_weight, norm_bias, eps, approximate
     conv = stride, padding, output_padding
     name = "conv_transpose3d_sum_layernorm_avgpool_gelu"
     return _call(name, input, weight, sum_weight, *conv, *norm, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_avgpool_clamp_softmax_multiply(
     input: Tensor,
     weight: Tensor,
@@ -92,12 +102,12 @@ def conv_transpose3d_avgpool_clamp_softmax_multiply(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """average-pool of input -> conv_transpose3d -> clamp -> softmax over the voxels of each channel -> * scale."""
     conv = stride, padding, output_padding
     name = "conv_transpose3d_avgpool_clamp_softmax_multiply"
     return _call(name, input, weight, scale, *conv, pool_kernel, clamp_min, clamp_max, bias, groups, dilation)
 
 
+@_declared
 def conv_transpose3d_layernorm_gelu_scaling(
     input: Tensor,
     weight: Tensor,
@@ -114,7 +124,6 @@ def conv_transpose3d_layernorm_gelu_scaling(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """conv_transpose3d -> LayerNorm over channels -> GELU -> * scaling_factor."""
     norm = bias, norm_weight, norm_bias, eps, approximate
     conv = stride, padding, output_padding
     name = "conv_transpose3d_layernorm_gelu_scaling"
@@ -132,10 +141,43 @@ def pipeline(
 ) -> Tensor:
     """A pipeline, or the text of one, such as "ConvTranspose3d(stride=2, bias=True) -> InstanceNorm() -> ReLU()".
 
-    With `training`, a BatchNorm takes mean and variance of the batch, and moves the running statistics among the
-    operands towards them by `momentum`, as `torch.nn.functional.batch_norm` does. A tensor `num_batches_tracked` is
-    counted up; with `momentum=None` the running statistics are the average over the batches it counts, as those of
-    `torch.nn.BatchNorm3d` are."""
+    Parameters
+    ----------
+    input : Tensor
+        (B, Cin, D, H, W), or unbatched (Cin, D, H, W).
+    operands : list of Tensor
+        The tensors of the pipeline's `operand_names`, in order.
+    stages : str or Pipeline
+        What is computed.
+    training : bool, default False
+        Whether a BatchNorm takes mean and variance of the batch, and moves the running statistics among the operands
+        towards them, as `torch.nn.functional.batch_norm` does.
+    momentum : float or None, default 0.1
+        How far it moves them; None: they are the average over the batches that `num_batches_tracked` counts.
+    num_batches_tracked : Tensor, optional
+        Counted up in training, as that of `torch.nn.BatchNorm3d` is.
+
+    Returns
+    -------
+    Tensor
+        On the device and of the type of `input`; gradients are recorded.
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        A text that is no pipeline, or a parameter outside its range.
+    convt3d.ArgumentTypeError
+        Not the operands of the pipeline.
+    convt3d.ShapeError
+        Sizes that do not fit together.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> x, w = torch.ones(1, 8, 3, 4, 5), torch.ones(8, 4, 2, 2, 2)
+    >>> convt3d.torch.pipeline(x, [w], "ConvTranspose3d(stride=2) -> ReLU()").shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
     words = write_pipeline(stages) if isinstance(stages, Pipeline) else text("pipeline", "stages", stages)
     if not training:
         return _call("pipeline", input, list(operands) if isinstance(operands, tuple) else operands, words)

@@ -5,17 +5,37 @@ Each is an `nn.ConvTranspose3d` by its constructor, its parameters and its state
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..front.help import CONV, module_help
+from ..spec.operators import OPERATORS
 from . import functions
 from .stock import Tensor
 
 
 class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
-    """`torch.nn.ConvTranspose3d`, computed by convt3d."""
+    """`torch.nn.ConvTranspose3d`, computed by convt3d.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As `torch.nn.ConvTranspose3d` takes them; parameters and state_dict are the same, too.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.ConvTranspose3d(8, 4, 3, stride=2)(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 7, 9, 11])
+    """
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         output_padding = self._sized(input, output_size)
@@ -31,140 +51,88 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
 
 
 class LazyConvTranspose3d(nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ignore[misc]
-    """`torch.nn.LazyConvTranspose3d`: takes in_channels from its first input, and is a ConvTranspose3d from then on."""
+    """`torch.nn.LazyConvTranspose3d`: takes in_channels from its first input, and is a ConvTranspose3d from then on.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As `torch.nn.LazyConvTranspose3d` takes them.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.LazyConvTranspose3d(4, 2, stride=2)(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
 
     cls_to_become = ConvTranspose3d
 
 
 class _Fused(ConvTranspose3d):
-    """A convolution with a tail; `tail` names what its repr shows beside the convolution."""
+    """A convolution with a tail: the operator named by `operator`, whose arguments are attributes of the module.
 
-    tail: tuple[str, ...] = ()
+    Numbers of the tail are parameters of the constructor, by name; tensors of the tail are parameters of the module: a
+    `scale` of ones, and with `elementwise_affine` weight and bias of the norm."""
+
+    operator: str
+    tail: dict[str, Any]  # numbers and their defaults; the repr shows them beside the convolution
+    given: tuple[str, ...]  # arguments of the function that are attributes
+    affine = False  # whether there is a norm, which may have a weight and a bias
+
+    def __init_subclass__(cls) -> None:
+        if "operator" not in vars(cls):
+            return
+        declared = OPERATORS[cls.operator]
+        tail = [each for each in declared.arguments if each.kind != "tensor" and each.name not in CONV]
+        cls.tail = {each.name: each.default for each in tail}
+        cls.given = tuple(name for name in declared.names[1:] if name != "output_padding")
+        cls.affine = "norm_weight" in cls.given
+        own = cls.tail | ({"elementwise_affine": False} if cls.affine else {})
+        conv = signature(nn.ConvTranspose3d).parameters.values()
+        named = (Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in own.items())
+        cls.__signature__ = Signature([*conv, *named])
+        cls.__doc__ = module_help(declared, cls.__name__)
+
+    def __init__(self, *conv: Any, **named: Any) -> None:
+        tail = {name: named.pop(name, default) for name, default in self.tail.items()}
+        affine = self.affine and named.pop("elementwise_affine", False)
+        super().__init__(*conv, **named)
+        for name, value in tail.items():
+            setattr(self, name, value)
+        like = {"device": self.weight.device, "dtype": self.weight.dtype}
+        if self.affine:
+            for name, fill in (("norm_weight", torch.ones), ("norm_bias", torch.zeros)):
+                self.register_parameter(name, nn.Parameter(fill(self.out_channels, **like)) if affine else None)
+        if "scale" in self.given:
+            self.scale = nn.Parameter(torch.ones(1, self.out_channels, 1, 1, 1, **like))
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        before = input  # of the convolution
+        if output_size is not None and "pool_kernel" in self.given:
+            before = torch.nn.functional.avg_pool3d(input, self.pool_kernel)
+        given = {name: getattr(self, name) for name in self.given}
+        return getattr(functions, self.operator)(input, **given, output_padding=self._sized(before, output_size))
 
     def extra_repr(self) -> str:
         return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)!r}" for name in self.tail)])
 
-    def _affine(self, elementwise_affine: bool) -> None:
-        """Weight and bias of the norm over the channels, if asked for."""
-        like = {"device": self.weight.device, "dtype": self.weight.dtype}
-        for name, fill in (("norm_weight", torch.ones), ("norm_bias", torch.zeros)):
-            made = nn.Parameter(fill(self.out_channels, **like)) if elementwise_affine else None
-            self.register_parameter(name, made)
-
-    @property
-    def _tail_of_norm(self) -> dict[str, Any]:
-        return {
-            "bias": self.bias,
-            "norm_weight": self.norm_weight,
-            "norm_bias": self.norm_bias,
-            "eps": self.eps,
-            "approximate": self.approximate,
-            "groups": self.groups,
-            "dilation": self.dilation,
-        }
-
 
 class ConvTranspose3dMaxMaxSum(_Fused):
-    """ConvTranspose3d -> MaxPool3d(2) -> MaxPool3d(3) -> sum over channels."""
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        return functions.conv_transpose3d_max_max_sum(
-            input,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            output_padding=self._sized(input, output_size),
-            groups=self.groups,
-            dilation=self.dilation,
-        )
+    operator = "conv_transpose3d_max_max_sum"
 
 
 class ConvTranspose3dSumLayerNormAvgPoolGELU(_Fused):
-    """ConvTranspose3d -> + sum_weight -> LayerNorm over channels -> AvgPool3d(2) -> GELU."""
-
-    tail = ("sum_weight", "eps", "approximate")
-
-    def __init__(
-        self,
-        *conv: Any,
-        sum_weight: float = 1.0,
-        eps: float = 1e-5,
-        elementwise_affine: bool = False,
-        approximate: str = "none",
-        **named: Any,
-    ) -> None:
-        super().__init__(*conv, **named)
-        self.sum_weight, self.eps, self.approximate = sum_weight, eps, approximate
-        self._affine(elementwise_affine)
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        conv = self.stride, self.padding, self._sized(input, output_size)
-        return functions.conv_transpose3d_sum_layernorm_avgpool_gelu(
-            input, self.weight, self.sum_weight, *conv, **self._tail_of_norm
-        )
+    operator = "conv_transpose3d_sum_layernorm_avgpool_gelu"
 
 
 class ConvTranspose3dAvgPoolClampSoftmaxMultiply(_Fused):
-    """AvgPool3d(pool_kernel) -> ConvTranspose3d -> clamp -> softmax over voxels -> * scale, a parameter."""
-
-    tail = ("pool_kernel", "clamp_min", "clamp_max")
-
-    def __init__(
-        self,
-        *conv: Any,
-        pool_kernel: Any = 2,
-        clamp_min: float | None = 0.0,
-        clamp_max: float | None = 1.0,
-        **named: Any,
-    ) -> None:
-        super().__init__(*conv, **named)
-        self.pool_kernel, self.clamp_min, self.clamp_max = pool_kernel, clamp_min, clamp_max
-        like = {"device": self.weight.device, "dtype": self.weight.dtype}
-        self.scale = nn.Parameter(torch.ones(1, self.out_channels, 1, 1, 1, **like))
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if output_size is not None:
-            pooled = torch.nn.functional.avg_pool3d(input, self.pool_kernel)
-            output_padding = self._sized(pooled, output_size)
-        else:
-            output_padding = self.output_padding
-        return functions.conv_transpose3d_avgpool_clamp_softmax_multiply(
-            input,
-            self.weight,
-            self.scale,
-            self.stride,
-            self.padding,
-            output_padding,
-            self.pool_kernel,
-            self.clamp_min,
-            self.clamp_max,
-            bias=self.bias,
-            groups=self.groups,
-            dilation=self.dilation,
-        )
+    operator = "conv_transpose3d_avgpool_clamp_softmax_multiply"
 
 
 class ConvTranspose3dLayerNormGELUScaling(_Fused):
-    """ConvTranspose3d -> LayerNorm over channels -> GELU -> * scaling_factor."""
-
-    tail = ("scaling_factor", "eps", "approximate")
-
-    def __init__(
-        self,
-        *conv: Any,
-        scaling_factor: float = 1.0,
-        eps: float = 1e-5,
-        elementwise_affine: bool = False,
-        approximate: str = "none",
-        **named: Any,
-    ) -> None:
-        super().__init__(*conv, **named)
-        self.scaling_factor, self.eps, self.approximate = scaling_factor, eps, approximate
-        self._affine(elementwise_affine)
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        conv = self.stride, self.padding, self._sized(input, output_size)
-        return functions.conv_transpose3d_layernorm_gelu_scaling(
-            input, self.weight, self.scaling_factor, *conv, **self._tail_of_norm
-        )
+    operator = "conv_transpose3d_layernorm_gelu_scaling"

@@ -32,7 +32,20 @@ Classes: TypeAlias = Mapping[nn.Module, type[Any]]  # those that modules are to 
 
 class FusedSequential(nn.Sequential):  # type: ignore[misc]
     """An nn.Sequential whose convolutions take the stages that follow them into their kernel, where nothing about
-    their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once."""
+    their meaning changes: decided at each call, so train(), eval(), hooks and new parameters count at once.
+
+    Parameters
+    ----------
+    *args : Module
+        As `torch.nn.Sequential` takes them.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> layers = convt3d.torch.FusedSequential(convt3d.torch.ConvTranspose3d(8, 4, 2, stride=2), torch.nn.ReLU())
+    >>> layers(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 6, 8, 10])
+    """
 
     def __init_subclass__(cls, **named: Any) -> None:
         """A class made by `fused_class` is nobody's subclass to register, and has no arguments for that."""
@@ -142,7 +155,15 @@ def _set_class(module: nn.Module, kind: type[Any]) -> None:
 @dataclass
 class Report:
     """What `swap` did. `swapped` maps the name of a convolution to what is fused into it, in eval() and in training
-    where these differ; `left` maps the name of one that stays PyTorch's to the reason."""
+    where these differ; `left` maps the name of one that stays PyTorch's to the reason. `undo()` takes it back.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> report = convt3d.torch.swap(torch.nn.Sequential(torch.nn.ConvTranspose3d(2, 2, 2), torch.nn.ReLU()))
+    >>> list(report.swapped)
+    ['0']
+    """
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -163,7 +184,31 @@ class Report:
 
 def swap(model: nn.Module) -> Report:
     """Makes convt3d compute the transposed convolutions of a model, in place: all that can be, or, if an exception
-    ends it, none."""
+    ends it, none.
+
+    Parameters
+    ----------
+    model : Module
+        Parameters, state_dict, hooks and optimisers stay as they are.
+
+    Returns
+    -------
+    Report
+        What is fused, what is left and why; `report.undo()` restores.
+
+    Raises
+    ------
+    convt3d.ArgumentTypeError
+        No module.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> model = torch.nn.Sequential(torch.nn.ConvTranspose3d(8, 4, 2, 2), torch.nn.ReLU())
+    >>> report = convt3d.torch.swap(model)
+    >>> report.undo()
+    []
+    """
     if not isinstance(model, nn.Module):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise ArgumentTypeError("swap", "model", described(what), "must be an nn.Module", "Pass the model itself")

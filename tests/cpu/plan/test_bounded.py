@@ -99,7 +99,9 @@ AFTER = {
 @pytest.mark.parametrize("after", AFTER)
 def test_values_between_the_taps_of_a_long_stride(after: str, algorithm: str) -> None:
     """They are the bias, and go through all that follows like the others."""
-    conv = ct.ConvTranspose3d((9, 20, 11), (1, 0, 2), (3, 0, 1), dilation=(9, 1, 11), bias=True)
+    conv = ct.ConvTranspose3d(
+        stride=(9, 20, 11), padding=(1, 0, 2), output_padding=(3, 0, 1), dilation=(9, 1, 11), bias=True
+    )
     case = make(ct.Pipeline(conv, *AFTER[after]), (2, 4, 3, 2, 5), (4, 3, 3, 2, 3))
     case.check()
     got, expected = case.pipeline(case.x, *case.operands, algorithm=algorithm), case.expected()
@@ -108,7 +110,7 @@ def test_values_between_the_taps_of_a_long_stride(after: str, algorithm: str) ->
 
 def test_one_of_several_axes_is_long() -> None:
     for stride in [(2, 3, 40), (2, 40, 3), (40, 2, 3)]:
-        make(ct.Pipeline(ct.ConvTranspose3d(stride, bias=True)), (1, 2, 3, 4, 5), (2, 3, 3, 3, 3)).check()
+        make(ct.Pipeline(ct.ConvTranspose3d(stride=stride, bias=True)), (1, 2, 3, 4, 5), (2, 3, 3, 3, 3)).check()
 
 
 def test_packing_is_planned_by_axis() -> None:
@@ -122,7 +124,7 @@ def test_packing_is_planned_by_axis() -> None:
 def test_taps_that_meet_no_input(stride: Any) -> None:
     """Padding cuts away all that the outer taps of a dilated kernel give: they are read where there are zeros."""
     for dilation, padding in [((30, 7, 90), (30, 6, 89)), ((50, 50, 50), (49, 51, 50)), ((9, 1, 300), (8, 0, 301))]:
-        conv = ct.ConvTranspose3d(stride, padding, dilation=dilation, bias=True)
+        conv = ct.ConvTranspose3d(stride=stride, padding=padding, dilation=dilation, bias=True)
         make(ct.Pipeline(conv), (1, 2, 3, 4, 4), (2, 3, 3, 3, 3)).check()
         walk = plan_of((1, 2, 3, 4, 4), (2, 3, 3, 3, 3), stride=stride, padding=padding, dilation=dilation)
         for axis in walk.method.walks:

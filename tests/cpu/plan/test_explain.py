@@ -55,19 +55,19 @@ def plan_of(*stages: Any, dtype: str = "float32", x: Any = X, w: Any = W) -> Pla
 
 SHARED = [
     pytest.param(
-        (AvgPool3d(2), ConvTranspose3d(2), Clamp(0.0, 1.0), Softmax("spatial"), Multiply("channel")),
+        (AvgPool3d(2), ConvTranspose3d(stride=2), Clamp(0.0, 1.0), Softmax("spatial"), Multiply("channel")),
         [("AvgPool3d", "ConvTranspose3d", "Clamp", "Softmax (statistics)"), ("Softmax (applied)",)],
         ["Softmax over space needs all voxels of a channel: statistics of tiles ("],
         id="softmax over space",
     ),
     pytest.param(
-        (ConvTranspose3d(2), Keep("y"), Softmax("spatial"), Exp(), Multiply("y")),
+        (ConvTranspose3d(stride=2), Keep("y"), Softmax("spatial"), Exp(), Multiply("y")),
         [("ConvTranspose3d", "Softmax (statistics)"), ("Softmax (applied)", "Exp", "Multiply")],
         ["Softmax over space"],
         id="an exponential after that of the softmax; a kept value",
     ),
     pytest.param(
-        (ConvTranspose3d(2), Keep("k"), ReLU(), Add("k"), GroupNorm(2), Sum("spatial"), Add(1.0)),
+        (ConvTranspose3d(stride=2), Keep("k"), ReLU(), Add("k"), GroupNorm(2), Sum("spatial"), Add(1.0)),
         [
             ("ConvTranspose3d", "Keep", "ReLU", "Add", "GroupNorm (statistics)"),
             ("GroupNorm (applied)", "Sum"),
@@ -77,7 +77,7 @@ SHARED = [
         id="norm, then reduction",
     ),
     pytest.param(
-        (ConvTranspose3d(2), InstanceNorm(), InstanceNorm()),
+        (ConvTranspose3d(stride=2), InstanceNorm(), InstanceNorm()),
         [
             ("ConvTranspose3d", "InstanceNorm (statistics)"),
             ("InstanceNorm (applied)", "InstanceNorm (statistics)"),
@@ -87,19 +87,19 @@ SHARED = [
         id="one norm after another",
     ),
     pytest.param(
-        (ConvTranspose3d(2), LayerNorm("width"), MaxPool3d(2)),
+        (ConvTranspose3d(stride=2), LayerNorm("width"), MaxPool3d(2)),
         [("ConvTranspose3d", "LayerNorm"), ("MaxPool3d",)],
         ["LayerNorm over width needs whole rows, and pass 2 reads windows of them"],
         id="windows of normed rows",
     ),
     pytest.param(
-        (ConvTranspose3d(2), Keep("y"), Sum(), Subtract("y")),
+        (ConvTranspose3d(stride=2), Keep("y"), Sum(), Subtract("y")),
         [("ConvTranspose3d",), ("Sum",), ("Subtract",)],
         ["is kept", "pass 3 repeats the value from 2x1x9x10x13 to 2x4x9x10x13"],
         id="a value repeated to a larger one",
     ),
     pytest.param(
-        (ConvTranspose3d(2), ReLU(), ReLU(), Add("tensor"), Add("tensor")),
+        (ConvTranspose3d(stride=2), ReLU(), ReLU(), Add("tensor"), Add("tensor")),
         [("ConvTranspose3d", "ReLU", "ReLU", "Add", "Add")],
         [],
         id="stages of one kind are all named",
@@ -132,7 +132,7 @@ def test_every_stage_that_runs_is_named_in_order(chain: Chain) -> None:
 
 
 def test_steps_say_what_they_read_and_where_it_goes() -> None:
-    plan = plan_of(ConvTranspose3d(2), GELU(), Add("tensor"), Softmax("spatial"), Multiply("channel"), ReLU())
+    plan = plan_of(ConvTranspose3d(stride=2), GELU(), Add("tensor"), Softmax("spatial"), Multiply("channel"), ReLU())
     first, second = describe(plan)
     box = "x".join(str(axis.longest(0, "read")) for axis in plan.passes[0].tiling.axes)
     assert first.steps == (
@@ -155,13 +155,13 @@ def test_steps_say_what_they_read_and_where_it_goes() -> None:
 
 
 def test_rewrites_are_named_once_each() -> None:
-    plan = plan_of(ConvTranspose3d(2), BatchNorm(), Sigmoid(), AvgPool3d(2))
+    plan = plan_of(ConvTranspose3d(stride=2), BatchNorm(), Sigmoid(), AvgPool3d(2))
     assert [name for name, _ in rewrites(plan)] == ["batch_norm_into_weights", "unread_outputs", "pool_over_phases"]
     text = explain(plan)
     assert "rewrite unread_outputs: 9x10x13 -> 8x10x12 of the convolution are computed" in text
     assert "rewrite pool_over_phases: every window of AvgPool3d(kernel_size=2, stride=2) holds each phase once" in text
     assert "runs:" in text
-    assert "rewrite" not in explain(plan_of(ConvTranspose3d(2)))
+    assert "rewrite" not in explain(plan_of(ConvTranspose3d(stride=2)))
 
 
 def test_a_kept_value_is_computed_as_a_whole() -> None:
@@ -177,7 +177,7 @@ def test_a_kept_value_is_computed_as_a_whole() -> None:
 
 
 def test_register_tile_and_slab_only_where_there_is_a_convolution() -> None:
-    plan = plan_of(ConvTranspose3d(2), Softmax("spatial"))
+    plan = plan_of(ConvTranspose3d(stride=2), Softmax("spatial"))
     conv, apply = plan.passes
     tile = conv.register_tile
     assert tile is not None
@@ -194,7 +194,7 @@ def test_register_tile_and_slab_only_where_there_is_a_convolution() -> None:
 
 @pytest.mark.parametrize(("dtype", "item", "number"), [("float32", 4, 4), ("float64", 8, 8), ("bfloat16", 2, 4)])
 def test_bytes_of_passes(dtype: str, item: int, number: int) -> None:
-    plan = plan_of(ConvTranspose3d(2, bias=True), GELU(), Softmax("spatial"), Add("tensor"), dtype=dtype)
+    plan = plan_of(ConvTranspose3d(stride=2, bias=True), GELU(), Softmax("spatial"), Add("tensor"), dtype=dtype)
     assert caller_bytes(plan) == {
         "input": prod(X) * item,
         "weights": prod(W) * item,
@@ -217,14 +217,14 @@ def test_a_repeated_value_and_the_input_count_with_their_own_size() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_packed_weights_are_as_large_as_predicted(groups: int, dtype: str) -> None:
     w = (3, 7, 5, 2, 3)
-    plan = plan_of(ConvTranspose3d((2, 3, 1), groups=groups, dilation=(2, 1, 1)), dtype=dtype, w=w)
+    plan = plan_of(ConvTranspose3d(stride=(2, 3, 1), groups=groups, dilation=(2, 1, 1)), dtype=dtype, w=w)
     layout = bound_passes(plan)[0].weights
     assert layout is not None
     assert packed_weights(plan) == pack(np.zeros(w), layout)[0].nbytes
 
 
 def test_scratch_of_all_threads_is_of_those_that_find_a_tile() -> None:
-    plan = plan_of(ConvTranspose3d(2))
+    plan = plan_of(ConvTranspose3d(stride=2))
     count = tiles(plan, plan.passes[0])
     assert count == bound_passes(plan)[0].items
     with num_threads(1):
@@ -259,7 +259,7 @@ def test_assumed_rates_follow_type_and_threads(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_given_rates_are_used_and_named() -> None:
-    text = explain(plan_of(ConvTranspose3d(2), Softmax("spatial")), RATES)
+    text = explain(plan_of(ConvTranspose3d(stride=2), Softmax("spatial")), RATES)
     assert "rates given: 100 GFLOP/s and 10.0 GB/s, balanced at 10.0 FLOP per byte" in text
     assert "assumed" not in text
     assert text.count("memory binds") == 2
@@ -267,6 +267,6 @@ def test_given_rates_are_used_and_named() -> None:
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_any_batch_and_any_size_can_be_explained(batch: int) -> None:
-    stages = (ConvTranspose3d(2), GroupNorm(2), Sum("spatial"))
+    stages = (ConvTranspose3d(stride=2), GroupNorm(2), Sum("spatial"))
     assert "pass 2 of 3" in explain(plan_of(*stages, x=(batch, *X[1:])))
     assert "pass 2 of 3" in explain(plan_of(*stages, x=(batch, 3, 10**6, 10**3, 10**3)))

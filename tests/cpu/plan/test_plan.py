@@ -42,7 +42,7 @@ from convt3d.spec.work import Work
 F32, F64 = DTYPES["float32"], DTYPES["float64"]
 INF, NAN = float("inf"), float("nan")
 X, W = (2, 3, 4, 5, 6), (3, 4, 3, 2, 3)  # by stride 2: (2, 4, 9, 10, 13)
-POOLS = (ConvTranspose3d(2, bias=True), MaxPool3d(2), MaxPool3d(2), Sum())
+POOLS = (ConvTranspose3d(stride=2, bias=True), MaxPool3d(2), MaxPool3d(2), Sum())
 
 
 def steps(plan: Plan) -> list[str]:
@@ -95,7 +95,7 @@ TELLING = [
 def test_pipelines_that_differ_in_meaning_never_share_a_plan(one: Any, two: Any, rng: Any) -> None:
     """The cache is keyed by equality: what computes differently must be unequal."""
     x, w = signed(rng, X), signed(rng, W)
-    kept = (ConvTranspose3d(2), Keep("inf"), Keep("nan"))
+    kept = (ConvTranspose3d(stride=2), Keep("inf"), Keep("nan"))
     first, second = Pipeline(*kept, one), Pipeline(*kept, two)
     assert first != second
     assert first(x, w).tobytes() != second(x, w).tobytes()
@@ -107,7 +107,7 @@ def test_nan_parameters_are_found_again() -> None:
 
 
 def test_a_call_uses_the_cache(rng: Any) -> None:
-    pipe = Pipeline(ConvTranspose3d((2, 1, 2)), Multiply(rng.random()))  # a factor nobody has planned for
+    pipe = Pipeline(ConvTranspose3d(stride=(2, 1, 2)), Multiply(rng.random()))  # a factor nobody has planned for
     x, w = signed(rng, X), signed(rng, W)
     before = _make_plan.cache_info()
     for _ in range(5):
@@ -122,28 +122,35 @@ def test_a_call_uses_the_cache(rng: Any) -> None:
 ALWAYS = (2, 4, 9, 10, 13)
 REWRITTEN = [
     pytest.param(
-        (ConvTranspose3d(2), BatchNorm(affine=True), PReLU(), Add("tensor")),
+        (ConvTranspose3d(stride=2), BatchNorm(affine=True), PReLU(), Add("tensor")),
         (W, (4,), (4,), (4,), (4,), (1,), (1, 4, 9, 1, 13)),
         ["batch_norm_into_weights"],
         (W, (4,), (1,), (1, 4, 9, 1, 13)),
         id="slope of one number and a tensor with axes of 1 keep their shapes behind folded operands",
     ),
     pytest.param(
-        (ConvTranspose3d(2, bias=True), MaxPool3d(2), Sum(), PReLU(), Multiply("tensor")),
+        (ConvTranspose3d(stride=2, bias=True), MaxPool3d(2), Sum(), PReLU(), Multiply("tensor")),
         (W, (4,), (1,), (2, 1, 1, 5, 6)),
         ["bias_through_max_pool", "channel_constant_through_sum"],
         (W, (1,), (1,), (2, 1, 1, 5, 6)),
         id="bias becomes one number",
     ),
     pytest.param(
-        (Multiply("tensor"), ConvTranspose3d(2), Clamp(-1, 1), Softmax("spatial"), Multiply("channel"), Add("tensor")),
+        (
+            Multiply("tensor"),
+            ConvTranspose3d(stride=2),
+            Clamp(-1, 1),
+            Softmax("spatial"),
+            Multiply("channel"),
+            Add("tensor"),
+        ),
         ((1, 3, 1, 1, 1), W, (4,), ALWAYS),
         ["bounded_softmax", "scale_into_softmax"],
         ((1, 3, 1, 1, 1), W, (4,), ALWAYS),
         id="a tensor on either side of the convolution",
     ),
     pytest.param(
-        (ConvTranspose3d(2, bias=True), Add(3.0), LayerNorm("width", affine=True)),
+        (ConvTranspose3d(stride=2, bias=True), Add(3.0), LayerNorm("width", affine=True)),
         (W, (4,), (13,), (13,)),
         ["constant_before_norm"],
         (W, (4,), (13,), (13,)),
@@ -170,16 +177,16 @@ def test_shapes_of_rewritten_pipelines(stages: Any, operands: Any, names: Any, l
 @pytest.mark.parametrize("batch", [0, 1, 5])
 def test_work_and_scratch(batch: int) -> None:
     """Work grows with the batch; scratch, of one sample at a time, does not."""
-    plan = make_plan(Pipeline(ConvTranspose3d(2), MaxPool3d(2)), (batch, *X[1:]), (W,), F32)
+    plan = make_plan(Pipeline(ConvTranspose3d(stride=2), MaxPool3d(2)), (batch, *X[1:]), (W,), F32)
     pairs = (4 * 3 - 1) * (5 * 2) * (6 * 3 - 1)  # the pool drops the last voxel of odd axes: one pair along D and W
     assert plan.work == Work(needed=2 * batch * 4 * 3 * pairs, nominal=2 * batch * 4 * 3 * 18 * 4 * 5 * 6)
     assert plan.reach == (8, 10, 12)
     assert plan.phase_pool == 1
-    assert plan.scratch == make_plan(Pipeline(ConvTranspose3d(2), MaxPool3d(2)), X, (W,), F32).scratch > 0
+    assert plan.scratch == make_plan(Pipeline(ConvTranspose3d(stride=2), MaxPool3d(2)), X, (W,), F32).scratch > 0
 
 
 def test_planning_needs_no_memory() -> None:
-    plan = make_plan(Pipeline(ConvTranspose3d(2**16), MaxPool3d(2)), X, (W,), F32)
+    plan = make_plan(Pipeline(ConvTranspose3d(stride=2**16), MaxPool3d(2)), X, (W,), F32)
     assert plan.trace.output[2] > 2**16
     assert prod(plan.trace.output) > 2**50
     assert plan.scratch < 2**24, "phases that no tap meets have no memory of their own"
@@ -225,7 +232,7 @@ def test_opposite_infinities_in_two_channels(rng: Any) -> None:
 def test_bias_before_a_mean(rng: Any) -> None:
     x, w, bias = signed(rng, X), signed(rng, W), np.array([1.0, INF, 0.0, 1.0])
     y = F.max_pool3d(conv(x, w, torch.from_numpy(bias)), 2).mean(1, keepdim=True)
-    check(Pipeline(ConvTranspose3d(2, bias=True), MaxPool3d(2), Mean()), y, x, w, bias)
+    check(Pipeline(ConvTranspose3d(stride=2, bias=True), MaxPool3d(2), Mean()), y, x, w, bias)
 
 
 VARIANCES = [
@@ -259,7 +266,14 @@ def test_batch_norm(values: dict[str, float], eps: float, falls_back: bool, spec
         vectors[name][2] = value
     mean, var, weight, bias = (torch.from_numpy(v) for v in vectors.values())
     y = F.batch_norm(conv(x, w), mean, var, weight, bias, eps=eps)
-    check(Pipeline(ConvTranspose3d(2), BatchNorm(eps, affine=True)), y, x, w, *vectors.values(), falls_back=falls_back)
+    check(
+        Pipeline(ConvTranspose3d(stride=2), BatchNorm(eps=eps, affine=True)),
+        y,
+        x,
+        w,
+        *vectors.values(),
+        falls_back=falls_back,
+    )
 
 
 @pytest.mark.parametrize("value", [INF, NAN, -1e200], ids=repr)
@@ -268,7 +282,7 @@ def test_scale_of_a_softmax(value: float, rng: Any) -> None:
     x, w, scale = signed(rng, X, 300.0), signed(rng, W), np.array([1.0, value, -2.0, 0.0])
     y = conv(x, w)
     y = torch.softmax(y.flatten(2), 2).reshape(y.shape) * torch.from_numpy(scale).reshape(-1, 1, 1, 1)
-    check(Pipeline(ConvTranspose3d(2), Softmax("spatial"), Multiply("channel")), y, x, w, scale)
+    check(Pipeline(ConvTranspose3d(stride=2), Softmax("spatial"), Multiply("channel")), y, x, w, scale)
 
 
 @pytest.mark.parametrize("value", [INF, NAN], ids=repr)

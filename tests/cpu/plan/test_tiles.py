@@ -126,7 +126,9 @@ def test_a_tensor_that_is_added_does_not_change_the_algorithm(l2: int) -> None:
     for cin, cout, volume in LAYERS:
         x, kernel, direct = (1, cin, *volume), (cin, cout, 3, 3, 3), []
         for added in ((), (ct.Add("tensor"),)):
-            pipeline = Pipeline(ct.ConvTranspose3d(2, 1, 1), ct.BatchNorm(), *added, ct.ReLU())
+            pipeline = Pipeline(
+                ct.ConvTranspose3d(stride=2, padding=1, output_padding=1), ct.BatchNorm(), *added, ct.ReLU()
+            )
             shapes = tuple(pipeline.operand_shapes(x, kernel))
             direct.append(_make_plan(pipeline, x, shapes, DTYPES["float32"], AUTO, True, host).method.direct)
         assert direct[0] or not direct[1], f"{cin} -> {cout} at {volume}"

@@ -112,7 +112,7 @@ def test_drawn_pipelines_stay_inside(seed: int, dtype: str) -> None:
 @pytest.mark.parametrize("algorithm", ["direct", "minimal"])
 def test_same_bits_with_and_without_checks(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels side by side, which other code reads and writes; several threads."""
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(1, 1, bias=True), ct.GELU(), ct.MaxPool3d(2))
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=1, padding=1, bias=True), ct.GELU(), ct.MaxPool3d(2))
     case = make(pipeline, (2, 18, 5, 6, 19), (18, 20, 3, 3, 3))
     x = np.ascontiguousarray(case.x.transpose(0, 2, 3, 4, 1)).transpose(0, 4, 1, 2, 3)
     out = [np.empty((2, 2, 3, 9, 20), np.float32).transpose(0, 4, 1, 2, 3) for _ in range(2)]
@@ -149,7 +149,7 @@ def _shifted(by: int) -> Any:
 def test_a_broken_table_is_named(by: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of the convolution's inputs that leave the slab: who, where, how far."""
     monkeypatch.setattr(direct, "_tables", _shifted(by))
-    case = make(ct.Pipeline(ct.ConvTranspose3d(2)), (1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
+    case = make(ct.Pipeline(ct.ConvTranspose3d(stride=2)), (1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
     with pytest.raises(BoundsError) as caught:
         case.run()
     assert caught.value.operator.startswith("ct3d_f32_conv")
@@ -205,7 +205,7 @@ def test_a_broken_comparison_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_variable_nothing_is_checked() -> None:
     assert not machine().check_bounds
-    pipeline = ct.Pipeline(ct.AvgPool3d(2), ct.ConvTranspose3d(2, bias=True), ct.GELU(), ct.InstanceNorm())
+    pipeline = ct.Pipeline(ct.AvgPool3d(2), ct.ConvTranspose3d(stride=2, bias=True), ct.GELU(), ct.InstanceNorm())
     x, kernel = (1, 4, 4, 6, 8), (4, 5, 3, 3, 3)
     for one in make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES["float32"]).passes:
         text = emit(one.structure, machine())

@@ -34,14 +34,14 @@ def channels_last(array: Any, at_end: bool, fences: list[guard.Fence]) -> Any:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_same_bits(channels: int, width: int, stride: int, at_end: bool) -> None:
     """Around whole vectors of every instruction set; strides 1 and 2, which may multiply less, and so pace the slab."""
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride, 1, bias=True))
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=stride, padding=1, bias=True))
     check(make(pipeline, (2, channels, 3, 4, width), (channels, 5, 3, 3, 3)), at_end)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("channels", [3, 16, 21])
 def test_other_types(dtype: str, channels: int) -> None:
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(2, 1))
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=2, padding=1))
     check(make(pipeline, (1, channels, 3, 4, 18), (channels, 5, 4, 4, 4), dtype), True)
 
 
@@ -50,7 +50,7 @@ def test_other_types(dtype: str, channels: int) -> None:
 @pytest.mark.parametrize("groups", [1, 3])
 def test_boxes_and_tensors(before: str, after: str, groups: int) -> None:
     """What stages before and after the convolution read, in drawn tiles and parts of channels."""
-    pipeline = ct.Pipeline(*BEFORE[before], ct.ConvTranspose3d(2, groups=groups), *AFTER[after])
+    pipeline = ct.Pipeline(*BEFORE[before], ct.ConvTranspose3d(stride=2, groups=groups), *AFTER[after])
     case = make(pipeline, (2, 18, 4, 5, 9), (18, 19, 2, 3, 2))
     for seed in range(3):
         with drawn_tiles(seed):

@@ -38,7 +38,7 @@ def test_one_changed_weight_gives_a_new_answer(dtype: str, place: int) -> None:
         rng.standard_normal(shape).astype(dtype) for shape in ((1, channels, 1, 2, 2), (channels, channels, 3, 3, 3))
     )
     assert w.nbytes >= LARGE
-    pipeline = convt3d.Pipeline(convt3d.ConvTranspose3d(2))
+    pipeline = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2))
     before = pipeline(x, w)
     np.testing.assert_array_equal(pipeline(x, w), before)
     w.reshape(-1)[place] += 1

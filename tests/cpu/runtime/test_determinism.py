@@ -22,7 +22,7 @@ from convt3d.spec.dtypes import DTYPES
 
 TYPES = tuple(DTYPES)
 STATISTICS = ct.Pipeline(
-    ct.ConvTranspose3d(2, bias=True), ct.GroupNorm(2, affine=True), ct.Softmax("spatial"), ct.GELU()
+    ct.ConvTranspose3d(stride=2, bias=True), ct.GroupNorm(2, affine=True), ct.Softmax("spatial"), ct.GELU()
 )
 
 
@@ -98,7 +98,7 @@ def test_python_threads_calling_at_once() -> None:
 
 def test_python_threads_with_weights_of_their_own() -> None:
     """Weights of equal shape in several threads: the cache of packed weights must tell them apart by their bits."""
-    pipe = ct.Pipeline(ct.ConvTranspose3d(2))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=2))
     x = np.ones((1, 2, 3, 3, 3), np.float32)
     failures: list[float] = []
 

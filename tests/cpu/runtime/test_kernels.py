@@ -36,7 +36,7 @@ def _cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_cold")
 def test_fifty_sizes_are_compiled_once(compiled: Callable[[], int]) -> None:
     """Volume and batch are numbers in a table: a server that meets a new size must not stop to compile."""
-    pipeline = ct.Pipeline(ct.ConvTranspose3d((2, 2, 2), 1, 1), *SAME_STRUCTURE)
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=(2, 2, 2), padding=1, output_padding=1), *SAME_STRUCTURE)
     rng = np.random.default_rng(0)
     make(pipeline, (2, 3, 4, 5, 6), (3, 5, 3, 3, 3)).check()
     first = compiled()
@@ -56,7 +56,9 @@ def test_parameters_are_numbers_too(compiled: Callable[[], int]) -> None:
     """Padding, dilation, eps, slopes, kernel sizes, input channels and most strides come in tables."""
 
     def run(stride: int, padding: int, dilation: int, slope: float, kernel: int, channels: int) -> None:
-        conv = ct.ConvTranspose3d((stride, stride, 2), padding, 0, 1, dilation, bias=True)
+        conv = ct.ConvTranspose3d(
+            stride=(stride, stride, 2), padding=padding, output_padding=0, groups=1, dilation=dilation, bias=True
+        )
         pipeline = ct.Pipeline(conv, ct.LeakyReLU(slope), ct.LayerNorm(eps=slope), ct.Add(slope))
         make(pipeline, (1, channels, 4, 5, 6), (channels, 5, kernel, kernel, kernel)).check()
 
@@ -73,14 +75,14 @@ def test_what_the_code_depends_on_is_compiled_anew(
     change: str, compiled: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sharing too much would be worse than sharing too little."""
-    pipeline, shapes = ct.Pipeline(ct.ConvTranspose3d(2), ct.ReLU()), ((1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
+    pipeline, shapes = ct.Pipeline(ct.ConvTranspose3d(stride=2), ct.ReLU()), ((1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
     make(pipeline, *shapes).check()
     before = compiled()
     if change == "isa":
         if machine().isa != "avx512":
             pytest.skip("no lower instruction set")
         monkeypatch.setenv("CONVT3D_ISA", "avx2")
-    stages = (ct.ConvTranspose3d(2), ct.Tanh() if change == "stages" else ct.ReLU())
+    stages = (ct.ConvTranspose3d(stride=2), ct.Tanh() if change == "stages" else ct.ReLU())
     make(ct.Pipeline(*stages), *shapes, dtype="float64" if change == "dtype" else "float32").check()
     assert compiled() == before + 1
 

@@ -44,7 +44,7 @@ LAYERS = [
 
 def pipeline(layer: Any, *tail: Any) -> ct.Pipeline:
     _, stride, padding, dilation, *_ = layer
-    return ct.Pipeline(ct.ConvTranspose3d(stride, padding, dilation=dilation), *tail)
+    return ct.Pipeline(ct.ConvTranspose3d(stride=stride, padding=padding, dilation=dilation), *tail)
 
 
 def arrays(layer: Any, dtype: str, seed: int, kind: str = "signed", batch: int = 1) -> tuple[Any, Any]:
@@ -227,7 +227,7 @@ def test_changed_weights_are_transformed_anew() -> None:
 def test_the_choice_is_sensible(
     case: str, x: Any, w: Any, groups: int, stride: int, padding: int, expected: str
 ) -> None:
-    pipe = ct.Pipeline(ct.ConvTranspose3d(stride, padding, groups=groups))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=stride, padding=padding, groups=groups))
     assert make_plan(pipe, x, (w,), DTYPES["float32"]).algorithm == expected
 
 

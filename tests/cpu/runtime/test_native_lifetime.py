@@ -140,7 +140,7 @@ def test_calls_go_on_where_the_table_has_room_for_nothing(monkeypatch: pytest.Mo
     x = np.moveaxis(np.ones((1, 2, 3, 4, 40), np.float32), -1, 1)
     w = np.ones((40, 130, 3, 3, 3), np.float32)
     loaded.clear()
-    pipe = ct.Pipeline(ct.ConvTranspose3d(2), ct.Softmax("spatial"))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=2), ct.Softmax("spatial"))
     first = pipe(x, w)
     for _ in range(3):
         assert np.array_equal(pipe(x, w), first)

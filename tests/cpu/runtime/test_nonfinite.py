@@ -55,7 +55,7 @@ def test_input_and_bias(special: tuple[float, ...], stride: int, rng: Any) -> No
 @pytest.mark.parametrize("special", [NAN, INF, -INF], ids=str)
 def test_one_bad_sample_does_not_touch_the_others(special: float, rng: Any) -> None:
     """Statistics belong to a sample: its batch mates give the same bits with it and without it."""
-    pipe = ct.Pipeline(ct.ConvTranspose3d(2), ct.InstanceNorm(), ct.Softmax("spatial"))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=2), ct.InstanceNorm(), ct.Softmax("spatial"))
     x, w = rng.standard_normal((3, 2, 4, 5, 6)).astype(np.float32), rng.standard_normal((2, 3, 3, 3, 3)).astype("f")
     good = pipe(x, w)
     x[1, 0, 2, 2, 2] = special

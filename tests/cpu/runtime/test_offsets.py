@@ -51,7 +51,7 @@ def test_far_apart_along_one_axis(axis: str) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs address space without memory")
 def test_tensors_and_statistics_far_apart() -> None:
     """Tensor operands have strides of their own, and a value that waits in `out` is read from there again."""
-    pipeline = ct.Pipeline(ct.ConvTranspose3d(2), ct.Add("tensor"), ct.InstanceNorm())
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=2), ct.Add("tensor"), ct.InstanceNorm())
     case = make(pipeline, (1, 2, 2, 3, 4), (2, 2, 2, 2, 2))
     strides = (1, 2**30 + 7, 128, 16, 1)
     tensor = sparse(case.output, strides, "float32")

@@ -46,7 +46,7 @@ COUPLED: dict[str, list[Stage]] = {
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_other_types_and_stages_before(dtype: str) -> None:
-    stages = ct.Sigmoid(), ct.AvgPool3d(2, 1), ct.ConvTranspose3d(2), ct.InstanceNorm(), ct.Add("tensor")
+    stages = ct.Sigmoid(), ct.AvgPool3d(2, 1), ct.ConvTranspose3d(stride=2), ct.InstanceNorm(), ct.Add("tensor")
     case = make(ct.Pipeline(*stages), (2, 5, 4, 5, 6), (5, 37, 2, 3, 2), dtype)
     with parts(None):
         case.check()
@@ -57,7 +57,12 @@ def test_other_types_and_stages_before(dtype: str) -> None:
 
 
 def pipeline_of(stages: list[Stage], groups: int) -> Pipeline:
-    return Pipeline(ct.ConvTranspose3d((2, 2, 2), (1, 0, 1), (1, 0, 0), groups, (1, 2, 1), bias=True), *stages)
+    return Pipeline(
+        ct.ConvTranspose3d(
+            stride=(2, 2, 2), padding=(1, 0, 1), output_padding=(1, 0, 0), groups=groups, dilation=(1, 2, 1), bias=True
+        ),
+        *stages,
+    )
 
 
 @contextmanager
@@ -96,7 +101,7 @@ def test_results_do_not_depend_on_parts(stages: str, groups: int) -> None:
 @pytest.mark.parametrize("stages", [*APART, *COUPLED])
 def test_results_of_minimal_multiplication_do_not_depend_on_parts(stages: str, groups: int) -> None:
     """The convolution makes all channels; what follows takes some at a time."""
-    conv = ct.ConvTranspose3d(2, 1, 1, groups, bias=True)
+    conv = ct.ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=groups, bias=True)
     case = make(Pipeline(conv, *(APART | COUPLED)[stages]), (2, 4 * groups, 3, 4, 5), (4 * groups, 7, 3, 3, 3))
     with parts(None, "minimal"):
         assert not plan_of(case.pipeline, case.x.shape, (4 * groups, 7, 3, 3, 3), Options()).method.direct
@@ -127,7 +132,7 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
 
 def test_parts_behind_minimal_multiplication() -> None:
     """Its result and its input pass through a tile as a whole, what is added and what is stored a part at a time."""
-    pipeline = Pipeline(ct.ConvTranspose3d(2, 1, 1), ct.Add("tensor"), ct.ReLU())
+    pipeline = Pipeline(ct.ConvTranspose3d(stride=2, padding=1, output_padding=1), ct.Add("tensor"), ct.ReLU())
     plan = plan_of(pipeline, (1, 64, 12, 16, 32), (64, 64, 3, 3, 3), Options("minimal"))
     tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
     behind = pitches["Interleave"] + pitches["Chain"]
@@ -147,7 +152,12 @@ def test_channels_that_meet_are_not(stages: str) -> None:
 
 def test_small_groups_are_taken_together() -> None:
     """Each by itself would be a loop of its own for every channel of a depthwise convolution."""
-    plan = plan_of(Pipeline(ct.ConvTranspose3d(2, 1, 1, groups=64)), (1, 64, 8, 8, 8), (64, 1, 3, 3, 3), DIRECT)
+    plan = plan_of(
+        Pipeline(ct.ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=64)),
+        (1, 64, 8, 8, 8),
+        (64, 1, 3, 3, 3),
+        DIRECT,
+    )
     part = plan.passes[0].tiling.part
     assert part is not None
     assert part.blocks == 1
@@ -165,7 +175,7 @@ def test_small_groups_are_taken_together() -> None:
 def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: int) -> None:
     """Parts make large tiles cheap, but scratch memory has room for all channels, which a result with channels side by
     side stores together. Long rows were not cut: 1 GB."""
-    plan = plan_of(Pipeline(ct.ConvTranspose3d(stride)), x, w, DIRECT)
+    plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=stride)), x, w, DIRECT)
     assert prod(plan.passes[0].tiling.counts) > 1
     assert plan.scratch <= 4 * plan.machine.l2
 
@@ -173,7 +183,7 @@ def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: i
 @pytest.mark.parametrize("channels", [16, 200, 1024])
 def test_what_passes_through_a_tile(channels: int) -> None:
     """The slab, and of the channels a part: rows on their way out were once taken off twice."""
-    plan = plan_of(Pipeline(ct.ConvTranspose3d(2)), (1, 16, 8, 16, 16), (16, channels, 2, 2, 2), DIRECT)
+    plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=2)), (1, 16, 8, 16, 16), (16, channels, 2, 2, 2), DIRECT)
     tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
     numbers = 16 * pitches["Convolution.slab"] + tiling.part.channels * pitches["Convolution.phased"]
     assert 4 * numbers <= tiling.passing <= 4 * numbers + 1024

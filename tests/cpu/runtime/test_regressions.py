@@ -32,7 +32,7 @@ def test_a_long_stride_does_not_enumerate_its_phases() -> None:
 def test_rows_put_together_one_by_one_write_nothing_behind_them(dtype: str, threads: int) -> None:
     """Two bytes behind each bfloat16 of a row with more than eight phases were overwritten: LLVM turns a masked store
     of one constant lane, narrowed from 32 bits, into a store of 32 bits."""
-    pipeline, kind = convt3d.Pipeline(convt3d.ConvTranspose3d((1, 1, 9), bias=True)), DTYPES[dtype]
+    pipeline, kind = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=(1, 1, 9), bias=True)), DTYPES[dtype]
     case = make(pipeline, (1, 2, 1, 3, 2), (2, 3, 1, 1, 4), dtype)
     room = np.full((*case.output[:4], case.output[4] + 1), 7, kind.storage)
     with convt3d.num_threads(threads):

@@ -20,7 +20,7 @@ def test_widths_around_whole_vectors(stride: int, dtype: str, isa: str, monkeypa
     """The last vector of a row is cut; strides 1 and 2 have code of their own, and so has a last step of a row."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
     for last in (ct.GELU(), ct.LayerNorm("width")):
-        pipeline = Pipeline(ConvTranspose3d(stride, bias=True), last)
+        pipeline = Pipeline(ConvTranspose3d(stride=stride, bias=True), last)
         for width in AWKWARD_WIDTHS:
             make(pipeline, (1, 2, 2, 3, width), (2, 3, 2, 2, 3), dtype).check(note=f"width {width}: ")
 
@@ -54,7 +54,7 @@ CASES = [
 @pytest.mark.parametrize("before", [False, True], ids=["from x", "after a stage"])
 def test_convolution(before: bool, stride: object, padding: object, extra: object, dilation: int, size, kernel) -> None:
     """Alone, and behind a stage: then the tile's input is a box in scratch, clipped at the ends of the volume."""
-    conv = ConvTranspose3d(stride, padding, extra, 1, dilation, bias=True)
+    conv = ConvTranspose3d(stride=stride, padding=padding, output_padding=extra, groups=1, dilation=dilation, bias=True)
     pipeline = Pipeline(*[ReLU()] * before, conv)
     make(pipeline, (2, 3, *size), (3, 4, *kernel)).check()
 
@@ -72,17 +72,23 @@ def test_reach_of_the_kernel_beyond_the_tile(x: tuple[int, ...], kernel: tuple[i
 @pytest.mark.parametrize("per_group", [1, 2, 5, 31])
 def test_groups_and_blocks_of_channels(groups: int, per_group: int) -> None:
     """Register tiles hold several channels: the last block of each group is smaller."""
-    make(Pipeline(ConvTranspose3d(2, 1, 1, groups, bias=True)), (1, 6, 3, 4, 5), (6, per_group, 3, 3, 3)).check()
+    make(
+        Pipeline(ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=groups, bias=True)),
+        (1, 6, 3, 4, 5),
+        (6, per_group, 3, 3, 3),
+    ).check()
 
 
 @pytest.mark.parametrize("channels", [1, 13, 64, 65, 200])
 def test_many_channels(channels: int) -> None:
     """Channel-wise stages fold over all of them, and buffers avoid pitches of large powers of two."""
-    stages = (ConvTranspose3d(2), LayerNorm(affine=True), ct.Softmax())
+    stages = (ConvTranspose3d(stride=2), LayerNorm(affine=True), ct.Softmax())
     make(Pipeline(*stages), (1, channels, 2, 3, 4), (channels, channels, 2, 2, 2)).check()
 
 
-@pytest.mark.parametrize("after", [ct.MaxPool3d(2), ct.AvgPool3d(3, 1, 1), ConvTranspose3d(2)], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "after", [ct.MaxPool3d(2), ct.AvgPool3d(3, 1, 1), ConvTranspose3d(stride=2)], ids=lambda s: s.name
+)
 @pytest.mark.parametrize("affine", [False, True])
 def test_a_norm_of_rows_before_a_window(after: object, affine: bool) -> None:
     """The norm needs whole rows, the window would load only what it reads: the value is stored between them."""
@@ -90,8 +96,8 @@ def test_a_norm_of_rows_before_a_window(after: object, affine: bool) -> None:
     if isinstance(after, ConvTranspose3d):
         make(Pipeline(norm, after), (2, 2, 5, 6, 37), (2, 3, 3, 3, 3)).check()
     else:
-        make(Pipeline(ConvTranspose3d(2), norm, after), (2, 2, 5, 6, 19), (2, 3, 3, 3, 3)).check()
-        make(Pipeline(norm, after, ConvTranspose3d(2)), (2, 2, 5, 6, 19), (2, 3, 3, 3, 3)).check()
+        make(Pipeline(ConvTranspose3d(stride=2), norm, after), (2, 2, 5, 6, 19), (2, 3, 3, 3, 3)).check()
+        make(Pipeline(norm, after, ConvTranspose3d(stride=2)), (2, 2, 5, 6, 19), (2, 3, 3, 3, 3)).check()
 
 
 @pytest.mark.parametrize("width", [1, 2, 15, 17, 64])
@@ -102,18 +108,48 @@ def test_a_norm_of_rows_of_any_width(width: int) -> None:
 
 
 KEPT = [
-    (ConvTranspose3d(2), Keep("a"), Keep("b"), ct.Add("a"), ct.Softmax("spatial"), ct.Multiply("b")),
-    (Keep("b"), ConvTranspose3d(1, 1), Keep("a"), ct.Add("b"), ct.Multiply("a")),
-    (ConvTranspose3d(1, 1), Keep("a"), ct.Add("x"), ct.Multiply("a")),
-    (ConvTranspose3d(2), Keep("b"), ct.Mean("spatial"), Keep("a"), ct.Add("b"), ct.Multiply("a")),
-    (ConvTranspose3d(2), Keep("a"), ct.InstanceNorm(), Keep("b"), ct.GELU(), ct.Add("a"), ct.Multiply("b")),
-    (ConvTranspose3d(2), Keep("a"), ct.Tanh(), Keep("b"), ct.Recall("a"), ct.Sigmoid(), ct.Multiply("b")),
-    (ConvTranspose3d(1, 1), Keep("a"), ct.Recall("x"), ct.Softmax(), ct.Subtract("a", reverse=True), ct.Multiply("x")),
-    (ConvTranspose3d(2), Keep("a"), ct.MaxPool3d(1), Keep("b"), ct.Recall("a"), ct.InstanceNorm(), ct.Add("b")),
-    (ConvTranspose3d(2), Keep("a"), ct.Sum(), Keep("b"), ct.Recall("a"), ct.LayerNorm(), ct.Add("b"), ct.Multiply("a")),
-    (ConvTranspose3d(2), ct.InstanceNorm(), Keep("a"), ct.Recall("a"), ct.Max("spatial"), ct.Divide("a", reverse=True)),
-    (ConvTranspose3d(2), Keep("a"), ct.Sum(), ct.Multiply("a"), ct.Max("spatial"), ct.Add("a")),
-    (ConvTranspose3d(2), ct.Softmax("spatial"), Keep("a"), ct.Softmax("spatial"), ct.Add("a"), ct.InstanceNorm()),
+    (ConvTranspose3d(stride=2), Keep("a"), Keep("b"), ct.Add("a"), ct.Softmax("spatial"), ct.Multiply("b")),
+    (Keep("b"), ConvTranspose3d(stride=1, padding=1), Keep("a"), ct.Add("b"), ct.Multiply("a")),
+    (ConvTranspose3d(stride=1, padding=1), Keep("a"), ct.Add("x"), ct.Multiply("a")),
+    (ConvTranspose3d(stride=2), Keep("b"), ct.Mean("spatial"), Keep("a"), ct.Add("b"), ct.Multiply("a")),
+    (ConvTranspose3d(stride=2), Keep("a"), ct.InstanceNorm(), Keep("b"), ct.GELU(), ct.Add("a"), ct.Multiply("b")),
+    (ConvTranspose3d(stride=2), Keep("a"), ct.Tanh(), Keep("b"), ct.Recall("a"), ct.Sigmoid(), ct.Multiply("b")),
+    (
+        ConvTranspose3d(stride=1, padding=1),
+        Keep("a"),
+        ct.Recall("x"),
+        ct.Softmax(),
+        ct.Subtract("a", reverse=True),
+        ct.Multiply("x"),
+    ),
+    (ConvTranspose3d(stride=2), Keep("a"), ct.MaxPool3d(1), Keep("b"), ct.Recall("a"), ct.InstanceNorm(), ct.Add("b")),
+    (
+        ConvTranspose3d(stride=2),
+        Keep("a"),
+        ct.Sum(),
+        Keep("b"),
+        ct.Recall("a"),
+        ct.LayerNorm(),
+        ct.Add("b"),
+        ct.Multiply("a"),
+    ),
+    (
+        ConvTranspose3d(stride=2),
+        ct.InstanceNorm(),
+        Keep("a"),
+        ct.Recall("a"),
+        ct.Max("spatial"),
+        ct.Divide("a", reverse=True),
+    ),
+    (ConvTranspose3d(stride=2), Keep("a"), ct.Sum(), ct.Multiply("a"), ct.Max("spatial"), ct.Add("a")),
+    (
+        ConvTranspose3d(stride=2),
+        ct.Softmax("spatial"),
+        Keep("a"),
+        ct.Softmax("spatial"),
+        ct.Add("a"),
+        ct.InstanceNorm(),
+    ),
 ]
 
 
@@ -128,7 +164,7 @@ def test_kept_values(stages: tuple[object, ...], dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_statistics_with_the_output_as_storage(stages: tuple[object, ...], dtype: str) -> None:
     """The value waits in `out` for its statistics: also when `out` is transposed, reversed or has gaps."""
-    case = make(Pipeline(ConvTranspose3d(2), *stages), (2, 3, 4, 5, 9), (3, 3, 3, 3, 3), dtype)
+    case = make(Pipeline(ConvTranspose3d(stride=2), *stages), (2, 3, 4, 5, 9), (3, 3, 3, 3, 3), dtype)
     for seed in range(6):
         case.check(relaid(np.random.default_rng(seed), np.empty(case.output, dtype)))
 
@@ -137,7 +173,7 @@ def test_statistics_with_the_output_as_storage(stages: tuple[object, ...], dtype
 @pytest.mark.parametrize("order", [(0, 2, 3, 4, 1), (4, 3, 2, 1, 0), (1, 0, 2, 4, 3)], ids=str)
 def test_transposed_arrays(order: tuple[int, ...], dtype: str) -> None:
     """Channels last, all axes reversed, width and height swapped: for x, tensors and out."""
-    case = make(Pipeline(ConvTranspose3d(2), ct.Multiply("tensor")), (2, 3, 4, 5, 17), (3, 3, 3, 3, 3), dtype)
+    case = make(Pipeline(ConvTranspose3d(stride=2), ct.Multiply("tensor")), (2, 3, 4, 5, 17), (3, 3, 3, 3, 3), dtype)
 
     def moved(array: object) -> object:
         return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
@@ -150,7 +186,7 @@ def test_transposed_arrays(order: tuple[int, ...], dtype: str) -> None:
 
 def test_an_output_inside_a_larger_array_leaves_the_rest_alone() -> None:
     """Writing into a slice is how results are put together."""
-    case = make(Pipeline(ConvTranspose3d(2), ct.Softmax("spatial")), (2, 3, 4, 5, 9), (3, 3, 3, 3, 3))
+    case = make(Pipeline(ConvTranspose3d(stride=2), ct.Softmax("spatial")), (2, 3, 4, 5, 9), (3, 3, 3, 3, 3))
     room = np.full([size + 2 for size in case.output], 7.0, np.float32)
     inner = (slice(1, -1),) * 5
     case.check(room[inner])

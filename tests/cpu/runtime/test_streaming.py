@@ -46,13 +46,13 @@ def layouts(shape: tuple[int, ...], dtype: str) -> Iterator[tuple[str, Any, Any]
 
 
 PIPELINES = {
-    "unphase": Pipeline(ct.ConvTranspose3d((1, 2, 2), 1)),
-    "stride 1": Pipeline(ct.ConvTranspose3d(1, 1), ct.ReLU()),
-    "stride 3": Pipeline(ct.ConvTranspose3d(3, 1, 1)),
-    "many phases": Pipeline(ct.ConvTranspose3d((1, 1, 11))),
-    "store a box": Pipeline(ct.ConvTranspose3d(2), ct.MaxPool3d(2), ct.Sum("channels")),
-    "a value between": Pipeline(ct.ConvTranspose3d(2), ct.AvgPool3d(2), ct.Softmax("spatial"), ct.Multiply(2.0)),
-    "norm": Pipeline(ct.ConvTranspose3d(2, 1), ct.InstanceNorm(), ct.GELU()),
+    "unphase": Pipeline(ct.ConvTranspose3d(stride=(1, 2, 2), padding=1)),
+    "stride 1": Pipeline(ct.ConvTranspose3d(stride=1, padding=1), ct.ReLU()),
+    "stride 3": Pipeline(ct.ConvTranspose3d(stride=3, padding=1, output_padding=1)),
+    "many phases": Pipeline(ct.ConvTranspose3d(stride=(1, 1, 11))),
+    "store a box": Pipeline(ct.ConvTranspose3d(stride=2), ct.MaxPool3d(2), ct.Sum("channels")),
+    "a value between": Pipeline(ct.ConvTranspose3d(stride=2), ct.AvgPool3d(2), ct.Softmax("spatial"), ct.Multiply(2.0)),
+    "norm": Pipeline(ct.ConvTranspose3d(stride=2, padding=1), ct.InstanceNorm(), ct.GELU()),
 }
 
 
@@ -81,7 +81,11 @@ def test_channels_side_by_side(monkeypatch: pytest.MonkeyPatch, isa: str, dtype:
     monkeypatch.setenv("CONVT3D_ISA", isa)
     for number, (channels, width) in enumerate([(2, 5), (16, 16), (33, 20), (48, 1)]):
         x, w = data((1, 3, 2, 3, width), dtype, number), data((3, channels, 3, 3, 3), dtype, 9)
-        for pipeline in (PIPELINES["stride 3"], PIPELINES["unphase"], Pipeline(ct.ConvTranspose3d(2), ct.MaxPool3d(2))):
+        for pipeline in (
+            PIPELINES["stride 3"],
+            PIPELINES["unphase"],
+            Pipeline(ct.ConvTranspose3d(stride=2), ct.MaxPool3d(2)),
+        ):
             with streamed(False):
                 expected = pipeline(x, w)
             b, c, *space = expected.shape
@@ -99,7 +103,7 @@ def test_channels_side_by_side(monkeypatch: pytest.MonkeyPatch, isa: str, dtype:
 @pytest.mark.parametrize("seed", range(6))
 def test_tiles_that_cut_rows(seed: int) -> None:
     x, w = data((1, 3, 4, 5, 19), "float32", seed), data((3, 5, 3, 3, 3), "float32", seed)
-    pipeline = Pipeline(ct.ConvTranspose3d(2, 1))
+    pipeline = Pipeline(ct.ConvTranspose3d(stride=2, padding=1))
     with streamed(False):
         expected = pipeline(x, w)
     for number, (layout, whole, view) in enumerate(layouts(expected.shape, "float32")):
@@ -110,7 +114,7 @@ def test_tiles_that_cut_rows(seed: int) -> None:
 
 
 def test_large_results_are_streamed_and_those_in_place_are_not() -> None:
-    pipeline = Pipeline(ct.ConvTranspose3d(2), ct.AvgPool3d(2), ct.Softmax("spatial"), ct.Multiply(2.0))
+    pipeline = Pipeline(ct.ConvTranspose3d(stride=2), ct.AvgPool3d(2), ct.Softmax("spatial"), ct.Multiply(2.0))
     side = 4 * round((planning._cached_bytes(machine()) / 64) ** (1 / 3) / 4) + 8
     operands = ((4, 16, 2, 2, 2),)
     large = planning.make_plan(pipeline, (1, 4, side, side, side), operands, DTYPES["float32"])
@@ -123,7 +127,7 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
     """Otherwise they are put together first, so that whole lines are stored."""
     x, w = (1, 3, 2, 4, 32), (3, 4, 2, 2, 2)
     with streamed(True):
-        plan = planning.make_plan(Pipeline(ct.ConvTranspose3d(2)), x, (w,), DTYPES["float32"])
+        plan = planning.make_plan(Pipeline(ct.ConvTranspose3d(stride=2)), x, (w,), DTYPES["float32"])
     room = np.zeros(4 * 4 * 8 * 64 + 64, np.float32)
     start = -room.ctypes.data % 64 // 4
     for ahead, direct in ((0, 1), (1, 0)):

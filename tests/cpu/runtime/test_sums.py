@@ -115,7 +115,7 @@ KINDS = [constant, large_mean, signed]
 
 def run(stages: tuple[Any, ...], x: Any, dtype: str) -> Any:
     """The engine's result, after a convolution that changes nothing."""
-    pipe = ct.Pipeline(ct.ConvTranspose3d(1, groups=x.shape[1]), *stages)
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=1, groups=x.shape[1]), *stages)
     w = DTYPES[dtype].narrow(np.ones((x.shape[1], 1, 1, 1, 1)))
     out = np.empty(pipe.trace(x.shape, [w.shape]).output, DTYPES[dtype].storage)
     execute(pipe, DTYPES[dtype], x, (w,), out)
@@ -195,7 +195,7 @@ def test_sixteen_million_voxels() -> None:
 def test_large_windows_over_phases() -> None:
     """Each phase of a stride once: every window holds the same number 125 times."""
     x = np.random.default_rng(7).standard_normal((1, 1, 2, 3, 4)).astype(np.float32)
-    pipe = ct.Pipeline(ct.ConvTranspose3d(5), ct.AvgPool3d(5))
+    pipe = ct.Pipeline(ct.ConvTranspose3d(stride=5), ct.AvgPool3d(5))
     got = pipe(x, np.ones((1, 1, 5, 5, 5), np.float32))
     assert (np.abs(got - x) <= 3 * 2.0**-24 * np.abs(x)).all()
 

@@ -14,8 +14,10 @@ from convt3d.cpu.runtime import folded, weights
 from convt3d.cpu.runtime.kept import ENTRY_BYTES
 from convt3d.spec.dtypes import DTYPES
 
-PLAIN = ct.Pipeline(ct.ConvTranspose3d(2, bias=True))
-FOLDED = ct.Pipeline(ct.ConvTranspose3d(2, bias=True), ct.BatchNorm(affine=True))  # the kernel sees other weights
+PLAIN = ct.Pipeline(ct.ConvTranspose3d(stride=2, bias=True))
+FOLDED = ct.Pipeline(
+    ct.ConvTranspose3d(stride=2, bias=True), ct.BatchNorm(affine=True)
+)  # the kernel sees other weights
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -63,7 +63,9 @@ def test_no_kernel_calls_a_library(isa: str, dtype: str, monkeypatch: pytest.Mon
         pytest.skip("the lower instruction sets of an AVX-512 host")
     monkeypatch.setenv("CONVT3D_ISA", isa)
     host = machine()
-    pipeline = ct.Pipeline(ct.AvgPool3d(2), ct.ConvTranspose3d(2, bias=True), ct.GELU(), ct.LayerNorm(), ct.Mish())
+    pipeline = ct.Pipeline(
+        ct.AvgPool3d(2), ct.ConvTranspose3d(stride=2, bias=True), ct.GELU(), ct.LayerNorm(), ct.Mish()
+    )
     for one in plan_on(pipeline, X, W, dtype, host).passes:
         assert not undefined_symbols(compile_ir(emit(one.structure, host), Target.of(host)).object_code)
 
@@ -76,7 +78,7 @@ def test_every_stage_is_emitted_without_fast_math(row: object) -> None:
     kept = [label] if (label := getattr(row.stage, "label", None)) and not isinstance(row.stage, ct.Keep) else []
     stages = (*conv, *(ct.Keep(name) for name in kept if name != "x"), row.stage)
     if kept == ["x"]:
-        stages = (ct.ConvTranspose3d(1, 1), row.stage)
+        stages = (ct.ConvTranspose3d(stride=1, padding=1), row.stage)
     try:
         pipeline = ct.Pipeline(*stages)
         if getattr(row.stage, "groups", 1) > 1:
@@ -96,7 +98,7 @@ def test_the_text_depends_on_the_structure_alone() -> None:
     texts: dict[str, str] = {}
     for size in (3, 8, 21):
         for stride, padding, dilation, slope in (((2, 1, 2), 0, 1, 0.1), ((1, 3, 2), 1, 2, 0.3)):
-            conv = ct.ConvTranspose3d(stride, padding, 0, 1, dilation)
+            conv = ct.ConvTranspose3d(stride=stride, padding=padding, output_padding=0, groups=1, dilation=dilation)
             pipeline = ct.Pipeline(conv, ct.LeakyReLU(slope), ct.MaxPool3d(2), ct.InstanceNorm())
             for one in plan_on(pipeline, (1, 4, size, size, size), W, "float32", machine()).passes:
                 text = emit(one.structure, machine())

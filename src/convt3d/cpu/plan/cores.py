@@ -26,7 +26,26 @@ _process_threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """Threads a call made here and now would use."""
+    """Threads a call made here and now would use.
+
+    Returns
+    -------
+    int
+        What `num_threads` or `set_num_threads` say, else CONVT3D_NUM_THREADS, else torch's number, else the usable
+        cores.
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        CONVT3D_NUM_THREADS is no count.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> with convt3d.num_threads(2):
+    ...     convt3d.get_num_threads()
+    2
+    """
     for wish in (_scoped_threads.get(), _process_threads, _from_environment(), _from_torch()):
         if wish is not None:
             return min(wish, MOST_THREADS)
@@ -34,14 +53,59 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int | None) -> None:
-    """Use `count` threads in the whole process from now on; None returns to the default."""
+    """Use `count` threads in the whole process from now on. Results have the same bits for any number of threads.
+
+    Parameters
+    ----------
+    count : int or None
+        At least 1; None returns to the default.
+
+    Returns
+    -------
+    None
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        No count, or more than 1,024.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> convt3d.set_num_threads(1)
+    >>> convt3d.get_num_threads()
+    1
+    >>> convt3d.set_num_threads(None)
+    """
     global _process_threads
     _process_threads = None if count is None else _checked(count, "set_num_threads")
 
 
 @contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    """Use `count` threads inside the `with` block; other Python threads and asyncio tasks are not affected."""
+    """Use `count` threads inside the `with` block; other Python threads and asyncio tasks are not affected.
+
+    Parameters
+    ----------
+    count : int
+        At least 1.
+
+    Returns
+    -------
+    context manager
+
+    Raises
+    ------
+    convt3d.ArgumentError
+        No count, or more than 1,024.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> with convt3d.num_threads(1):
+    ...     convt3d.get_num_threads()
+    1
+    """
     token = _scoped_threads.set(_checked(count, "num_threads"))
     try:
         yield
