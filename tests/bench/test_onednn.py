@@ -6,11 +6,11 @@ import json
 import os
 
 import pytest
-from convt3d.plan.host import cpu_identity
 from helpers.bench_rows import row
 from helpers.command import python
 
 from convt3d.bench.table import notes
+from convt3d.cpu.plan.host import cpu_identity
 from convt3d.spec.dtypes import DTYPES
 
 pytest.importorskip("torch")

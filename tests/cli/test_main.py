@@ -15,8 +15,8 @@ import pytest
 import convt3d
 from convt3d.cli import demo, files, measure
 from convt3d.cli.choose import compact
+from convt3d.cpu.plan import machine
 from convt3d.front.solutions import problems
-from convt3d.plan import machine
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
 

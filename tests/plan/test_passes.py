@@ -67,7 +67,7 @@ def test_passes(stages: tuple[object, ...], passes: int) -> None:
     """Each pass walks over the whole volume: one more costs a trip to memory."""
     plan = plan_of(*stages)
     assert len(plan.passes) == passes
-    assert plan.passes[-1].steps.dest == "out"
+    assert plan.passes[-1].sweep.dest == "out"
 
 
 def test_passes_hand_over_without_a_gap() -> None:
@@ -77,7 +77,7 @@ def test_passes_hand_over_without_a_gap() -> None:
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
         known = {"x"}
         for one in plan.passes:
-            steps = one.steps
+            steps = one.sweep
             assert steps.source in known
             for op in steps.ops:
                 for link in op.links if isinstance(op, Chain) else [op] if isinstance(op, RowNorm) else []:
@@ -98,12 +98,12 @@ def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
             found += 1
             assert case.dtype.name == case.dtype.accumulate
             at = next(i for i, one in enumerate(plan.passes) if one.sweep.dest == name)
-            assert plan.passes[at].steps.result == plan.trace.output
-            reader = plan.passes[at + 1].steps
+            assert plan.passes[at].sweep.result == plan.trace.output
+            reader = plan.passes[at + 1].sweep
             assert reader.source == name
             assert reader.shape == plan.trace.output
             assert not any(isinstance(op, (Conv, Pool)) for op in reader.ops)
-            others = [one.steps for i, one in enumerate(plan.passes) if i != at + 1]
+            others = [one.sweep for i, one in enumerate(plan.passes) if i != at + 1]
             assert all(one.source != name for one in others)
             links = [link for one in plan.passes for op in one.sweep.ops if isinstance(op, Chain) for link in op.links]
             assert all(name not in link.arrays for link in links)

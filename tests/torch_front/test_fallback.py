@@ -173,7 +173,7 @@ def test_autocast_of_swapped_models() -> None:
 # --- triton -----------------------------------------------------------------------------------------------------------
 
 
-TWICE = Pipeline(ConvTranspose3d(2))
+TWICE = Pipeline(ConvTranspose3d(stride=2))
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from convt3d import (
     num_threads,
 )
 from convt3d.cpu.plan.describe import describe
-from convt3d.cpu.plan.explain import explain, rewrites, scratch_of_all, tiles
+from convt3d.cpu.plan.explain import explain, scratch_of_all, tiles
 from convt3d.cpu.plan.plan import Plan, make_plan
 from convt3d.cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from convt3d.cpu.runtime.execute import bound_passes
@@ -156,7 +156,7 @@ def test_steps_say_what_they_read_and_where_it_goes() -> None:
 
 def test_rewrites_are_named_once_each() -> None:
     plan = plan_of(ConvTranspose3d(stride=2), BatchNorm(), Sigmoid(), AvgPool3d(2))
-    assert [name for name, _ in rewrites(plan)] == ["batch_norm_into_weights", "unread_outputs", "pool_over_phases"]
+    assert [name for name, _ in plan.rewrites()] == ["batch_norm_into_weights", "unread_outputs", "pool_over_phases"]
     text = explain(plan)
     assert "rewrite unread_outputs: 9x10x13 -> 8x10x12 of the convolution are computed" in text
     assert "rewrite pool_over_phases: every window of AvgPool3d(kernel_size=2, stride=2) holds each phase once" in text
@@ -167,12 +167,12 @@ def test_rewrites_are_named_once_each() -> None:
 def test_a_kept_value_is_computed_as_a_whole() -> None:
     """It is stored between convolution and pool: no output is left out, and the pool reads rows, not phases."""
     used = (AvgPool3d(2), Keep("mean"), Recall("y"), MaxPool3d(2), Add("mean"))
-    plan = plan_of(ConvTranspose3d(2), Keep("y"), Sigmoid(), *used)
-    assert rewrites(plan) == []
+    plan = plan_of(ConvTranspose3d(stride=2), Keep("y"), Sigmoid(), *used)
+    assert plan.rewrites() == []
     assert (plan.reach, plan.phase_pool) == ((9, 10, 13), None)
     later = (Keep("y"), Exp(), MaxPool3d(2), Keep("most"), Recall("y"), AvgPool3d(2), Subtract("most"))
-    plan = plan_of(ConvTranspose3d(2), MaxPool3d(2), *later)
-    assert [name for name, _ in rewrites(plan)] == ["unread_outputs", "pool_over_phases"], "kept behind the pool"
+    plan = plan_of(ConvTranspose3d(stride=2), MaxPool3d(2), *later)
+    assert [name for name, _ in plan.rewrites()] == ["unread_outputs", "pool_over_phases"], "kept behind the pool"
     assert (plan.reach, plan.phase_pool) == ((8, 10, 12), 1), "as much as the whole of the kept value takes"
 
 

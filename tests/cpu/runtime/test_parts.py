@@ -73,8 +73,8 @@ def parts(part: Part | None, algorithm: str = "direct") -> Iterator[None]:
     def choose_method(*given: Any) -> Any:
         *others, options = given
         wanted = options.algorithm if options.algorithm == "direct" else algorithm
-        tiling = honest(*others, replace(options, algorithm=wanted))
-        return replace(tiling, part=part)
+        choice = honest(*others, replace(options, algorithm=wanted))
+        return replace(choice, tiling=replace(choice.tiling, part=part))
 
     with planned_by(choose_method):
         yield
