@@ -1,4 +1,4 @@
-"""Prints the accuracy table of docs/math.md: errors of direct summation and of minimal multiplication, in float32.
+"""Prints the accuracy table of docs/math.md: errors of direct summation and of Winograd's method, in float32.
 
     python tools/accuracy.py [--channels 32] [--volume 24] [--draws 3]
 
@@ -17,7 +17,7 @@ import numpy as np
 import convt3d
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import make_plan
-from convt3d.cpu.plan.schemes import AxisMethod
+from convt3d.cpu.plan.winograd import AxisMethod
 from convt3d.spec.dtypes import DTYPES
 
 LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (4, 2, 1), (5, 2, 2), (3, 2, 1)]  # kernel, stride, padding
@@ -39,10 +39,10 @@ def main() -> None:
 def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.Namespace) -> None:
     pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=stride, padding=padding))
     x_shape, w_shape = (1, args.channels, *(args.volume,) * 3), (args.channels, args.channels, *(kernel,) * 3)
-    plan = make_plan(pipe, x_shape, (w_shape,), DTYPES["float32"], Options("minimal", precision))
+    plan = make_plan(pipe, x_shape, (w_shape,), DTYPES["float32"], Options("winograd", precision))
     contenders: dict[str, Callable[[Any, Any], Any]] = {
         "direct": lambda x, w: pipe(x, w, algorithm="direct"),
-        "minimal": lambda x, w: pipe(x, w, algorithm="minimal", precision=precision),
+        "winograd": lambda x, w: pipe(x, w, algorithm="winograd", precision=precision),
     }
     try:
         import torch
@@ -54,7 +54,7 @@ def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.N
         pass
     errors = {name: errors_of(pipe, call, x_shape, w_shape, args.draws) for name, call in contenders.items()}
     schemes = ", ".join(axis_text(axis) for axis in plan.method.axes)
-    shown = [errors.get(name, "-") for name in ("direct", "minimal", "torch")]
+    shown = [errors.get(name, "-") for name in ("direct", "winograd", "torch")]
     layer, saving = f"k{kernel} s{stride}", f"{float(plan.method.saving):.2f}x"
     print("| " + " | ".join([layer, precision, schemes, saving, *shown]) + " |", flush=True)
 

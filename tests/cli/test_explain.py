@@ -48,13 +48,13 @@ def test_document_agrees_with_the_text(slug: str, capsys: pytest.CaptureFixture[
     assert cli.main(["explain", slug, "--size", "benchmark", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["text"] == text
-    made = sum(one["flop"] for one in document["passes"])
+    made = sum(one["flop"] for one in document["sweeps"])
     assert made * document["method"]["saving"] == pytest.approx(document["needed_flop"], rel=1e-9)
     assert (document["algorithm"] == "direct") == (document["method"]["saving"] == 1)
-    assert sum(one["read_bytes"] + one["written_bytes"] for one in document["passes"]) == document["moved_bytes"]
+    assert sum(one["read_bytes"] + one["written_bytes"] for one in document["sweeps"]) == document["moved_bytes"]
     assert document["moved_bytes"] >= document["bytes"]["input"] + document["bytes"]["output"]
-    assert document["scratch_bytes"] == max(one["scratch_bytes"] for one in document["passes"])
-    for one in document["passes"]:
+    assert document["scratch_bytes"] == max(one["scratch_bytes"] for one in document["sweeps"])
+    for one in document["sweeps"]:
         assert one["kernel"] in text
         assert one["ends"] in text
         assert one["key"] not in text
@@ -63,7 +63,7 @@ def test_document_agrees_with_the_text(slug: str, capsys: pytest.CaptureFixture[
 
 
 def test_passes_of_the_softmax_problem(run: Run) -> None:
-    first, second = json.loads(run("--size", "benchmark", "--json"))["passes"]
+    first, second = json.loads(run("--size", "benchmark", "--json"))["sweeps"]
     assert first["stages"] == ["AvgPool3d", "ConvTranspose3d", "Clamp", "Softmax (statistics)"]
     assert second["stages"] == ["Softmax (applied)"]
     assert {"rows", "columns", "rest"} == set(first["register_tile"])
@@ -92,7 +92,7 @@ def test_same_text_from_the_command_and_from_python(run: Run) -> None:
 
 
 def test_dump_ir_is_what_llvm_reads(run: Run) -> None:
-    modules = run("--dump", "ir").split("; pass ")[1:]
+    modules = run("--dump", "ir").split("; sweep ")[1:]
     assert len(modules) == len(KERNELS)
     for number, (text, word) in enumerate(zip(modules, KERNELS, strict=True)):
         title, _, module = text.partition("\n")
@@ -103,13 +103,13 @@ def test_dump_ir_is_what_llvm_reads(run: Run) -> None:
 def test_dump_asm(run: Run) -> None:
     text = run("--dump", "asm")
     assert text.count("\nrun:") == len(KERNELS)
-    assert text.startswith("# pass 1: ct3d_f32_avgpool_conv")
-    assert "# pass 2: ct3d_f32_multiply" in text
+    assert text.startswith("# sweep 1: ct3d_f32_avgpool_conv")
+    assert "# sweep 2: ct3d_f32_multiply" in text
 
 
 def test_dump_steps(run: Run) -> None:
     lines = [line.rsplit(None, 4) for line in run("--dump", "steps").splitlines()]
-    (head,) = (at for at, words in enumerate(lines) if words == ["step, ms", "pass", "1", "pass", "2"])
+    (head,) = (at for at, words in enumerate(lines) if words == ["step, ms", "sweep", "1", "sweep", "2"])
     cells = [" ".join(words).rsplit(None, 2) for words in lines[head + 1 :]]
     assert [name for name, *_ in cells] == [*STEPS, "all", "object bytes"]
     for column in (1, 2):
@@ -121,9 +121,9 @@ def test_dump_steps(run: Run) -> None:
 @pytest.mark.parametrize("what", ["ir", "asm", "steps"])
 def test_dump_in_the_document(what: str, run: Run) -> None:
     document = json.loads(run("--json", "--dump", what))
-    assert [kernel["kernel"] for kernel in document["dump"]] == [one["kernel"] for one in document["passes"]]
+    assert [kernel["kernel"] for kernel in document["dump"]] == [one["kernel"] for one in document["sweeps"]]
     for kernel in document["dump"]:
-        assert set(kernel) == {"kernel", "passes", what, "object_bytes"}
+        assert set(kernel) == {"kernel", "sweeps", what, "object_bytes"}
         assert list(kernel[what]) == STEPS if what == "steps" else "run" in kernel[what]
 
 
@@ -131,10 +131,10 @@ def test_passes_of_equal_structure_are_dumped_once() -> None:
     pipe = Pipeline(ConvTranspose3d(), Softmax("spatial"), Keep("y"), Softmax("spatial"), Keep("z"), ReLU())
     x, w = (1, 2, 3, 4, 5), (2, 2, 1, 1, 1)
     plan = make_plan(pipe, x, pipe.operand_shapes(x, w), DTYPES["float32"])
-    keys = [one.structure.key for one in plan.passes]
+    keys = [one.structure.key for one in plan.sweeps]
     dumps = dump_kernels(plan)
     assert len(dumps) == len(set(keys))
-    assert sorted(number for dump in dumps for number in dump.passes) == list(range(1, len(keys) + 1))
+    assert sorted(number for dump in dumps for number in dump.sweeps) == list(range(1, len(keys) + 1))
 
 
 def test_dump_leaves_the_cache_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
     used: set[tuple[type[Words], str]] = set()
     for checked in (False, True):
         for plan in plans(checked):
-            for one in plan.passes:
+            for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
     unread = [
         (words.__name__, field.name)
@@ -55,7 +55,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
 def test_steps_fill_what_they_declare(checked: bool) -> None:
     """The binder's words are as many as the emitter counts, whatever the kernel."""
     for plan in plans(checked):
-        for one in plan.passes:
+        for one in plan.sweeps:
             binding = Binding(plan, one)
             numbers = [number for words in binding.sets for number in words.numbers(checked)]
             assert [type(words) for words in binding.sets] == one.structure.words

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import convt3d as ct
-from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Need, configurations
+from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, configurations
 from convt3d.gpu.geometry import GpuAxis
 from convt3d.gpu.plan import GpuKernel, gpu_plan
 from convt3d.gpu.text.chain import LINES
 from convt3d.gpu.text.module import module, module_text
-from convt3d.plan.passes import Affine
+from convt3d.plan.sweeps import Affine
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problems import PROBLEMS
@@ -125,7 +125,7 @@ def test_there_is_a_tile_for_every_need(generation: int, dtype: str, kind: str) 
             for precision in ("ieee", "tf32", "tf32x3"):
                 for inputs in (1, 3, 16, 40, 48, 320):
                     reduced, wide = channels % 3 == 0, inputs % 3 == 0
-                    need = Need(
+                    need = Demand(
                         kind, DTYPES[dtype], precision, channels, inputs, True, pooled, reduced, False, wide, 1000, 8
                     )
                     tiles = configurations(generation, need)
@@ -145,7 +145,7 @@ def test_16_bit_tiles_are_large_enough_for_the_newest_tensor_cores(generation: i
     """wgmma and tcgen05 take 64 positions, and mma 16; more than 256 channels leave room for 16 only."""
     for channels in (1, 16, 64, 128, 200, 256, 257, MOST_CHANNELS):
         for pooled in (False, True) if channels <= MOST_POOLED else (False,):
-            need = Need("dot", DTYPES[dtype], "ieee", channels, 64, True, pooled, False, False, False, 1, 1)
+            need = Demand("dot", DTYPES[dtype], "ieee", channels, 64, True, pooled, False, False, False, 1, 1)
             least = 64 if generation >= 90 and channels <= 256 else 16
             assert all(tile.positions >= least and tile.warps in (4, 8) for tile in configurations(generation, need))
 

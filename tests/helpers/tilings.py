@@ -13,9 +13,9 @@ import pytest
 from convt3d.cpu.plan import plan as planning
 from convt3d.cpu.plan.choice import Choice
 from convt3d.cpu.plan.geometry import conv_axes
-from convt3d.cpu.plan.schemes import EXACT_POINTS, AxisMethod, Method, axis_methods
 from convt3d.cpu.plan.tile_cost import choose
 from convt3d.cpu.plan.tiles import Part, Tilings
+from convt3d.cpu.plan.winograd import EXACT_POINTS, AxisMethod, Method, axis_methods
 from convt3d.cpu.runtime import execute as execution
 from convt3d.cpu.runtime.memory import shared_scratch
 from convt3d.cpu.steps.lowering import steps_of
@@ -103,7 +103,7 @@ def drawn_method(rng: np.random.Generator, axes: Any, points: int = EXACT_POINTS
 
 
 def _drawn_part(rng: np.random.Generator, most: Part) -> Part:
-    """Some blocks of one group, or some groups; behind minimal multiplication, some channels."""
+    """Some blocks of one group, or some groups; behind Winograd's method, some channels."""
     most = most._replace(channels=int(rng.integers(1, most.channels + 1)))
     if rng.integers(2):
         return most._replace(groups=1, blocks=int(rng.integers(1, most.blocks + 1)))

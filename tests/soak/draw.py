@@ -20,7 +20,7 @@ from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.stage import Stage
 from convt3d.spec.text import read_stages, write_pipeline
 
-VARIANTS = {"direct": 90, "auto": 8, "minimal": 8}  # cases of one pipeline: as many as may share its kernels
+VARIANTS = {"direct": 90, "auto": 8, "winograd": 8}  # cases of one pipeline: as many as may share its kernels
 MOST_WORK = 1_000_000  # multiply-adds, and values of all stages: the meaning takes about a hundredth of a second
 PLAIN = "plain"
 NORMAL = "normal"
@@ -182,7 +182,7 @@ ONLY_READ = ("repeated", "misaligned", "thin")  # layouts that a result may not 
 def drawn(rng: np.random.Generator) -> Iterator[Draw]:
     """Cases of one pipeline: stages, type, algorithm and output channels stay, sizes and data change."""
     dtype = str(rng.choice(["float32", "float32", "float64", "float16", "bfloat16"]))
-    algorithm = str(rng.choice(["direct", "direct", "auto", "minimal"]))
+    algorithm = str(rng.choice(["direct", "direct", "auto", "winograd"]))
     pipeline, x, kernel = _that_fits(rng)
     for _ in range(VARIANTS[algorithm]):
         yield _dressed(rng, pipeline, x, kernel, dtype, algorithm)

@@ -139,4 +139,4 @@ def test_fewer_products_are_needed() -> None:
     x, kernel = (1, 8, 8, 8, 8), (8, 8, 3, 3, 3)
     plan = make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), float32)
     assert plan.work.needed * 3 < plan.work.nominal
-    assert len(plan.passes) == 1
+    assert len(plan.sweeps) == 1

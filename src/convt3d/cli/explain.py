@@ -11,9 +11,9 @@ from ..cpu.plan.choice import Options
 from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.describe import Account, describe
 from ..cpu.plan.explain import explain, scratch_of_all, tiles
-from ..cpu.plan.plan import PassPlan, Plan, make_plan
+from ..cpu.plan.plan import Plan, SweepPlan, make_plan
 from ..cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
-from ..cpu.plan.schemes import Method
+from ..cpu.plan.winograd import Method
 from ..front.solutions import problems
 from ..gpu.explain import explain as explain_gpu
 from ..gpu.plan import gpu_plan
@@ -60,7 +60,7 @@ def _dump_text(plan: Plan, what: str) -> str:
 
 
 def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
-    passes = zip(plan.passes, describe(plan), loads(plan), strict=True)
+    sweeps = zip(plan.sweeps, describe(plan), loads(plan), strict=True)
     document = {
         "dtype": plan.dtype.name,
         "algorithm": plan.algorithm,
@@ -71,7 +71,7 @@ def _document(plan: Plan, rates: Rates, dump: str | None) -> Mapping[str, Any]:
         "rewrites": [name for name, _ in plan.rewrites()],
         "runs": [repr(stage) for stage in plan.rewritten.pipeline.stages],
         "shapes": plan.simplified.values,
-        "passes": [_pass_document(plan, *parts, rates) for parts in passes],
+        "sweeps": [_sweep_document(plan, *parts, rates) for parts in sweeps],
         "needed_flop": plan.work.needed,
         "nominal_flop": plan.work.nominal,
         "bytes": caller_bytes(plan),
@@ -106,19 +106,19 @@ def _method_document(method: Method) -> dict[str, Any]:
     return {"saving": float(method.saving), "axes": axes}
 
 
-def _pass_document(plan: Plan, one: PassPlan, account: Account, load: Load, rates: Rates) -> dict[str, Any]:
-    registers, slab = one.register_tile, one.tiling.slab
+def _sweep_document(plan: Plan, planned: SweepPlan, account: Account, load: Load, rates: Rates) -> dict[str, Any]:
+    registers, slab = planned.register_tile, planned.tiling.slab
     arithmetic, memory = load.seconds(rates)
     return {
-        "kernel": one.structure.name,
-        "key": one.structure.key,
+        "kernel": planned.structure.name,
+        "key": planned.structure.key,
         **asdict(account),
         "register_tile": asdict(registers) if registers else None,
-        "tile": one.tiling.tile,
-        "tile_counts": one.tiling.counts,
-        "tiles": tiles(plan, one),
+        "tile": planned.tiling.tile,
+        "tile_counts": planned.tiling.counts,
+        "tiles": tiles(plan, planned),
         "slab": asdict(slab) if slab else None,
-        "scratch_bytes": one.tiling.scratch,
+        "scratch_bytes": planned.tiling.scratch,
         "flop": load.flop,
         "read_bytes": load.read,
         "written_bytes": load.written,

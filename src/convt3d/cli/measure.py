@@ -14,7 +14,7 @@ import numpy as np
 from ..bench.memory import PeakMemory
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.plan import Plan, make_plan
-from ..cpu.runtime.execute import bound_passes, execute_plan
+from ..cpu.runtime.execute import bindings, execute_plan
 from ..cpu.runtime.memory import free_scratch
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
@@ -128,7 +128,7 @@ def measure(
     result = np.full(plan.trace.output, plan.dtype.narrow(np.array(np.nan)), plan.dtype.storage)
     seconds: list[float] = []
     begun = time.perf_counter()
-    for bound in bound_passes(plan):
+    for bound in bindings(plan):
         bound.native  # noqa: B018 - compiled, or found on disk, before the clock starts
     kernel_seconds = time.perf_counter() - begun
     free_scratch()  # what an earlier run left for the next is extra memory of both

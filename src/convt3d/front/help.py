@@ -11,7 +11,7 @@ _OUT = Argument("out", "tensor", "Takes the result in the place of a new array, 
 _ALGORITHM = Argument(
     "algorithm",
     "word",
-    '"auto" takes the faster of "direct" (products summed one by one) and "minimal" (Winograd\'s method).',
+    '"auto" takes the faster of "direct" (products summed one by one) and "winograd" (Winograd\'s method).',
     "auto",
 )
 _PRECISION = Argument(

@@ -69,7 +69,7 @@ class Pipeline(spec.Pipeline):
         out : array, optional
             Takes the result in the place of a new array, and is returned.
         algorithm : str, default 'auto'
-            "auto" takes the faster of "direct" (products summed one by one) and "minimal" (Winograd's method).
+            "auto" takes the faster of "direct" (products summed one by one) and "winograd" (Winograd's method).
         precision : str, default 'full'
             "full" rounds no worse than direct summation; "fast" may, some ten times.
         **named_operands : array

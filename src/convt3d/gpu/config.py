@@ -38,7 +38,7 @@ def power_of_two(number: int) -> int:
 
 
 @dataclass(frozen=True)
-class Need:
+class Demand:
     """What the choice of a tile depends on."""
 
     kind: str  # "dot": by blocks, on tensor cores where they can; "plain": one input at a time; "depthwise"; "load"
@@ -55,7 +55,7 @@ class Need:
     others: int  # programs beside those of the positions: residues, samples, groups
 
 
-def configurations(generation: int, need: Need) -> tuple[Config, ...]:
+def configurations(generation: int, need: Demand) -> tuple[Config, ...]:
     """The tiles worth trying, largest first."""
     channels, found = _channels(need), []
     for positions in (128, 64, 32, 16, 8, 4, 2, 1):
@@ -69,14 +69,14 @@ def configurations(generation: int, need: Need) -> tuple[Config, ...]:
     return tuple([config for config in found if config.positions >= least] or found)[:MOST_CONFIGURATIONS]
 
 
-def _least_positions(generation: int, need: Need) -> int:
+def _least_positions(generation: int, need: Demand) -> int:
     """The newer tensor cores take tiles of 64 positions and more; smaller ones run on the older kind, at half its speed
     or less."""
     tensor_cores = need.kind == "dot" and (need.dtype.itemsize == 2 or need.precision != "ieee")
     return 64 if tensor_cores and generation >= 90 else 1
 
 
-def _warps(generation: int, need: Need, positions: int) -> int | None:
+def _warps(generation: int, need: Demand, positions: int) -> int | None:
     """A thread has some 32 numbers of an accumulator, fewer where other things need registers as well: more would spill
     (docs/gpu_report.md shows the registers of each). But 64 or more are worth it where few positions would leave the
     newer tensor cores idle, and fit for 16-bit types and up to 256 channels. All tensor cores take 8 warps at most, and
@@ -90,7 +90,7 @@ def _warps(generation: int, need: Need, positions: int) -> int | None:
     return most if smallest or (worth and not need.reduced) else None
 
 
-def _weight(need: Need) -> int:
+def _weight(need: Demand) -> int:
     """Registers that an output takes, in accumulators: with a second tile as many again, in float64 two for each.
     Without a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own,
     and each of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin
@@ -101,7 +101,7 @@ def _weight(need: Need) -> int:
     return factors << sum(doubled)
 
 
-def choose(generation: int, need: Need, choice: int | None = None) -> Config:
+def choose(generation: int, need: Demand, choice: int | None = None) -> Config:
     """The largest tile of which there are at least two programs for each processor, else the one that gives most;
     `choice` asks for one by its number (the last if there are fewer)."""
     tiles = configurations(generation, need)
@@ -114,13 +114,13 @@ def choose(generation: int, need: Need, choice: int | None = None) -> Config:
     return tiles[-1]
 
 
-def _channels(need: Need) -> int:
+def _channels(need: Demand) -> int:
     least = 16 if need.kind == "dot" else 1
     most = power_of_two(need.channels)
     return max(least, most if need.whole else min(most, 64))
 
 
-def _inputs(generation: int, need: Need) -> int:
+def _inputs(generation: int, need: Demand) -> int:
     """Input channels are filled up to a multiple of this: the largest that adds little."""
     if need.kind != "dot":
         return 1
@@ -134,7 +134,7 @@ def _inputs(generation: int, need: Need) -> int:
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
 
 
-def _stages(generation: int, need: Need) -> int:
+def _stages(generation: int, need: Demand) -> int:
     return {80: 3, 90: 4, 100: 4}[generation] if need.kind == "dot" else 2
 
 
@@ -143,7 +143,7 @@ def most_registers(warps: int) -> int:
     return min(255, 2048 // warps)
 
 
-def _registers(generation: int, need: Need, positions: int, warps: int) -> int:
+def _registers(generation: int, need: Demand, positions: int, warps: int) -> int:
     """Left alone, ptxas spills a register or two to let one more block in; with a bound a little above that it finds a
     way without (docs/gpu_report.md shows the outcome). sm_80 has room for two blocks of 8 warps in 16-bit types; beside
     a second tile of float32 the newer ones find none below 200 registers."""

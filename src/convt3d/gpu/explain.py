@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..plan.base import by
-from ..plan.passes import Link
+from ..plan.sweeps import Link
 from .plan import GpuFinish, GpuKernel, GpuPack, GpuPlan
 
 _KINDS = {

@@ -1,4 +1,4 @@
-"""Cuts the steps of a pass into pieces, each of which one GPU kernel can do.
+"""Cuts the steps of a sweep into pieces, each of which one GPU kernel can do.
 
 A piece has a source (the convolution, or an array), links, at most one pool with links after it. What lies before the
 convolution is a piece that prepares its input; what no kernel can do in one go is stored between two of them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..plan.passes import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, RowNorm, operands_of
+from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, RowNorm, operands_of
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
 from ..spec.stages import CHANNELS, Add, Keep

@@ -1,6 +1,6 @@
-"""A GpuPlan: the kernels one pipeline needs on a GPU, from the same passes as on the CPU. Frozen; touches no array.
+"""A GpuPlan: the kernels one pipeline needs on a GPU, from the same sweeps as on the CPU. Frozen; touches no array.
 
-A value that only statistics need is not stored: the next pass computes it again, or finds it in the output array.
+A value that only statistics need is not stored: the next sweep computes it again, or finds it in the output array.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import lru_cache, partial
 from math import prod
 
 from ..plan.base import BasePlan
-from ..plan.passes import Chain, Finish, Op, Pass, Reduce, cut, output_values
 from ..plan.prepare import rewrite
+from ..plan.sweeps import Chain, Finish, Op, Reduce, Sweep, cut, output_values
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
-from .config import PRECISIONS, Config, Need, choose, configurations, most_registers
+from .config import PRECISIONS, Config, Demand, choose, configurations, most_registers
 from .geometry import GpuAxis, gpu_axis
 from .pieces import Arrays, Piece, mixes, split
 
@@ -37,7 +37,7 @@ class GpuKernel:
     multiplier: int  # output channels of each input channel, where each has its own
     pool: AvgPool3d | MaxPool3d | None
     config: Config
-    need: Need
+    need: Demand
     filled: int = 0  # input and output channels of a group in memory, blocks of all kernels of the convolution
     width: int = 0
     guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
@@ -181,7 +181,7 @@ def gpu_plan(
 
 
 class _Maker:
-    """Turns passes into kernels."""
+    """Turns sweeps into kernels."""
 
     def __init__(
         self,
@@ -202,30 +202,30 @@ class _Maker:
         self._run()
 
     def _run(self) -> None:
-        passes = cut(self.pipeline, self.trace)
-        self.in_output = output_values(passes, self.trace.output, self.dtype)
+        sweeps = cut(self.pipeline, self.trace)
+        self.in_output = output_values(sweeps, self.trace.output, self.dtype)
         tensors = {
             array
-            for one in passes
-            for op in one.ops
+            for sweep in sweeps
+            for op in sweep.ops
             if isinstance(op, Chain)
             for link in op.links
             for array in link.arrays
         }
-        for one in passes:
-            own = "out" if one.source in self.in_output else one.source
-            source, shape, ops = self.recipes.get(own, (own, one.shape, ()))
-            ops = (*ops, *one.ops)
+        for sweep in sweeps:
+            own = "out" if sweep.source in self.in_output else sweep.source
+            source, shape, ops = self.recipes.get(own, (own, sweep.shape, ()))
+            ops = (*ops, *sweep.ops)
             kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
             kept = tuple(op for op in ops if not isinstance(op, Reduce))
-            dest = one.dest
-            stored = one.finish is None or dest is None or dest in (*self.in_output, *tensors)
+            dest = sweep.dest
+            stored = sweep.finish is None or dest is None or dest in (*self.in_output, *tensors)
             if not stored and self._in_one_kernel(source, shape, kept):
                 self.recipes[str(dest)] = source, shape, kept
                 dest = None
             self._make(source, shape, kept, kind, dest)
-            if one.finish is not None and kind is not None:
-                self._finish(one, kind)
+            if sweep.finish is not None and kind is not None:
+                self._finish(sweep, kind)
         self._fill()
 
     def _fill(self) -> None:
@@ -239,13 +239,15 @@ class _Maker:
         operand = next(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == stage)
         self.steps.insert(0, GpuPack(operand, replace(kernels[0], filled=filled, width=width)))
 
-    def _finish(self, one: Pass, kind: str) -> None:
+    def _finish(self, sweep: Sweep, kind: str) -> None:
         last = self.steps[-1]
         assert isinstance(last, GpuKernel)
-        assert one.finish is not None
-        stage, channels = one.finish.stage, last.piece.result[1]
+        assert sweep.finish is not None
+        stage, channels = sweep.finish.stage, last.piece.result[1]
         groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-        self.steps.append(GpuFinish(one.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts))
+        self.steps.append(
+            GpuFinish(sweep.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts)
+        )
 
     def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
@@ -290,7 +292,7 @@ class _Maker:
         )
         whole = any(mixes(link) for link in piece.links)
         axes = (d, h, w)
-        need = Need(
+        need = Demand(
             kind,
             self.dtype,
             self.precision,

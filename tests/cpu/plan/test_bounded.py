@@ -51,7 +51,7 @@ def test_work_and_tables_grow_with_the_arrays_only(name: str) -> None:
     x, kernel, conv = CASES[name]
     plan = plan_of(x, kernel, **conv)
     elements = prod(x) + prod(kernel) + prod(plan.trace.output)
-    for one in plan.passes:
+    for one in plan.sweeps:
         tiles = prod(one.tiling.counts)
         assert tiles <= 1024 + elements // 256
         assert tiles * one.tiling.scratch // 4 <= 64 * elements + 100_000
@@ -95,7 +95,7 @@ AFTER = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "minimal"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 @pytest.mark.parametrize("after", AFTER)
 def test_values_between_the_taps_of_a_long_stride(after: str, algorithm: str) -> None:
     """They are the bias, and go through all that follows like the others."""
@@ -116,7 +116,7 @@ def test_one_of_several_axes_is_long() -> None:
 def test_packing_is_planned_by_axis() -> None:
     """A kernel as long as its stride has as many phases as taps: 27,000 here, but 90 along the axes."""
     plan = plan_of((1, 1, 2, 2, 2), (1, 1, 30, 30, 30), stride=30)
-    layout = WeightLayout.of(1, plan.method, plan.passes[0].register_tile, "float32")
+    layout = WeightLayout.of(1, plan.method, plan.sweeps[0].register_tile, "float32")
     assert sum(map(len, layout.axes)) == 90
 
 

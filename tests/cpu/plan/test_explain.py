@@ -1,4 +1,4 @@
-"""An explanation names the stages, steps and end of every pass, and its figures are those of the run."""
+"""An explanation names the stages, steps and end of every sweep, and its figures are those of the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from convt3d.cpu.plan.describe import describe
 from convt3d.cpu.plan.explain import explain, scratch_of_all, tiles
 from convt3d.cpu.plan.plan import Plan, make_plan
 from convt3d.cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
-from convt3d.cpu.runtime.execute import bound_passes
+from convt3d.cpu.runtime.execute import bindings
 from convt3d.cpu.runtime.packing import pack
 from convt3d.spec.dtypes import DTYPES
 
@@ -73,7 +73,7 @@ SHARED = [
             ("GroupNorm (applied)", "Sum"),
             ("Add",),
         ],
-        ["all voxels of a group of channels", "then pass 3 starts from the result"],
+        ["all voxels of a group of channels", "then sweep 3 starts from the result"],
         id="norm, then reduction",
     ),
     pytest.param(
@@ -83,19 +83,19 @@ SHARED = [
             ("InstanceNorm (applied)", "InstanceNorm (statistics)"),
             ("InstanceNorm (applied)",),
         ],
-        ["InstanceNorm over space", "then pass 3 applies them"],
+        ["InstanceNorm over space", "then sweep 3 applies them"],
         id="one norm after another",
     ),
     pytest.param(
         (ConvTranspose3d(stride=2), LayerNorm("width"), MaxPool3d(2)),
         [("ConvTranspose3d", "LayerNorm"), ("MaxPool3d",)],
-        ["LayerNorm over width needs whole rows, and pass 2 reads windows of them"],
+        ["LayerNorm over width needs whole rows, and sweep 2 reads windows of them"],
         id="windows of normed rows",
     ),
     pytest.param(
         (ConvTranspose3d(stride=2), Keep("y"), Sum(), Subtract("y")),
         [("ConvTranspose3d",), ("Sum",), ("Subtract",)],
-        ["is kept", "pass 3 repeats the value from 2x1x9x10x13 to 2x4x9x10x13"],
+        ["is kept", "sweep 3 repeats the value from 2x1x9x10x13 to 2x4x9x10x13"],
         id="a value repeated to a larger one",
     ),
     pytest.param(
@@ -115,8 +115,8 @@ def test_stages_and_ends_of_passes(stages: Any, shared: Any, ends: Any) -> None:
     for account, end in zip(accounts, [*ends, "the output is complete"], strict=True):
         assert end in account.ends
     text = explain(plan)
-    for number, (account, one) in enumerate(zip(accounts, plan.passes, strict=True)):
-        assert f"pass {number + 1} of {len(shared)}: {one.structure.name}" in text
+    for number, (account, one) in enumerate(zip(accounts, plan.sweeps, strict=True)):
+        assert f"sweep {number + 1} of {len(shared)}: {one.structure.name}" in text
         assert all(words in text for words in (", ".join(account.stages), *account.steps, account.ends))
 
 
@@ -128,13 +128,13 @@ def test_every_stage_that_runs_is_named_in_order(chain: Chain) -> None:
     done = [name.removesuffix(" (statistics)") for name in named if name not in ("Keep", "Recall")]
     stages = plan.rewritten.pipeline.stages
     assert done == [stage.name for stage in stages if not isinstance(stage, (Keep, Recall))]
-    assert explain(plan).count("\n  ends ") == len(plan.passes)
+    assert explain(plan).count("\n  ends ") == len(plan.sweeps)
 
 
 def test_steps_say_what_they_read_and_where_it_goes() -> None:
     plan = plan_of(ConvTranspose3d(stride=2), GELU(), Add("tensor"), Softmax("spatial"), Multiply("channel"), ReLU())
     first, second = describe(plan)
-    box = "x".join(str(axis.longest(0, "read")) for axis in plan.passes[0].tiling.axes)
+    box = "x".join(str(axis.longest(0, "read")) for axis in plan.sweeps[0].tiling.axes)
     assert first.steps == (
         f"load {box} voxels of the input",
         "put them into a slab, with zeros around them",
@@ -178,7 +178,7 @@ def test_a_kept_value_is_computed_as_a_whole() -> None:
 
 def test_register_tile_and_slab_only_where_there_is_a_convolution() -> None:
     plan = plan_of(ConvTranspose3d(stride=2), Softmax("spatial"))
-    conv, apply = plan.passes
+    conv, apply = plan.sweeps
     tile = conv.register_tile
     assert tile is not None
     assert conv.tiling.slab is not None
@@ -205,7 +205,7 @@ def test_bytes_of_passes(dtype: str, item: int, number: int) -> None:
     assert first == Load(plan.work.needed, (prod(X) + prod(W) + 4) * item, VALUE * number)
     statistics = 2 * 4 * number  # shift and scale are two of them; one name, counted once each
     assert second == Load(0, VALUE * number + VALUE * item + 2 * statistics, VALUE * item)
-    assert tile_statistics(plan) == prod(plan.passes[0].tiling.counts) * 2 * 4 * 2 * number
+    assert tile_statistics(plan) == prod(plan.sweeps[0].tiling.counts) * 2 * 4 * 2 * number
 
 
 def test_a_repeated_value_and_the_input_count_with_their_own_size() -> None:
@@ -218,15 +218,15 @@ def test_a_repeated_value_and_the_input_count_with_their_own_size() -> None:
 def test_packed_weights_are_as_large_as_predicted(groups: int, dtype: str) -> None:
     w = (3, 7, 5, 2, 3)
     plan = plan_of(ConvTranspose3d(stride=(2, 3, 1), groups=groups, dilation=(2, 1, 1)), dtype=dtype, w=w)
-    layout = bound_passes(plan)[0].weights
+    layout = bindings(plan)[0].weights
     assert layout is not None
     assert packed_weights(plan) == pack(np.zeros(w), layout)[0].nbytes
 
 
 def test_scratch_of_all_threads_is_of_those_that_find_a_tile() -> None:
     plan = plan_of(ConvTranspose3d(stride=2))
-    count = tiles(plan, plan.passes[0])
-    assert count == bound_passes(plan)[0].items
+    count = tiles(plan, plan.sweeps[0])
+    assert count == bindings(plan)[0].items
     with num_threads(1):
         assert scratch_of_all(plan) == plan.scratch
         assert ", 1 thread\n" in explain(plan)
@@ -268,5 +268,5 @@ def test_given_rates_are_used_and_named() -> None:
 @pytest.mark.parametrize("batch", [0, 1])
 def test_any_batch_and_any_size_can_be_explained(batch: int) -> None:
     stages = (ConvTranspose3d(stride=2), GroupNorm(2), Sum("spatial"))
-    assert "pass 2 of 3" in explain(plan_of(*stages, x=(batch, *X[1:])))
-    assert "pass 2 of 3" in explain(plan_of(*stages, x=(batch, 3, 10**6, 10**3, 10**3)))
+    assert "sweep 2 of 3" in explain(plan_of(*stages, x=(batch, *X[1:])))
+    assert "sweep 2 of 3" in explain(plan_of(*stages, x=(batch, 3, 10**6, 10**3, 10**3)))

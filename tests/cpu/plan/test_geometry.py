@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convt3d.cpu.plan.geometry import AxisSpans, Walk, Windows, phases
-from convt3d.cpu.plan.schemes import EXACT_POINTS, axis_methods
+from convt3d.cpu.plan.winograd import EXACT_POINTS, axis_methods
 from convt3d.spec.shapes import ConvAxis, PoolAxis
 
 

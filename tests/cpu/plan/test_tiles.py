@@ -37,7 +37,7 @@ def test_the_five_operators_fit_the_cache(problem: object, dtype: str) -> None:
     """A tile is worked on while it is in cache: that is what the passes are for."""
     plan = plan_of(problem, dtype)
     assert plan.scratch <= 4 * plan.machine.l2
-    for one in plan.passes:
+    for one in plan.sweeps:
         assert prod(one.tiling.counts) >= 1
         assert all(1 <= tile <= size for tile, size in zip(one.tiling.tile, one.sweep.result[2:], strict=True))
 
@@ -45,11 +45,11 @@ def test_the_five_operators_fit_the_cache(problem: object, dtype: str) -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.slug)
 def test_tiles_do_not_depend_on_threads_or_batch(problem: object) -> None:
     """Statistics are summed tile by tile: other tiles would be other bits for the same sample."""
-    first = [one.tiling.tile for one in plan_of(problem).passes]
-    assert [one.tiling.tile for one in plan_of(problem, batch=1).passes] == first
+    first = [one.tiling.tile for one in plan_of(problem).sweeps]
+    assert [one.tiling.tile for one in plan_of(problem, batch=1).sweeps] == first
     with num_threads(7):
         _make_plan.cache_clear()
-        assert [one.tiling.tile for one in plan_of(problem).passes] == first
+        assert [one.tiling.tile for one in plan_of(problem).sweeps] == first
 
 
 def test_buffers_lie_one_after_the_other_and_hold_their_channels() -> None:
@@ -59,7 +59,7 @@ def test_buffers_lie_one_after_the_other_and_hold_their_channels() -> None:
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
         item = 8 if case.dtype.accumulate == "float64" else 4
         lanes = plan.machine.lanes(item)
-        for one in plan.passes:
+        for one in plan.sweeps:
             rooms = [room for rooms in one.tiling.rooms for room in rooms]
             for (start, end), room in zip(buffer_ends(one.tiling, item), rooms, strict=True):
                 assert start < end
@@ -75,7 +75,7 @@ def test_a_norm_along_the_width_gets_whole_rows() -> None:
         if "LayerNorm(over='width'" not in repr(case.pipeline):
             continue
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
-        for one in plan.passes:
+        for one in plan.sweeps:
             if any(op.needs_whole_rows for op in one.sweep.ops):
                 assert one.tiling.counts[2] == 1
                 found += 1

@@ -109,7 +109,7 @@ def test_drawn_pipelines_stay_inside(seed: int, dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("checked")
-@pytest.mark.parametrize("algorithm", ["direct", "minimal"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 def test_same_bits_with_and_without_checks(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels side by side, which other code reads and writes; several threads."""
     pipeline = ct.Pipeline(ct.ConvTranspose3d(stride=1, padding=1, bias=True), ct.GELU(), ct.MaxPool3d(2))
@@ -207,7 +207,7 @@ def test_without_the_variable_nothing_is_checked() -> None:
     assert not machine().check_bounds
     pipeline = ct.Pipeline(ct.AvgPool3d(2), ct.ConvTranspose3d(stride=2, bias=True), ct.GELU(), ct.InstanceNorm())
     x, kernel = (1, 4, 4, 6, 8), (4, 5, 3, 3, 3)
-    for one in make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES["float32"]).passes:
+    for one in make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES["float32"]).sweeps:
         text = emit(one.structure, machine())
         assert "faults" not in text
         assert "@inside" not in text.replace('"', "")

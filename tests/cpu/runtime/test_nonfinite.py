@@ -9,7 +9,7 @@ import pytest
 from helpers.data import sprinkled
 
 import convt3d as ct
-from convt3d.cpu.plan.schemes import HUGE
+from convt3d.cpu.plan.winograd import HUGE
 from convt3d.cpu.runtime.execute import _wild_samples
 from convt3d.spec.dtypes import DTYPES
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import convt3d
 from convt3d.cpu.plan.geometry import conv_axes
 from convt3d.cpu.plan.registers import register_tile
-from convt3d.cpu.plan.schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method
+from convt3d.cpu.plan.winograd import EXACT_POINTS, MOST_POINTS, AxisMethod, Method
 from convt3d.cpu.runtime import memory, packing
 from convt3d.cpu.runtime.packing import WeightLayout, pack
 from convt3d.spec.pipeline import Pipeline

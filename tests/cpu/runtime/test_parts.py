@@ -103,13 +103,13 @@ def test_results_of_minimal_multiplication_do_not_depend_on_parts(stages: str, g
     """The convolution makes all channels; what follows takes some at a time."""
     conv = ct.ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=groups, bias=True)
     case = make(Pipeline(conv, *(APART | COUPLED)[stages]), (2, 4 * groups, 3, 4, 5), (4 * groups, 7, 3, 3, 3))
-    with parts(None, "minimal"):
+    with parts(None, "winograd"):
         assert not plan_of(case.pipeline, case.x.shape, (4 * groups, 7, 3, 3, 3), Options()).method.direct
         case.check()
         whole = case.run().tobytes()
     channels_last = np.empty(np.array(case.output)[[0, 2, 3, 4, 1]], np.float32).transpose(0, 4, 1, 2, 3)
     for channels in (1, 3, 7 * groups, 1 << 20):
-        with parts(Part(groups, 1, channels), "minimal"):
+        with parts(Part(groups, 1, channels), "winograd"):
             for out in (None, channels_last):
                 assert case.run(out).tobytes() == whole, f"{channels}, {'own' if out is None else out.strides}"
 
@@ -119,7 +119,7 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
     """As many as a share of the second-level cache holds, and at least one block."""
     pipeline = pipeline_of(APART[stages], 1)
     plan = plan_of(pipeline, (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
-    one = plan.passes[0]
+    one = plan.sweeps[0]
     assert not any(op.couples_channels for op in one.sweep.ops)
     part = one.tiling.part
     assert part is not None
@@ -133,8 +133,8 @@ def test_channels_that_never_meet_are_taken_in_parts(stages: str) -> None:
 def test_parts_behind_minimal_multiplication() -> None:
     """Its result and its input pass through a tile as a whole, what is added and what is stored a part at a time."""
     pipeline = Pipeline(ct.ConvTranspose3d(stride=2, padding=1, output_padding=1), ct.Add("tensor"), ct.ReLU())
-    plan = plan_of(pipeline, (1, 64, 12, 16, 32), (64, 64, 3, 3, 3), Options("minimal"))
-    tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
+    plan = plan_of(pipeline, (1, 64, 12, 16, 32), (64, 64, 3, 3, 3), Options("winograd"))
+    tiling, pitches = plan.sweeps[0].tiling, pitches_of(plan.sweeps[0])
     behind = pitches["Interleave"] + pitches["Chain"]
     assert 1 <= tiling.part.channels < 64
     assert tiling.part.channels * (pitches["Convolution.phased"] + behind) * 4 <= plan.machine.l2 // 4
@@ -147,7 +147,7 @@ def test_parts_behind_minimal_multiplication() -> None:
 @pytest.mark.parametrize("stages", COUPLED)
 def test_channels_that_meet_are_not(stages: str) -> None:
     plan = plan_of(pipeline_of(COUPLED[stages], 1), (1, 4, 16, 16, 16), (4, 200, 3, 2, 3), DIRECT)
-    assert plan.passes[0].tiling.part is None
+    assert plan.sweeps[0].tiling.part is None
 
 
 def test_small_groups_are_taken_together() -> None:
@@ -158,7 +158,7 @@ def test_small_groups_are_taken_together() -> None:
         (64, 1, 3, 3, 3),
         DIRECT,
     )
-    part = plan.passes[0].tiling.part
+    part = plan.sweeps[0].tiling.part
     assert part is not None
     assert part.blocks == 1
     assert part.groups > 1
@@ -176,7 +176,7 @@ def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: i
     """Parts make large tiles cheap, but scratch memory has room for all channels, which a result with channels side by
     side stores together. Long rows were not cut: 1 GB."""
     plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=stride)), x, w, DIRECT)
-    assert prod(plan.passes[0].tiling.counts) > 1
+    assert prod(plan.sweeps[0].tiling.counts) > 1
     assert plan.scratch <= 4 * plan.machine.l2
 
 
@@ -184,7 +184,7 @@ def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: i
 def test_what_passes_through_a_tile(channels: int) -> None:
     """The slab, and of the channels a part: rows on their way out were once taken off twice."""
     plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=2)), (1, 16, 8, 16, 16), (16, channels, 2, 2, 2), DIRECT)
-    tiling, pitches = plan.passes[0].tiling, pitches_of(plan.passes[0])
+    tiling, pitches = plan.sweeps[0].tiling, pitches_of(plan.sweeps[0])
     numbers = 16 * pitches["Convolution.slab"] + tiling.part.channels * pitches["Convolution.phased"]
     assert 4 * numbers <= tiling.passing <= 4 * numbers + 1024
     # What the cost counts is all channels: with a part alone direct summation looked too cheap beside minimal.

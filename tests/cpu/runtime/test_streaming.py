@@ -13,7 +13,7 @@ from helpers.tilings import drawn_tiles, streamed
 import convt3d as ct
 from convt3d import Pipeline
 from convt3d.cpu.code.tile import STORAGE, emit
-from convt3d.cpu.ir.squares import squares_ir
+from convt3d.cpu.ir.blocks import blocks_ir
 from convt3d.cpu.plan import plan as planning
 from convt3d.cpu.plan.machine import architecture, machine
 from convt3d.cpu.runtime import execute as execution
@@ -118,9 +118,9 @@ def test_large_results_are_streamed_and_those_in_place_are_not() -> None:
     side = 4 * round((planning._cached_bytes(machine()) / 64) ** (1 / 3) / 4) + 8
     operands = ((4, 16, 2, 2, 2),)
     large = planning.make_plan(pipeline, (1, 4, side, side, side), operands, DTYPES["float32"])
-    assert [one.streamed for one in large.passes if one.sweep.dest] == [True, False]
+    assert [one.streamed for one in large.sweeps if one.sweep.dest] == [True, False]
     small = planning.make_plan(pipeline, (1, 4, 4, 4, 4), operands, DTYPES["float32"])
-    assert not any(one.streamed for one in small.passes)
+    assert not any(one.streamed for one in small.sweeps)
 
 
 def test_vectors_go_directly_where_rows_are_aligned() -> None:
@@ -134,7 +134,7 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
         dest = room[start + ahead : start + ahead + 4 * 4 * 8 * 64].reshape(1, 4, 4, 8, 64)
         given = np.zeros(x, np.float32), (np.zeros(w, np.float32),)
         run = execution._Run(plan, *given, DTYPES["float32"], dest)
-        words = execution.Call(run, run.passes[0]).destination()
+        words = execution.Call(run, run.sweeps[0]).destination()
         assert (words.streamed, words.direct, words.rows) == (1, direct, 32)
 
 
@@ -145,7 +145,7 @@ def test_squares_stream_too(monkeypatch: pytest.MonkeyPatch, isa: str, dtype: st
     """Code of its own, which kernels call where channels lie side by side; the kernel has the fence."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
     dumps: dict[str, str] = {}
-    compile_ir(squares_ir(STORAGE[dtype], machine()), Target.of(machine()), dumps=dumps)
+    compile_ir(blocks_ir(STORAGE[dtype], machine()), Target.of(machine()), dumps=dumps)
     assert "movnt" in dumps["emit"]
 
 
@@ -156,7 +156,7 @@ def test_the_machine_code_streams(monkeypatch: pytest.MonkeyPatch, isa: str, dty
     """Every store that is meant to go past the caches does, and a fence follows."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
     plan = planning.make_plan(PIPELINES["unphase"], (1, 3, 2, 4, 32), ((3, 4, 3, 3, 3),), DTYPES[dtype])
-    text = emit(plan.passes[0].structure, machine())
+    text = emit(plan.sweeps[0].structure, machine())
     dumps: dict[str, str] = {}
     compile_ir(text, dumps=dumps)
     assert "sfence" in dumps["emit"]

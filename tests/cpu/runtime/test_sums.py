@@ -274,7 +274,7 @@ def test_infinite_sums_are_not_nan(name: str, dtype: str, special: float) -> Non
     assert np.isfinite(got).sum() == np.isfinite(truth).sum()
 
 
-# Direct sums of one piece and of several, minimal multiplication, phases without a tap, groups.
+# Direct sums of one piece and of several, Winograd's method, phases without a tap, groups.
 LAYERS = [
     ((1, 8, 4, 5, 6), (8, 13, 3, 3, 3), {"stride": 2, "padding": 1}),
     ((1, 48, 3, 4, 5), (48, 7, 3, 3, 3), {"stride": 1, "padding": 1}),
@@ -284,7 +284,7 @@ LAYERS = [
 
 
 @pytest.mark.parametrize("isa", ["", "avx2", "baseline"])
-@pytest.mark.parametrize("algorithm", ["direct", "minimal"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bias_joins_last(dtype: str, algorithm: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit the sum without it, plus the bias, rounded once: a large one costs no more than that."""

@@ -11,7 +11,7 @@ from helpers.draws import Case, make
 
 import convt3d as ct
 from convt3d.cpu.runtime import folded, weights
-from convt3d.cpu.runtime.kept import ENTRY_BYTES
+from convt3d.cpu.runtime.content_cache import ENTRY_BYTES
 from convt3d.spec.dtypes import DTYPES
 
 PLAIN = ct.Pipeline(ct.ConvTranspose3d(stride=2, bias=True))

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from ...plan.passes import Affine, Link
+from ...plan.sweeps import Affine, Link
 from ...spec.stage import Stage
 from ...spec.stages import (
     GELU,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ...plan.passes import STATISTICS
+from ...plan.sweeps import STATISTICS
 from ..ir import sums, vecmath
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import in_vectors

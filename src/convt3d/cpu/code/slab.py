@@ -14,7 +14,7 @@ from ..ir.frame import Kernel, Scratch
 from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
-from ..plan.schemes import HUGE
+from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords
 from ..steps.winograd import WinogradWords
 

@@ -1,4 +1,4 @@
-"""The kernel of one pass: its steps in order, for every tile that a worker draws."""
+"""The kernel of one sweep: its steps in order, for every tile that a worker draws."""
 
 from __future__ import annotations
 

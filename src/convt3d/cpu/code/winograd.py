@@ -21,7 +21,7 @@ from ..ir.builder import Builder
 from ..ir.frame import Kernel
 from ..ir.values import I64, PTR, Number
 from ..plan.registers import RegisterTile
-from ..plan.schemes import Matrix, Scheme
+from ..plan.winograd import Matrix, Scheme
 from ..steps.conv import ConvWords
 from ..steps.winograd import GroupWords, WinogradCall, WinogradConvolution, WinogradWords
 from ..words import row_length

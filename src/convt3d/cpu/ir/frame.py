@@ -1,6 +1,6 @@
 """The frame of a kernel: words from one table, tiles drawn from a shared counter, scratch per worker.
 
-`void run(ptr table, i64 worker)`: the table holds the sets of words that a pass and its steps declare (cpu/words.py),
+`void run(ptr table, i64 worker)`: the table holds the sets of words that a sweep and its steps declare (cpu/words.py),
 one after the other, as i64.
 """
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from ..words import ArrayCall, DestinationCall, SourceCall
-from . import squares
+from . import blocks
 from .frame import Kernel, Scratch
 from .values import Number, Storage, constant, vector
 
@@ -86,7 +86,7 @@ class Source(ArrayRows):
         with b.loop(0, count, k.lanes) as at:
             corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
             left = b.sub(count, at)
-            b.call_address(k.call.read_block, squares.READ, corner, step, channels, left, square)
+            b.call_address(k.call.read_block, blocks.READ, corner, step, channels, left, square)
             with b.loop(0, channels) as c:
                 value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
                 sink(c)(at, value, left)
@@ -189,7 +189,7 @@ class Destination(ArrayRows):
             corner = b.at(source, k.dot((c, pitch), (1, at)), k.number)
             to = b.at(self.words.data, k.dot((1, place), (at, step), (1, c)), self.storage.memory)
             some = pitch, b.sub(channels, c), b.sub(count, at)
-            b.call_address(k.call.write_block, squares.WRITE, corner, *some, to, step, streamed)
+            b.call_address(k.call.write_block, blocks.WRITE, corner, *some, to, step, streamed)
 
 
 def in_vectors(k: Kernel, count: Number, body: Callable[[Number, Number | None], None]) -> None:

@@ -1,4 +1,4 @@
-"""Which algorithm computes the convolution, axis by axis: direct summation, or minimal multiplication where it costs
+"""Which algorithm computes the convolution, axis by axis: direct summation, or Winograd's method where it costs
 less."""
 
 from __future__ import annotations
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
-from ...plan.passes import Pass
+from ...plan.sweeps import Sweep
 from ...spec.checks import one_of
 from ...spec.pipeline import Pipeline, Trace
 from ..steps.base import Step, Where
 from ..steps.lowering import steps_of
 from .geometry import conv_axes
-from .schemes import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
 from .tile_cost import choose, cost, step_cycles
 from .tiles import Tiling, Tilings
+from .winograd import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
 
-ALGORITHMS = ("auto", "direct", "minimal")
+ALGORITHMS = ("auto", "direct", "winograd")
 PRECISIONS = ("full", "fast")
 
 
@@ -25,8 +25,8 @@ PRECISIONS = ("full", "fast")
 class Options:
     """What a caller may ask for.
 
-    algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "minimal" takes
-    minimal multiplication wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
+    algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "winograd" takes
+    Winograd's method wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
     direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
     (docs/math.md has the figures).
     """
@@ -48,22 +48,22 @@ AUTO, DIRECT = Options(), Options("direct")
 
 @dataclass(frozen=True)
 class Choice:
-    """How a pass is computed."""
+    """How a sweep is computed."""
 
     where: Where  # with the method of the convolution
     steps: tuple[Step, ...]
     tiling: Tiling
 
 
-def choose_method(one: Pass, where: Where, options: Options) -> Choice:
+def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
     """The method that costs least, and the tiling with it; `where` has direct summation."""
-    direct = _choice(one, where)
+    direct = _choice(sweep, where)
     if options.algorithm == "direct" or not any(step.convolves for step in direct.steps):
         return direct
-    found = [_choice(one, replace(where, method=method)) for method in _methods(one, where, options, direct.tiling)]
+    found = [_choice(sweep, replace(where, method=method)) for method in _methods(sweep, where, options, direct.tiling)]
     if options.algorithm == "auto" or not found:
         found.append(direct)
-    return min(found, key=lambda choice: cost(one, choice.steps, choice.where, choice.tiling))
+    return min(found, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
 
 
 def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:
@@ -71,16 +71,16 @@ def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:
     return Method((d, h, w))
 
 
-def _choice(one: Pass, where: Where) -> Choice:
-    steps = steps_of(one, where)
-    return Choice(where, steps, choose(one, steps, where))
+def _choice(sweep: Sweep, where: Where) -> Choice:
+    steps = steps_of(sweep, where)
+    return Choice(where, steps, choose(sweep, steps, where))
 
 
 _TRIED = 3
 _CHUNK_CACHES = 8  # transformed inputs and products of a chunk may be this many times the second-level cache
 
 
-def _methods(one: Pass, where: Where, options: Options, direct: Tiling) -> list[Method]:
+def _methods(sweep: Sweep, where: Where, options: Options, direct: Tiling) -> list[Method]:
     """The best by the cost of the convolution alone, in tiles like those of direct summation.
 
     Each axis is plain or makes m outputs together, the same m for all that do: mixtures were hardly ever faster, and
@@ -89,11 +89,11 @@ def _methods(one: Pass, where: Where, options: Options, direct: Tiling) -> list[
 
     def rough(method: Method) -> float:
         so = replace(where, method=method)
-        steps = steps_of(one, so)
-        tilings = Tilings(one, steps, so)
+        steps = steps_of(sweep, so)
+        tilings = Tilings(sweep, steps, so)
         d, h, w = (
             min(size, -(-length // period) * period)
-            for size, length, period in zip(one.result[2:], direct.tile, tilings.periods, strict=True)
+            for size, length, period in zip(sweep.result[2:], direct.tile, tilings.periods, strict=True)
         )
         tiling = tilings.of((d, h, w))
         if tiling.chunk > _CHUNK_CACHES * where.machine.l2:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .geometry import Walk
 from .registers import RegisterTile, register_tile
-from .schemes import Method, Scheme, terms
+from .winograd import Method, Scheme, terms
 
 if TYPE_CHECKING:
     from ..steps.base import Where

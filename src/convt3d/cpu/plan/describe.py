@@ -1,4 +1,4 @@
-"""Says of every pass of a Plan which stages share it, what its steps are and why it ends."""
+"""Says of every sweep of a Plan which stages share it, what its steps are and why it ends."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from math import prod
 
 from ...plan.base import by
-from ...plan.passes import Pass
+from ...plan.sweeps import Sweep
 from ...spec.stage import Stage
 from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
-from .plan import PassPlan, Plan
-from .schemes import HUGE
+from .plan import Plan, SweepPlan
+from .winograd import HUGE
 
 
 @dataclass(frozen=True)
 class Account:
-    """One pass in words."""
+    """One sweep in words."""
 
     stages: tuple[str, ...]
     steps: tuple[str, ...]
@@ -24,32 +24,32 @@ class Account:
 
 
 def describe(plan: Plan) -> tuple[Account, ...]:
-    """An account of each pass."""
+    """An account of each sweep."""
     stages = _shared_stages(plan)
     return tuple(
-        Account(shared, tuple(_steps(plan, one)), _why_it_ends(plan, number, one.sweep))
-        for number, (shared, one) in enumerate(zip(stages, plan.passes, strict=True))
+        Account(shared, tuple(_steps(plan, planned)), _why_it_ends(plan, number, planned.sweep))
+        for number, (shared, planned) in enumerate(zip(stages, plan.sweeps, strict=True))
     )
 
 
-# --- which stages share a pass ----------------------------------------------------------------------------------------
+# --- which stages share a sweep ---------------------------------------------------------------------------------------
 
 
 def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
-    """The stages of each pass. One that needs statistics is in two: it makes them, and applies them."""
+    """The stages of each sweep. One that needs statistics is in two: it makes them, and applies them."""
     stages = plan.rewritten.pipeline.stages
     finishes = plan.finishes
     place, shared = 0, []
-    for one in plan.passes:
+    for planned in plan.sweeps:
         names: list[str] = []
-        for run, arrays in _stages_run(plan, one.sweep):
+        for run, arrays in _stages_run(plan, planned.sweep):
             statistic = next((name.split(".")[0] for name in arrays if name.startswith("stat")), None)
             if statistic is not None:
                 names.append(f"{finishes[statistic].stage.name} (applied)")
             elif (found := _find(stages, place, run)) is not None:
                 names.append(stages[found].name)
                 place = found + 1
-        finish = one.sweep.finish
+        finish = planned.sweep.finish
         if finish is not None:
             names.append(finish.stage.name + (" (statistics)" if finish.result.startswith("stat") else ""))
             place = next(at for at in range(place, len(stages)) if stages[at] is finish.stage) + 1
@@ -58,9 +58,9 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
     return shared
 
 
-def _stages_run(plan: Plan, one: Pass) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+def _stages_run(plan: Plan, sweep: Sweep) -> Iterator[tuple[Stage, tuple[str, ...]]]:
     """The stages of the steps, as they run, with the arrays they read."""
-    for op in one.ops:
+    for op in sweep.ops:
         yield from ((link.stage, link.arrays) for link in op.runs(plan.rewritten.pipeline))
 
 
@@ -78,41 +78,41 @@ def _find(stages: tuple[Stage, ...], place: int, run: Stage) -> int | None:
     return None
 
 
-def _steps(plan: Plan, one: PassPlan) -> Iterator[str]:
-    for step in one.structure.steps:
-        yield from step.describe(plan, one)
+def _steps(plan: Plan, planned: SweepPlan) -> Iterator[str]:
+    for step in planned.structure.steps:
+        yield from step.describe(plan, planned)
 
 
 # --- why it ends ------------------------------------------------------------------------------------------------------
 
 
-def _why_it_ends(plan: Plan, number: int, one: Pass) -> str:
-    if one.dest == "out":
+def _why_it_ends(plan: Plan, number: int, sweep: Sweep) -> str:
+    if sweep.dest == "out":
         return "the output is complete"
-    following = plan.passes[number + 1].sweep
-    if one.finish is not None:
-        stage, per = one.finish.stage, "group of channels" if isinstance(one.finish.stage, GroupNorm) else "channel"
-        then = "applies them" if one.finish.result.startswith("stat") else "starts from the result"
-        tiles = prod(plan.passes[number].tiling.counts)
+    following = plan.sweeps[number + 1].sweep
+    if sweep.finish is not None:
+        stage, per = sweep.finish.stage, "group of channels" if isinstance(sweep.finish.stage, GroupNorm) else "channel"
+        then = "applies them" if sweep.finish.result.startswith("stat") else "starts from the result"
+        tiles = prod(plan.sweeps[number].tiling.counts)
         return (
             f"{stage.name} over space needs all voxels of a {per}: "
-            f"statistics of tiles ({tiles} a sample) are combined, then pass {number + 2} {then}"
+            f"statistics of tiles ({tiles} a sample) are combined, then sweep {number + 2} {then}"
         )
-    if following.source == one.dest and following.shape != one.result:
-        return f"pass {number + 2} repeats the value from {by(one.result)} to {by(following.shape)}"
-    later = [(at, other.sweep) for at, other in enumerate(plan.passes) if at > number]
-    readers = [at + 1 for at, other in later if _reads_again(other, one.dest, at == number + 1)]
+    if following.source == sweep.dest and following.shape != sweep.result:
+        return f"sweep {number + 2} repeats the value from {by(sweep.result)} to {by(following.shape)}"
+    later = [(at, other.sweep) for at, other in enumerate(plan.sweeps) if at > number]
+    readers = [at + 1 for at, other in later if _reads_again(other, sweep.dest, at == number + 1)]
     if readers:
-        return f"the value is kept: pass {' and '.join(map(str, readers))} reads it again"
-    (norm,) = (link.stage for op in one.ops if op.needs_whole_rows for link in op.runs(plan.rewritten.pipeline))
+        return f"the value is kept: sweep {' and '.join(map(str, readers))} reads it again"
+    (norm,) = (link.stage for op in sweep.ops if op.needs_whole_rows for link in op.runs(plan.rewritten.pipeline))
     assert isinstance(norm, LayerNorm)
-    return f"{norm.name} over {norm.over} needs whole rows, and pass {number + 2} reads windows of them"
+    return f"{norm.name} over {norm.over} needs whole rows, and sweep {number + 2} reads windows of them"
 
 
-def _reads_again(one: Pass, name: str | None, following: bool) -> bool:
-    """Beside the pass that follows, which may start from it, whether kept or not."""
-    recalled = one.source == name and not following
-    return recalled or any(name in link.arrays for op in one.ops for link in op.links)
+def _reads_again(sweep: Sweep, name: str | None, following: bool) -> bool:
+    """Beside the sweep that follows, which may start from it, whether kept or not."""
+    recalled = sweep.source == name and not following
+    return recalled or any(name in link.arrays for op in sweep.ops for link in op.links)
 
 
 # --- what happens to unusual arrays -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A Plan in words and figures: rewrites, passes, bytes and the roofline."""
+"""A Plan in words and figures: rewrites, sweeps, bytes and the roofline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ...plan.base import by
 from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
 from .describe import Account, describe, fallbacks
-from .plan import PassPlan, Plan
+from .plan import Plan, SweepPlan
 from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
-from .schemes import AxisMethod, Together
 from .slab import Slab
 from .tile_cost import step_cycles
+from .winograd import AxisMethod, Together
 
 
 def explain(plan: Plan, rates: Rates | None = None) -> str:
@@ -22,29 +22,29 @@ def explain(plan: Plan, rates: Rates | None = None) -> str:
         f"pipeline on {plan.dtype.name}, {plan.algorithm}, {plan.machine.isa}, {counted(get_num_threads(), 'thread')}"
     ]
     lines += plan.preamble()
-    for number, parts in enumerate(zip(plan.passes, describe(plan), loads(plan), strict=True)):
-        lines += _pass(plan, number, *parts, rates)
+    for number, parts in enumerate(zip(plan.sweeps, describe(plan), loads(plan), strict=True)):
+        lines += _sweep(plan, number, *parts, rates)
     lines += ["unusual arrays:", *(f"  {when}: {how}" for when, how in fallbacks(plan))]
     return "\n".join([*lines, *_totals(plan, rates)])
 
 
-def tiles(plan: Plan, one: PassPlan) -> int:
+def tiles(plan: Plan, planned: SweepPlan) -> int:
     """Tiles of the whole batch: the pieces of work that threads draw."""
-    return prod(one.tiling.counts) * plan.trace.values[0][0]
+    return prod(planned.tiling.counts) * plan.trace.values[0][0]
 
 
 def scratch_of_all(plan: Plan) -> int:
-    """Bytes of tile memory for all threads of the greediest pass."""
-    return max(one.tiling.scratch * min(get_num_threads(), tiles(plan, one)) for one in plan.passes)
+    """Bytes of tile memory for all threads of the greediest sweep."""
+    return max(planned.tiling.scratch * min(get_num_threads(), tiles(plan, planned)) for planned in plan.sweeps)
 
 
-def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, rates: Rates) -> list[str]:
-    tiling, registers = one.tiling, one.register_tile
+def _sweep(plan: Plan, number: int, planned: SweepPlan, account: Account, load: Load, rates: Rates) -> list[str]:
+    tiling, registers = planned.tiling, planned.register_tile
     rows = [
         ("stages", _shared(account.stages)),
         *(("steps" if at == 0 else "", step) for at, step in enumerate(account.steps)),
         ("ends", account.ends),
-        ("tile", f"{by(tiling.tile)} of {by(one.sweep.result[2:])} voxels: {_count(plan, one)}"),
+        ("tile", f"{by(tiling.tile)} of {by(planned.sweep.result[2:])} voxels: {_count(plan, planned)}"),
     ]
     if registers is not None and tiling.slab is not None:
         lanes = plan.machine.lanes(number_bytes(plan))
@@ -56,7 +56,7 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
         if tiling.part is not None and tiling.part.channels < channels:
             steps = "all steps" if tiling.method.direct else "the steps behind the convolution"
             rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through {steps}"))
-        rows += [("minimal" if at == 0 else "", text) for at, text in enumerate(_minimal(plan, one, rates))]
+        rows += [("winograd" if at == 0 else "", text) for at, text in enumerate(_winograd(plan, planned, rates))]
     arithmetic, memory = load.seconds(rates)
     rows += [
         ("scratch", f"{amount(tiling.scratch)} for a thread, whose L2 cache has {amount(plan.machine.l2)}"),
@@ -67,13 +67,13 @@ def _pass(plan: Plan, number: int, one: PassPlan, account: Account, load: Load, 
             f"(arithmetic {duration(arithmetic)}, memory {duration(memory)})",
         ),
     ]
-    head = f"pass {number + 1} of {len(plan.passes)}: {one.structure.name}"
+    head = f"sweep {number + 1} of {len(plan.sweeps)}: {planned.structure.name}"
     return [head, *(f"  {name:<9} {text}" for name, text in rows)]
 
 
-def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
+def _winograd(plan: Plan, planned: SweepPlan, rates: Rates) -> list[str]:
     """Schemes of each axis, what they save and what they cost; nothing for direct summation."""
-    method, blocking = one.tiling.method, one.tiling.blocking
+    method, blocking = planned.tiling.method, planned.tiling.blocking
     if method.direct or blocking is None:
         return []
     lines = []
@@ -81,14 +81,14 @@ def _minimal(plan: Plan, one: PassPlan, rates: Rates) -> list[str]:
         phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
         plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
         lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
-    products, transforms = step_cycles(one.structure.steps, one.where, one.tiling)
+    products, transforms = step_cycles(planned.structure.steps, planned.where, planned.tiling)
     share = transforms / (products + transforms)
     rate = rates.flops * float(method.saving) * (1 - share)
     saving = f"{float(method.saving):.2f} times fewer products"
     lines.append(f"{saving}; transforms take {100 * share:.0f}% of the convolution")
     lines.append(f"expected {rate / 1e9:.0f} GFLOP/s of direct summation, at {rates.flops / 1e9:.0f} that are made")
     chunk = f"{blocking.positions} positions at once, {blocking.blocks} blocks of output channels"
-    lines.append(f"{chunk}, {amount(one.tiling.chunk)} of transformed inputs and products")
+    lines.append(f"{chunk}, {amount(planned.tiling.chunk)} of transformed inputs and products")
     return lines
 
 
@@ -108,22 +108,22 @@ def _shared(stages: tuple[str, ...]) -> str:
     return (", ".join(stages) or "none, a copy") + why
 
 
-def _count(plan: Plan, one: PassPlan) -> str:
-    return f"{by(one.tiling.counts)} tiles in a sample, {tiles(plan, one)} in all"
+def _count(plan: Plan, planned: SweepPlan) -> str:
+    return f"{by(planned.tiling.counts)} tiles in a sample, {tiles(plan, planned)} in all"
 
 
 def _totals(plan: Plan, rates: Rates) -> list[str]:
     each = caller_bytes(plan)
     named = {name: size for name, size in each.items() if size or name != "operands"}
-    once, passes = sum(each.values()), loads(plan)
-    moved = sum(load.bytes for load in passes)
-    least = sum(max(load.seconds(rates)) for load in passes)
+    once, sweeps = sum(each.values()), loads(plan)
+    moved = sum(load.bytes for load in sweeps)
+    least = sum(max(load.seconds(rates)) for load in sweeps)
     parts = " + ".join(map(amount, named.values()))
     return [
         f"needed  {operations(plan.work.needed)}",
         f"nominal {operations(plan.work.nominal)}",
         f"{' + '.join(named)} {amount(once)} ({parts}), {_intensity(plan, once)} FLOP per byte",
-        f"moved by all passes {amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
+        f"moved by all sweeps {amount(moved)}, {_intensity(plan, moved)} FLOP per byte",
         f"intermediate values {amount(plan.intermediate)} beside the output, "
         f"statistics of tiles {amount(tile_statistics(plan))}",
         f"packed weights {amount(packed_weights(plan))}",

@@ -1,9 +1,9 @@
-"""Where a tile of the destination comes from: for every step of a pass the ranges it reads and writes along one axis.
+"""Where a tile of the destination comes from: for every step of a sweep the ranges it reads and writes along one axis.
 
 All of it is worked out here, in Python integers, and handed to the kernel as tables; the kernel itself knows no
 stride, padding, dilation or pool. A convolution's outputs are o = stride * pace * q + j: `q` is the position, `j` the
 residue (its phase); tap k meets input pace * q + (j + padding - k * dilation) / stride, where that is a whole number.
-The direct algorithm has pace 1; minimal multiplication makes several outputs of a phase together and has a larger one.
+The direct algorithm has pace 1; Winograd's method makes several outputs of a phase together and has a larger one.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Span:
 
 @dataclass(frozen=True)
 class AxisSpans:
-    """The tiles of a pass along one axis, worked out one by one when asked for."""
+    """The tiles of a sweep along one axis, worked out one by one when asked for."""
 
     steps: tuple[AxisStep, ...]
     size: int  # of the destination
@@ -205,7 +205,7 @@ class AxisSpans:
         return -(-self.size // self.tile)
 
     def spans(self, number: int) -> tuple[Span, ...]:
-        """One span for each step; a pass without geometric steps has one that copies."""
+        """One span for each step; a sweep without geometric steps has one that copies."""
         wanted = (number * self.tile, min((number + 1) * self.tile, self.size))
         row: list[Span] = []
         for step in reversed(self.steps):

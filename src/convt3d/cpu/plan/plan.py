@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from ...plan.base import BasePlan, by
-from ...plan.passes import Finish, Pass, PhasePool, Windowed, cut, output_values
 from ...plan.prepare import rewrite
+from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_values
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
@@ -18,16 +18,16 @@ from ..steps.base import Where
 from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .registers import RegisterTile, register_tile
-from .schemes import Method
 from .structure import Structure
 from .tiles import Tiling
+from .winograd import Method
 
 
 @dataclass(frozen=True)
-class PassPlan:
+class SweepPlan:
     """One walk over tiles: its steps, the code they need, and the tiles for these sizes."""
 
-    sweep: Pass
+    sweep: Sweep
     where: Where
     structure: Structure
     tiling: Tiling
@@ -35,7 +35,7 @@ class PassPlan:
 
     @property
     def register_tile(self) -> RegisterTile | None:
-        """Of the pass's convolution."""
+        """Of the sweep's convolution."""
         if not any(step.convolves for step in self.structure.steps):
             return None
         return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
@@ -50,7 +50,7 @@ class Plan(BasePlan):
     work: work.Work
     method: Method
     machine: Machine
-    passes: tuple[PassPlan, ...]
+    sweeps: tuple[SweepPlan, ...]
     aliases: tuple[str, ...]  # intermediate values that live in the output array
 
     def rewrites(self) -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ class Plan(BasePlan):
 
     @property
     def algorithm(self) -> str:
-        return "direct" if self.method.direct else "minimal"
+        return "direct" if self.method.direct else "winograd"
 
     @lazy
     def conv_operands(self) -> list[int]:
@@ -109,12 +109,12 @@ class Plan(BasePlan):
 
     @lazy
     def finishes(self) -> dict[str, Finish]:
-        """What is done with the statistics of a pass, by the name of its result."""
-        found = (one.sweep.finish for one in self.passes)
+        """What is done with the statistics of a sweep, by the name of its result."""
+        found = (planned.sweep.finish for planned in self.sweeps)
         return {finish.result: finish for finish in found if finish is not None}
 
     def array_name(self, array: str) -> str:
-        """What people call an array of a pass."""
+        """What people call an array of a sweep."""
         kind, _, rest = array.partition(":")
         if kind == "operand":
             return self.rewritten.pipeline.slots[int(rest)].name
@@ -128,13 +128,17 @@ class Plan(BasePlan):
     @property
     def scratch(self) -> int:
         """Bytes of tile memory for one thread."""
-        return max(one.tiling.scratch for one in self.passes)
+        return max(planned.tiling.scratch for planned in self.sweeps)
 
     @property
     def intermediate(self) -> int:
-        """Bytes of values that several passes share and that the output array cannot hold."""
+        """Bytes of values that several sweeps share and that the output array cannot hold."""
         number = 8 if self.dtype.accumulate == "float64" else 4
-        stored = {one.sweep.dest: one.sweep.result for one in self.passes if one.sweep.dest not in (None, "out")}
+        stored = {
+            planned.sweep.dest: planned.sweep.result
+            for planned in self.sweeps
+            if planned.sweep.dest not in (None, "out")
+        }
         return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
 
 
@@ -166,17 +170,17 @@ def _make_plan(
     trace = pipeline.trace(x, operands)
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
     item = 8 if dtype.accumulate == "float64" else 4
-    walks = cut(rewritten.pipeline, simplified)
-    aliases = output_values(walks, trace.output, dtype)
+    cuts = cut(rewritten.pipeline, simplified)
+    aliases = output_values(cuts, trace.output, dtype)
     direct = direct_method(rewritten.pipeline, simplified, options)
     where = Where(rewritten.pipeline, simplified, host, item, direct)
-    passes = []
-    for one in walks:
-        choice = choose_method(one, where, options)
+    sweeps = []
+    for sweep in cuts:
+        choice = choose_method(sweep, where, options)
         structure = Structure(choice.steps, dtype.name, host.isa)
-        streamed = _streamed(one, aliases, dtype, item, host)
-        passes.append(PassPlan(one, choice.where, structure, choice.tiling, streamed))
-    conv = next(one for one in passes if one.register_tile is not None)
+        streamed = _streamed(sweep, aliases, dtype, item, host)
+        sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
+    conv = next(sweep for sweep in sweeps if sweep.register_tile is not None)
     last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
     return Plan(
         asked=pipeline,
@@ -191,20 +195,20 @@ def _make_plan(
         work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
         method=conv.tiling.method,
         machine=host,
-        passes=tuple(passes),
+        sweeps=tuple(sweeps),
         aliases=aliases,
     )
 
 
-def _streamed(one: Pass, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
+def _streamed(sweep: Sweep, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
     in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
     ordinary stores."""
-    if one.dest is None or (one.dest == "out" and dtype.itemsize < number):
+    if sweep.dest is None or (sweep.dest == "out" and dtype.itemsize < number):
         return False
-    in_place = one.source in aliases and (one.dest == "out" or one.dest in aliases)
-    item = dtype.itemsize if one.dest == "out" else number
-    return not in_place and prod(one.result) * item >= _cached_bytes(host)
+    in_place = sweep.source in aliases and (sweep.dest == "out" or sweep.dest in aliases)
+    item = dtype.itemsize if sweep.dest == "out" else number
+    return not in_place and prod(sweep.result) * item >= _cached_bytes(host)
 
 
 def _cached_bytes(host: Machine) -> int:

@@ -1,6 +1,6 @@
-"""How many bytes the passes of a Plan move, and which binds them at given rates: arithmetic or memory.
+"""How many bytes the sweeps of a Plan move, and which binds them at given rates: arithmetic or memory.
 
-An array counts once in every pass that reads or writes it: what neighbouring tiles both read is in a cache. FLOPs are
+An array counts once in every sweep that reads or writes it: what neighbouring tiles both read is in a cache. FLOPs are
 those of the convolution.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...plan.passes import Pass
+from ...plan.sweeps import Sweep
 from .cores import get_num_threads
 from .plan import Plan
 
@@ -35,7 +35,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Load:
-    """What one pass has to do."""
+    """What one sweep has to do."""
 
     flop: int  # of the products that are made
     read: int  # bytes
@@ -80,11 +80,11 @@ def packed_weights(plan: Plan) -> int:
 
 
 def tile_statistics(plan: Plan) -> int:
-    """Bytes of the statistics that tiles leave to be combined, in the pass that leaves most."""
+    """Bytes of the statistics that tiles leave to be combined, in the sweep that leaves most."""
     kept = [0]
-    for one in plan.passes:
-        words = sum(step.statistics for step in one.structure.steps)
-        kept.append(prod(one.tiling.counts) * prod(one.sweep.result[:2]) * words)
+    for planned in plan.sweeps:
+        words = sum(step.statistics for step in planned.structure.steps)
+        kept.append(prod(planned.tiling.counts) * prod(planned.sweep.result[:2]) * words)
     return max(kept) * number_bytes(plan)
 
 
@@ -99,29 +99,29 @@ def caller_bytes(plan: Plan) -> dict[str, int]:
 
 
 def loads(plan: Plan) -> tuple[Load, ...]:
-    """What each pass has to do."""
+    """What each sweep has to do."""
     sizes = _array_bytes(plan)
     found = []
-    for one in plan.passes:
-        convolves = any(step.convolves for step in one.structure.steps)
-        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, one.sweep))
-        written = sizes[one.sweep.dest] if one.sweep.dest else 0
+    for planned in plan.sweeps:
+        convolves = any(step.convolves for step in planned.structure.steps)
+        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, planned.sweep))
+        written = sizes[planned.sweep.dest] if planned.sweep.dest else 0
         found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
     return tuple(found)
 
 
-def _arrays_read(plan: Plan, one: Pass) -> set[str]:
-    links = (link for op in one.ops for link in op.runs(plan.rewritten.pipeline))
-    return {one.source, *(name for link in links for name in link.arrays)}
+def _arrays_read(plan: Plan, sweep: Sweep) -> set[str]:
+    links = (link for op in sweep.ops for link in op.runs(plan.rewritten.pipeline))
+    return {sweep.source, *(name for link in links for name in link.arrays)}
 
 
 def _array_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of the caller's arrays, intermediate values and statistics, by the names that passes use."""
+    """Bytes of the caller's arrays, intermediate values and statistics, by the names that sweeps use."""
     number, item = number_bytes(plan), plan.dtype.itemsize
     operands = [shape for shapes in plan.simplified.operands for shape in shapes]
     sizes = {f"operand:{at}": prod(shape) * item for at, shape in enumerate(operands)}
-    for one in plan.passes:
-        steps = one.sweep
+    for planned in plan.sweeps:
+        steps = planned.sweep
         if steps.dest is not None:
             sizes[steps.dest] = prod(steps.result) * number
         if steps.finish is not None:

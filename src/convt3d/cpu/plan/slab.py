@@ -10,7 +10,7 @@ from .geometry import AxisSpans, Walk, reach
 from .machine import Machine
 from .registers import register_tile
 from .rooms import pitch_of, round_up
-from .schemes import Method
+from .winograd import Method
 
 
 @dataclass(frozen=True)

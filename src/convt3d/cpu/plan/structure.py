@@ -1,4 +1,4 @@
-"""What the code of a pass depends on: its steps, the kinds of arrays, the register tile, type and instruction set.
+"""What the code of a sweep depends on: its steps, the kinds of arrays, the register tile, type and instruction set.
 
 Volume, batch, stride, padding and dilation are not among them: they reach the kernel as tables and numbers.
 """
@@ -13,7 +13,7 @@ from ..words import SweepCall, SweepWords, Words
 
 @dataclass(frozen=True)
 class Structure:
-    """All that the code of a pass depends on: passes of equal keys share one kernel."""
+    """All that the code of a sweep depends on: sweeps of equal keys share one kernel."""
 
     steps: tuple[Step, ...]
     dtype: str
@@ -33,7 +33,7 @@ class Structure:
 
     @property
     def words(self) -> list[type[Words]]:
-        """The sets of the kernel's table that the plan fills, those of the pass first."""
+        """The sets of the kernel's table that the plan fills, those of the sweep first."""
         return [SweepWords, *(words for step in self.steps for words in step.words)]
 
     @property

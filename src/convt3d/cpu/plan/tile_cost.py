@@ -1,4 +1,4 @@
-"""Which tiling a pass takes: the cheapest by a model of cycles.
+"""Which tiling a sweep takes: the cheapest by a model of cycles.
 
 The choice depends on shapes and the machine, never on the number of threads: statistics are summed tile by tile, so the
 same tiles give the same bits.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import inf, prod
 
-from ...plan.passes import Pass
+from ...plan.sweeps import Sweep
 from ..steps.base import Step, Where
 from .rooms import round_up
 from .tiles import Tiling, Tilings
@@ -21,10 +21,10 @@ _MOST_SCRATCH = 64  # bytes of scratch that all tiles go through for each byte o
 _MOST_SHARES = 8  # that a sample's tiles are balanced over: many small tiles cost more than they balance
 
 
-def choose(one: Pass, steps: Sequence[Step], where: Where) -> Tiling:
+def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     """The cheapest tiling by `cost` among those whose scratch is small."""
-    sizes, machine, item, method = one.result[2:], where.machine, where.item, where.method
-    tilings = Tilings(one, steps, where)
+    sizes, machine, item, method = sweep.result[2:], where.machine, where.item, where.method
+    tilings = Tilings(sweep, steps, where)
     whole, limit = tilings.periods, _CACHES * machine.l2
 
     def fits(tiling: Tiling, room: int) -> bool:
@@ -34,7 +34,7 @@ def choose(one: Pass, steps: Sequence[Step], where: Where) -> Tiling:
 
     def wasteful(tiling: Tiling) -> bool:
         """Tiles that go through far more memory than the arrays have."""
-        elements = prod(one.shape[1:]) + prod(one.result[1:])
+        elements = prod(sweep.shape[1:]) + prod(sweep.result[1:])
         return prod(tiling.counts) * tiling.scratch > _MOST_SCRATCH * item * elements
 
     w = sizes[2]
@@ -68,7 +68,7 @@ def choose(one: Pass, steps: Sequence[Step], where: Where) -> Tiling:
         return [tilings.of((d, h, w), copies) for copies, h, d in product(both, heights, depths)]
 
     if options:
-        best = min(options, key=lambda tiling: cost(one, steps, where, tiling))
+        best = min(options, key=lambda tiling: cost(sweep, steps, where, tiling))
     else:  # as small as can be, and of those that are equally so, the largest tiles
         best = min(every(), key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
     return _largest(every()) if wasteful(best) else best
@@ -89,12 +89,12 @@ def _parts(size: int, period: int) -> list[int]:
     return sorted({min(size, round_up(-(-size // part), period)) for part in parts if part <= size}, reverse=True)
 
 
-def cost(one: Pass, steps: Sequence[Step], where: Where, tiling: Tiling) -> float:
+def cost(sweep: Sweep, steps: Sequence[Step], where: Where, tiling: Tiling) -> float:
     """Cycles of one sample, roughly: what the register tile needs, and what is moved around it."""
     machine, item, lanes = where.machine, where.item, where.lanes
     slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 4
     moved = 6 * (slow * (tiling.moved - tiling.near) + tiling.near) / item / lanes
-    moved += _RUN * (_runs(tiling, one.shape[1], "read", 0) + _runs(tiling, one.result[1], "write", -1))
+    moved += _RUN * (_runs(tiling, sweep.shape[1], "read", 0) + _runs(tiling, sweep.result[1], "write", -1))
     work = 300 + moved + sum(step_cycles(steps, where, tiling))
     tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
     shares = min(machine.cores, _MOST_SHARES)

@@ -1,4 +1,4 @@
-"""Tilings of a pass: the spans of a tile along each axis, and the scratch memory that one thread needs for it."""
+"""Tilings of a sweep: the spans of a tile along each axis, and the scratch memory that one thread needs for it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...plan.passes import Pass
+from ...plan.sweeps import Sweep
 from ..steps.base import Step, Where
 from ..words import Room
 from .geometry import AxisSpans
 from .registers import register_tile
 from .rooms import Rooms
-from .schemes import Method
 from .slab import Blocking, Slab
+from .winograd import Method
 
 _PARTS = 4  # parts of channels take one of so many parts of the second-level cache
 
@@ -55,10 +55,10 @@ class Tiling:
 
 
 class Tilings:
-    """The tilings of a pass by one method; what they share is worked out once."""
+    """The tilings of a sweep by one method; what they share is worked out once."""
 
-    def __init__(self, one: Pass, steps: Sequence[Step], where: Where) -> None:
-        self.one, self.steps, self.where = one, steps, where
+    def __init__(self, sweep: Sweep, steps: Sequence[Step], where: Where) -> None:
+        self.one, self.steps, self.where = sweep, steps, where
         along = [[step.along(where, axis) for step in steps] for axis in range(3)]
         self.axes = [tuple(step for step in own if step is not None) for own in along]
         self._spans: dict[tuple[int, int], AxisSpans] = {}

@@ -1,4 +1,4 @@
-"""A pass of a plan with its kernel, and all of the kernel's table that does not change from call to call."""
+"""A sweep of a plan with its kernel, and all of the kernel's table that does not change from call to call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...spec.lazy import lazy
 from ..plan.geometry import STEP_WORDS
-from ..plan.plan import PassPlan, Plan
+from ..plan.plan import Plan, SweepPlan
 from ..plan.tiles import Tiling
 from ..steps.base import Where
 from ..words import SweepWords, Words
@@ -28,7 +28,7 @@ _BEFORE, _COUNTER = 16, 8
 @dataclass
 class Binding:
     plan: Plan
-    one: PassPlan
+    one: SweepPlan
 
     @property
     def where(self) -> Where:
@@ -53,7 +53,7 @@ class Binding:
 
     @lazy
     def worth_sharing(self) -> bool:
-        """Whether the pass takes longer than it takes to wake another thread, some ten microseconds."""
+        """Whether the sweep takes longer than it takes to wake another thread, some ten microseconds."""
         plan = self.plan
         return plan.work.needed + 32 * sum(map(prod, (plan.trace.values[0], plan.trace.output))) > _SHARED_FROM
 
@@ -68,7 +68,7 @@ class Binding:
 
     @lazy
     def statistics(self) -> int:
-        """Numbers that a tile leaves for each channel; 0 when the pass makes none."""
+        """Numbers that a tile leaves for each channel; 0 when the sweep makes none."""
         return sum(step.statistics for step in self.one.structure.steps)
 
     @lazy

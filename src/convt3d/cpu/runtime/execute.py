@@ -1,4 +1,4 @@
-"""Executes a plan on stored arrays: prepares operands, runs the passes in order, combines statistics between."""
+"""Executes a plan on stored arrays: prepares operands, runs the sweeps in order, combines statistics between."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
-from ..plan.schemes import HUGE
+from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall
 from .bind import Binding
+from .blocks import channels_adjacent, squares
 from .build import Code
+from .content_cache import ImmutableArray
 from .folded import folded
-from .kept import Made
 from .memory import empty, shared_scratch
 from .regions import faults
-from .squares import channels_adjacent, squares
 from .statistics import finish
 from .team import launch
 from .weights import Packed, packed
@@ -119,15 +119,15 @@ class _Run:
         self.arrays: dict[str, Array] = {"x": x, "out": out}
         self.stats: dict[str, Array] = {}
         self.number = np.dtype(plan.dtype.accumulate)
-        self.passes = bound_passes(plan)
+        self.sweeps = bindings(plan)
         self.weights = self._pack_weights()
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
 
     def run(self) -> None:
-        for binding in self.passes:
-            self._run_pass(binding)
+        for binding in self.sweeps:
+            self._run_sweep(binding)
 
-    def _run_pass(self, binding: Binding) -> None:
+    def _run_sweep(self, binding: Binding) -> None:
         sweep, call = binding.one.sweep, Call(self, binding)
         threads = min(get_num_threads(), binding.items) if binding.worth_sharing else 1
         with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
@@ -158,11 +158,11 @@ class _Run:
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
     def _pack_weights(self) -> Packed:
-        layout = next(binding.weights for binding in self.passes if binding.weights is not None)
+        layout = next(binding.weights for binding in self.sweeps if binding.weights is not None)
         kernel = self.operands[self.plan.conv_operands[0]]
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
-        return packed(kernel if isinstance(kernel, Made) else np.ascontiguousarray(kernel), layout)
+        return packed(kernel if isinstance(kernel, ImmutableArray) else np.ascontiguousarray(kernel), layout)
 
     def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
         with np.errstate(over="ignore"):
@@ -177,7 +177,7 @@ _ALL = 1 << 31  # more groups, and more blocks, than there are
 
 
 class Call:
-    """One pass of an execution: what its steps ask for to fill their words."""
+    """One sweep of an execution: what its steps ask for to fill their words."""
 
     def __init__(self, run: _Run, binding: Binding) -> None:
         self.run, self.binding, self.machine = run, binding, run.plan.machine
@@ -279,5 +279,5 @@ class Call:
 
 
 @lru_cache(maxsize=256)
-def bound_passes(plan: Plan) -> tuple[Binding, ...]:
-    return tuple(Binding(plan, one) for one in plan.passes)
+def bindings(plan: Plan) -> tuple[Binding, ...]:
+    return tuple(Binding(plan, planned) for planned in plan.sweeps)

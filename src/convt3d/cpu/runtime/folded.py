@@ -9,9 +9,9 @@ import numpy as np
 from ...spec.dtypes import DType, float32
 from ...spec.pipeline import Pipeline
 from ...spec.rewrite import Rewritten
-from .kept import Array, Kept, Made
+from .content_cache import Array, ContentCache, ImmutableArray
 
-_kept: Kept[tuple[Array, ...] | None] = Kept(128 << 20)
+_kept: ContentCache[tuple[Array, ...] | None] = ContentCache(128 << 20)
 
 
 def folded(
@@ -31,7 +31,7 @@ def folded(
         made = rewritten.operands(wide)
         if made is None:
             return None, ()
-        arrays = tuple(np.ascontiguousarray(array).view(Made) for array in made)
+        arrays = tuple(np.ascontiguousarray(array).view(ImmutableArray) for array in made)
         return arrays, arrays
 
     own = [operand for kind, operand in zip(kinds, operands, strict=True) if kind != "tensor"]

@@ -1,5 +1,5 @@
 """The convolution's weights in the order the kernel reads them: for each group and phase, blocks of [step][row]; for
-minimal multiplication transformed, and so for each group, outputs made together and point.
+Winograd's method transformed, and so for each group, outputs made together and point.
 
 Native code does it (cpu/ir/pack.py); here are the tables that tell it what to add up. Sums are taken axis by axis,
 since many points share what the axes before gave.
@@ -22,7 +22,7 @@ from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.registers import RegisterTile
-from ..plan.schemes import Method, Scheme
+from ..plan.winograd import Method, Scheme
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch
@@ -223,7 +223,7 @@ def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, 
 def _transformed(
     axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]
 ) -> Tables:
-    """Of minimal multiplication, axis by axis."""
+    """Of Winograd's method, axis by axis."""
     sums = _Sums(prod(kernel))
     by_tap = np.arange(prod(kernel)).reshape(kernel)
     shared: list[Words] = [np.empty((0, 3), np.int64)]

@@ -1,4 +1,4 @@
-"""Combines the statistics of tiles, in float64 and in a fixed order, into what the next pass applies."""
+"""Combines the statistics of tiles, in float64 and in a fixed order, into what the next sweep applies."""
 
 from __future__ import annotations
 

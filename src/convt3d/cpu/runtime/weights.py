@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..plan.schemes import HUGE
-from .kept import Array, Kept
+from ..plan.winograd import HUGE
+from .content_cache import Array, ContentCache
 from .packing import WeightLayout, pack
 
 
@@ -18,7 +18,7 @@ class Packed(NamedTuple):
     transformable: bool  # of a size that Winograd's method can take
 
 
-_kept: Kept[Packed] = Kept(256 << 20)
+_kept: ContentCache[Packed] = ContentCache(256 << 20)
 
 
 def packed(weights: Array, layout: WeightLayout) -> Packed:

@@ -1,4 +1,4 @@
-"""The steps at both ends of a pass: a box of an array into scratch memory, and from there to the destination."""
+"""The steps at both ends of a sweep: a box of an array into scratch memory, and from there to the destination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Step, Where
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
 
@@ -53,8 +53,8 @@ class Load(Step):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         return (call.array(self.source),)
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
-        yield describe_load(plan, one)
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield describe_load(plan, planned)
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ class Store(Step):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         return (call.destination(),)
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
-        yield describe_store(plan, one)
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield describe_store(plan, planned)
 
 
-def describe_load(plan: Plan, one: PassPlan) -> str:
-    box = "x".join(str(axis.longest(0, "read")) for axis in one.tiling.axes)
-    return f"load {box} voxels of {plan.array_name(one.sweep.source)}"
+def describe_load(plan: Plan, planned: SweepPlan) -> str:
+    box = "x".join(str(axis.longest(0, "read")) for axis in planned.tiling.axes)
+    return f"load {box} voxels of {plan.array_name(planned.sweep.source)}"
 
 
-def describe_store(plan: Plan, one: PassPlan) -> str:
-    assert one.sweep.dest is not None
-    return f"store in {plan.array_name(one.sweep.dest)}" + (", past the caches" if one.streamed else "")
+def describe_store(plan: Plan, planned: SweepPlan) -> str:
+    assert planned.sweep.dest is not None
+    return f"store in {plan.array_name(planned.sweep.dest)}" + (", past the caches" if planned.streamed else "")

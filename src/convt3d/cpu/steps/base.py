@@ -1,4 +1,4 @@
-"""What a step of a pass is: all that anybody asks of one, whatever it does.
+"""What a step of a sweep is: all that anybody asks of one, whatever it does.
 
 A step knows the ranges it reads for those it writes, its scratch memory, what its code depends on, its code, the words
 it is given, and what `explain` says of it. Nothing outside asks which step it has. Steps hold no sizes: a step whose
@@ -15,12 +15,12 @@ from ...spec.pipeline import Pipeline, Trace
 from ..plan.geometry import AxisStep
 from ..plan.machine import Machine
 from ..plan.rooms import Rooms
-from ..plan.schemes import Method
+from ..plan.winograd import Method
 from ..words import Room, Words
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
@@ -99,6 +99,6 @@ class Step:
         """Its sets of words for one call."""
         return ()
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
-        """What it does in this pass of the plan, a line for each part."""
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        """What it does in this sweep of the plan, a line for each part."""
         return iter(())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...plan.passes import Link
+from ...plan.sweeps import Link
 from ...spec.stage import Stage
 from ...spec.stages import CHANNELS, Keep
 from ..plan.rooms import Rooms
@@ -19,7 +19,7 @@ from .base import Step, Where
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
 
@@ -136,7 +136,7 @@ class Chain(Step):
             for array in link.arrays
         )
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         return (describe_link(plan, link) for link in self.links)
 
 
@@ -170,5 +170,5 @@ class RowNorm(Step):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         return tuple(map(call.vector, self.link.arrays))
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield describe_link(plan, self.link)

@@ -20,7 +20,7 @@ from .arrays import describe_load
 from .base import Step, Where
 
 if TYPE_CHECKING:
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
 
@@ -134,9 +134,9 @@ class Convolution(Step):
     def bind_reads(self, call: Call) -> tuple[SourceCall, ...]:
         return (call.array(self.source),) if self.reads else ()
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         if self.reads:
-            yield describe_load(plan, one)
+            yield describe_load(plan, planned)
         yield "put them into a slab, with zeros around them"
         pipeline, trace = plan.rewritten.pipeline, plan.simplified
         at = pipeline.conv_index

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ..plan.conv_cost import direct_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
-from ..plan.schemes import Method
 from ..plan.slab import Slab, SlabPlaces
+from ..plan.winograd import Method
 from ..words import Array, Room, Size, SourceCall, Words
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords

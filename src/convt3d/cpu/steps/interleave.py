@@ -13,7 +13,7 @@ from .base import Step, Where
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
 
@@ -66,7 +66,7 @@ class Interleave(Step):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         return (call.destination(),) if self.writes else ()
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield "put the phases together into rows"
         if self.writes:
-            yield describe_store(plan, one)
+            yield describe_store(plan, planned)

@@ -1,11 +1,11 @@
-"""The steps of a pass as the CPU computes them: one table, from what is asked to the step that does it."""
+"""The steps of a sweep as the CPU computes them: one table, from what is asked to the step that does it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...plan import passes
-from ...plan.passes import Op, Pass
+from ...plan import sweeps
+from ...plan.sweeps import Op, Sweep
 from ..plan.registers import register_tile
 from .arrays import Load, Store, kind_of
 from .base import Step, Where
@@ -18,17 +18,17 @@ from .winograd import WinogradConvolution
 
 
 class _Lowering:
-    """Makes the steps of one pass, in their order."""
+    """Makes the steps of one sweep, in their order."""
 
-    def __init__(self, one: Pass, where: Where) -> None:
-        self.one, self.where = one, where
+    def __init__(self, sweep: Sweep, where: Where) -> None:
+        self.one, self.where = sweep, where
         self.steps: list[Step] = []
         self.pooled = False  # phases were pooled: as many are left as a position has inputs
-        self.stored = one.dest is None
+        self.stored = sweep.dest is None
 
     def run(self) -> tuple[Step, ...]:
         one = self.one
-        if not (one.ops and isinstance(one.ops[0], passes.Conv)):  # the convolution reads the array itself
+        if not (one.ops and isinstance(one.ops[0], sweeps.Conv)):  # the convolution reads the array itself
             self.steps.append(Load(kind_of(one.source), one.source))
         for at, op in enumerate(one.ops):
             if type(op) not in STEPS:
@@ -38,7 +38,7 @@ class _Lowering:
             self.steps.append(Store(kind_of(one.dest), one.dest))
         return tuple(self.steps)
 
-    def convolution(self, op: passes.Conv, behind: tuple[Op, ...]) -> Step:
+    def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
         where, first = self.where, not self.steps
         tile = register_tile(where.kernel[1], where.machine.vector_registers)
         reads = kind_of(self.one.source) if first else ""
@@ -48,27 +48,27 @@ class _Lowering:
             return DirectConvolution(*shared)
         return WinogradConvolution(*shared, where.method.kinds, where.method.walks[2].pace)
 
-    def interleave(self, op: passes.Interleave, behind: tuple[Op, ...]) -> Step:
+    def interleave(self, op: sweeps.Interleave, behind: tuple[Op, ...]) -> Step:
         width, dest = self.where.method.walks[2], self.one.dest
         writes = kind_of(dest) if dest is not None and not behind else ""
         self.stored = self.stored or bool(writes)
         return Interleave(by_shuffles(width.pace if self.pooled else width.period), writes)
 
-    def phase_pool(self, op: passes.PhasePool, behind: tuple[Op, ...]) -> Step:
+    def phase_pool(self, op: sweeps.PhasePool, behind: tuple[Op, ...]) -> Step:
         self.pooled = True
         return PhasePool.of_stage(self.where, op.stage)
 
 
 STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
-    passes.Conv: _Lowering.convolution,  # type: ignore[dict-item]
-    passes.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
-    passes.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
-    passes.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
-    passes.Chain: lambda self, op, behind: Chain(op.links),
-    passes.RowNorm: lambda self, op, behind: RowNorm(op.runs(self.where.pipeline)[0]),
-    passes.Reduce: lambda self, op, behind: Reduce(op.kind),  # type: ignore[attr-defined]
+    sweeps.Conv: _Lowering.convolution,  # type: ignore[dict-item]
+    sweeps.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
+    sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
+    sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
+    sweeps.Chain: lambda self, op, behind: Chain(op.links),
+    sweeps.RowNorm: lambda self, op, behind: RowNorm(op.runs(self.where.pipeline)[0]),
+    sweeps.Reduce: lambda self, op, behind: Reduce(op.kind),  # type: ignore[attr-defined]
 }
 
 
-def steps_of(one: Pass, where: Where) -> tuple[Step, ...]:
-    return _Lowering(one, where).run()
+def steps_of(sweep: Sweep, where: Where) -> tuple[Step, ...]:
+    return _Lowering(sweep, where).run()

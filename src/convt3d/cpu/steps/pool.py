@@ -18,7 +18,7 @@ from .base import Step, Where
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
 
 
@@ -55,7 +55,7 @@ class _Pool(Step):
     def along(self, where: Where, axis: int) -> AxisStep:
         return Windows(self.of(where).axes(where.trace.values[self.stage])[axis])
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield repr(plan.rewritten.pipeline.stages[self.stage])
 
 
@@ -132,5 +132,5 @@ class PhasePool(_Pool):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         return (PhasePoolWords(*rooms),)
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield f"{plan.rewritten.pipeline.stages[self.stage]!r} over the phases of each position"

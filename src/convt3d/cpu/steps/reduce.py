@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...plan.passes import STATISTICS
+from ...plan.sweeps import STATISTICS
 from ..words import Array, Words
 from .base import Step
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
-    from ..plan.plan import PassPlan, Plan
+    from ..plan.plan import Plan, SweepPlan
     from ..runtime.execute import Call
 
 _IN_WORDS = {
@@ -57,5 +57,5 @@ class Reduce(Step):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         return (ReduceCall(call.partials),)
 
-    def describe(self, plan: Plan, one: PassPlan) -> Iterator[str]:
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield f"{_IN_WORDS[self.kind]}, for each channel of the tile"

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..plan.conv_cost import winograd_cost
 from ..plan.rooms import Rooms, round_up
-from ..plan.schemes import Kind, Matrix, Method, kind_of
 from ..plan.slab import Blocking, Slab, SlabPlaces, blocking_of
+from ..plan.winograd import Kind, Matrix, Method, kind_of
 from ..words import Array, Buffer, Room, Size, SourceCall, Words
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords

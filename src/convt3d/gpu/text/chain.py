@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...plan.passes import Affine, Link
+from ...plan.sweeps import Affine, Link
 from ...spec.stage import Stage
 from ...spec.stages import (
     GELU,

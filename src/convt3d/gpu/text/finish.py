@@ -123,7 +123,7 @@ def _softmax(code: Code, step: GpuFinish, stage: Softmax) -> None:
 
 
 def _norm(code: Code, plan: GpuPlan, step: GpuFinish, stage: GroupNorm | InstanceNorm) -> None:
-    """What the next pass applies to each channel: (v - shift) * scale + offset."""
+    """What the next sweep applies to each channel: (v - shift) * scale + offset."""
     shift, scale, offset = (code.pointer(word, f"{step.finish.result}.{word}") for word in ("shift", "scale", "offset"))
     code.number("size", step.shape[1] // step.groups)
     code.number("groups", step.groups)

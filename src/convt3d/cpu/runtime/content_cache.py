@@ -23,16 +23,16 @@ Value = TypeVar("Value")
 ENTRY_BYTES = 2048  # of Python objects, about: what an entry takes beside its numbers
 
 
-class Made(np.ndarray[Any, np.dtype[Any]]):
+class ImmutableArray(np.ndarray[Any, np.dtype[Any]]):
     """An array that we made and nobody changes: the same object holds the same bits."""
 
 
 # A source as an entry keeps it: a copy, or which array that we made it was. That one is kept by whoever made it, and
 # an entry whose source is gone is never found again, and goes when its turn comes.
-Witness: TypeAlias = "Array | weakref.ref[Made]"
+Witness: TypeAlias = "Array | weakref.ref[ImmutableArray]"
 
 
-class Kept(Generic[Value]):
+class ContentCache(Generic[Value]):
     """Values by key and source arrays, up to so many bytes of sources and values."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -50,10 +50,10 @@ class Kept(Generic[Value]):
         if entry is not None and all(map(_is_of, entry[0], sources)):
             return entry[1]
         # Copied first: another thread may write to the caller's array while the value is made.
-        own = tuple(source if isinstance(source, Made) else _copy(source) for source in sources)
+        own = tuple(source if isinstance(source, ImmutableArray) else _copy(source) for source in sources)
         value, arrays = make(own)
-        witnesses = tuple(weakref.ref(source) if isinstance(source, Made) else source for source in own)
-        copies = [source for source in own if not isinstance(source, Made)]
+        witnesses = tuple(weakref.ref(source) if isinstance(source, ImmutableArray) else source for source in own)
+        copies = [source for source in own if not isinstance(source, ImmutableArray)]
         self.entries.put(full_key, (witnesses, value), ENTRY_BYTES + _bytes([*copies, *arrays]))
         return value
 

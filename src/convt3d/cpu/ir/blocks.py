@@ -20,7 +20,7 @@ READ = (PTR, I64, I64, I64, PTR)
 WRITE = (PTR, I64, I64, I64, PTR, I64, I64)
 
 
-def squares_ir(storage: Storage, machine: Machine) -> str:
+def blocks_ir(storage: Storage, machine: Machine) -> str:
     """`read` and `write` for arrays of a type."""
     module = ir.Module(f"squares_{storage.name}")
     lanes = machine.lanes(8 if storage == FLOAT64 else 4)

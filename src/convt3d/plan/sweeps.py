@@ -1,8 +1,8 @@
-"""Cuts a pipeline into passes, and each pass into steps that work on one tile while it is in cache.
+"""Cuts a pipeline into sweeps, and each sweep into steps that work on one tile while it is in cache.
 
-A pass walks over tiles of its destination. For each tile it loads a box of its source and applies steps until the
-tile is stored. A stage that needs all voxels of a channel (softmax over space, instance norm) ends a pass: partial
-statistics of the tiles are combined, and the next pass uses them. No code depends on sizes: equal structures share it.
+A sweep walks over tiles of its destination. For each tile it loads a box of its source and applies steps until the
+tile is stored. A stage that needs all voxels of a channel (softmax over space, instance norm) ends a sweep: partial
+statistics of the tiles are combined, and the next sweep uses them. No code depends on sizes: equal structures share it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ..spec.stages import (
     Tanh,
 )
 
-# --- steps of a pass --------------------------------------------------------------------------------------------------
+# --- steps of a sweep -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Affine(Stage):
 
 @dataclass(frozen=True)
 class Op:
-    """A step of a pass, whatever computes it."""
+    """A step of a sweep, whatever computes it."""
 
     needs_whole_rows: ClassVar[bool] = False
     is_local: ClassVar[bool] = True  # voxel by voxel of equal places: its result may replace what it reads
@@ -167,7 +167,7 @@ def operands_of(pipeline: Pipeline, stage: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Finish:
-    """What is done with the statistics of a pass once all tiles have theirs."""
+    """What is done with the statistics of a sweep once all tiles have theirs."""
 
     stage: Stage
     arrays: tuple[str, ...]  # operands it needs
@@ -175,7 +175,7 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Pass:
+class Sweep:
     source: str  # "x" or "value:i"
     shape: Shape  # of the source, repeated along size-1 axes where the value that enters is larger
     ops: tuple[Op, ...]
@@ -187,15 +187,15 @@ class Pass:
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def cut(pipeline: Pipeline, trace: Trace) -> tuple[Pass, ...]:
-    """The passes of a simplified pipeline."""
+def cut(pipeline: Pipeline, trace: Trace) -> tuple[Sweep, ...]:
+    """The sweeps of a simplified pipeline."""
     return _Cutter(pipeline, trace).run()
 
 
 class _Cutter:
     def __init__(self, pipeline: Pipeline, trace: Trace) -> None:
         self.pipeline, self.trace = pipeline, trace
-        self.passes: list[Pass] = []
+        self.sweeps: list[Sweep] = []
         self.source, self.shape = "x", trace.values[0]
         self.ops: list[Op] = []
         self.values = 0
@@ -205,12 +205,12 @@ class _Cutter:
         self.phase_pool = pool_over_phases(pipeline)
         self.planar = False  # whether the value stands in the convolution's phase-planar buffer
 
-    def run(self) -> tuple[Pass, ...]:
+    def run(self) -> tuple[Sweep, ...]:
         for index, stage in enumerate(self.pipeline.stages):
             LOWER[type(stage)](self, index)
         self._natural()
         self._end(self.trace.output, "out")
-        return tuple(self.passes)
+        return tuple(self.sweeps)
 
     def operands(self, index: int) -> tuple[str, ...]:
         return operands_of(self.pipeline, index)
@@ -222,7 +222,7 @@ class _Cutter:
             self.planar = False
 
     def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:
-        self.passes.append(Pass(self.source, self.shape, tuple(self.ops), result, dest, finish))
+        self.sweeps.append(Sweep(self.source, self.shape, tuple(self.ops), result, dest, finish))
         self.ops = []
 
     def _new_value(self) -> str:
@@ -230,7 +230,7 @@ class _Cutter:
         return f"value:{self.values - 1}"
 
     def store(self, shape: Shape) -> str:
-        """Ends the pass with the current value in memory; the next one starts from it."""
+        """Ends the sweep with the current value in memory; the next one starts from it."""
         self._natural()
         name = self._new_value()
         self._end(shape, name)
@@ -258,7 +258,7 @@ class _Cutter:
         self.ops.append(Pool(index))
 
     def _whole_rows(self, index: int) -> None:
-        """A window reads parts of rows; a norm along the width before it needs whole ones, so its pass ends here."""
+        """A window reads parts of rows; a norm along the width before it needs whole ones, so its sweep ends here."""
         if any(op.needs_whole_rows for op in self.ops):
             self.store(self.trace.values[index])
 
@@ -284,7 +284,7 @@ class _Cutter:
         if stage.label in self.local:
             self.link(index)
         elif not self.ops and self.shape == self.trace.values[index]:
-            self.kept[stage.label] = self.source  # the pass starts here: its source is the value
+            self.kept[stage.label] = self.source  # the sweep starts here: its source is the value
         else:
             self.kept[stage.label] = self.store(self.trace.values[index])
 
@@ -350,29 +350,29 @@ class _Cutter:
         self.source, self.shape = value, self.trace.values[index]
 
     def _at_its_end(self, kind: str, finish: Finish) -> bool:
-        """Whether the pass that has just stored the value, which is kept, can take its statistics as well."""
-        last = self.passes[-1] if self.passes else None
+        """Whether the sweep that has just stored the value, which is kept, can take its statistics as well."""
+        last = self.sweeps[-1] if self.sweeps else None
         if self.ops or last is None or last.finish or (last.dest, last.result) != (self.source, self.shape):
             return False
-        self.passes[-1] = replace(last, ops=(*last.ops, Reduce(kind)), finish=finish)
+        self.sweeps[-1] = replace(last, ops=(*last.ops, Reduce(kind)), finish=finish)
         return True
 
 
-def output_values(passes: tuple[Pass, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
-    """Values that may be kept in the output array: of its shape and type, and read only by the next pass, which works
+def output_values(sweeps: tuple[Sweep, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
+    """Values that may be kept in the output array: of its shape and type, and read only by the next sweep, which works
     voxel by voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:
         return ()
     found = []
-    for number, producer in enumerate(passes):
+    for number, producer in enumerate(sweeps):
         name = producer.dest
         if name is None or name == "out" or producer.result != output:
             continue
-        readers = [one for one in passes if name == one.source]
-        tensors = [array for one in passes for op in one.ops for link in op.links for array in link.arrays]
-        local = all(op.is_local for one in readers for op in one.ops)
-        at_once = readers == [one for one in passes[number + 1 : number + 2] if name == one.source]
-        if local and at_once and name not in tensors and all(one.shape == output for one in readers):
+        readers = [sweep for sweep in sweeps if name == sweep.source]
+        tensors = [array for sweep in sweeps for op in sweep.ops for link in op.links for array in link.arrays]
+        local = all(op.is_local for sweep in readers for op in sweep.ops)
+        at_once = readers == [sweep for sweep in sweeps[number + 1 : number + 2] if name == sweep.source]
+        if local and at_once and name not in tensors and all(sweep.shape == output for sweep in readers):
             found.append(name)
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""Minimal multiplication: schemes F(m, r) that compute m outputs of r taps with m + r - 1 products instead of m * r.
+"""Winograd's method: schemes F(m, r) that compute m outputs of r taps with m + r - 1 products instead of m * r.
 
 y[p] = sum over i of g[i] x[p + i] is  y = A [(G g) * (B x)]  with small rational matrices, made here for any m and r
 (docs/math.md derives them). Each phase of a transposed convolution is such a correlation along each axis; `AxisMethod`

@@ -17,8 +17,8 @@ def channels_adjacent(shape: Sequence[int], strides: Sequence[int], item: int) -
 def squares(dtype: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..code.tile import STORAGE  # here: nobody needs LLVM who finds the code on disk
-        from ..ir.squares import squares_ir
+        from ..ir.blocks import blocks_ir
 
-        return squares_ir(STORAGE[dtype], host)
+        return blocks_ir(STORAGE[dtype], host)
 
     return compiled(f"squares {dtype} {host.isa}", write_ir, ("read", "write"), host)

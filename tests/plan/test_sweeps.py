@@ -1,4 +1,4 @@
-"""Every stage has a meaning and a way into a pass; passes end only where all voxels of a channel are needed."""
+"""Every stage has a meaning and a way into a sweep; sweeps end only where all voxels of a channel are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import convt3d as ct
 from convt3d.cpu.code.chain import STEPS
 from convt3d.cpu.plan.explain import explain
 from convt3d.cpu.plan.plan import Plan, make_plan
-from convt3d.plan.passes import LOWER, Affine, Chain, Conv, Pool, Reduce, RowNorm
+from convt3d.plan.sweeps import LOWER, Affine, Chain, Conv, Pool, Reduce, RowNorm
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import MEANINGS
 
@@ -59,24 +59,24 @@ GATE = (ct.Keep("y"), ct.Tanh(), ct.Keep("t"), ct.Recall("y"), ct.Sigmoid(), ct.
         ),
         pytest.param((ct.Keep("a"), ct.InstanceNorm(), ct.Add("a")), 2, id="a norm of a kept value"),
         pytest.param((*GATE, ct.ReLU()), 1, id="both ways of a value stay in the tile"),
-        pytest.param((ct.Mean("spatial"), *GATE, ct.ReLU()), 2, id="and so they do in a later pass"),
+        pytest.param((ct.Mean("spatial"), *GATE, ct.ReLU()), 2, id="and so they do in a later sweep"),
         pytest.param((ct.Keep("a"), ct.Keep("b"), ct.Add("a"), ct.Multiply("b")), 1, id="two kept, both local"),
     ],
 )
 def test_passes(stages: tuple[object, ...], passes: int) -> None:
-    """Each pass walks over the whole volume: one more costs a trip to memory."""
+    """Each sweep walks over the whole volume: one more costs a trip to memory."""
     plan = plan_of(*stages)
-    assert len(plan.passes) == passes
-    assert plan.passes[-1].sweep.dest == "out"
+    assert len(plan.sweeps) == passes
+    assert plan.sweeps[-1].sweep.dest == "out"
 
 
 def test_passes_hand_over_without_a_gap() -> None:
-    """Each pass starts from the input or from what an earlier pass or its statistics have left."""
+    """Each sweep starts from the input or from what an earlier sweep or its statistics have left."""
     for seed in range(150):
         case = drawn(np.random.default_rng(seed), "float32")
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
         known = {"x"}
-        for one in plan.passes:
+        for one in plan.sweeps:
             steps = one.sweep
             assert steps.source in known
             for op in steps.ops:
@@ -85,11 +85,11 @@ def test_passes_hand_over_without_a_gap() -> None:
                         assert name.startswith("operand") or name.split(".")[0] in known, (case, name)
             assert sum(isinstance(op, Reduce) for op in steps.ops) == (steps.finish is not None)
             known |= {steps.dest or "", steps.finish.result if steps.finish else ""}
-        assert sum(isinstance(op, Conv) for one in plan.passes for op in one.sweep.ops) == 1
+        assert sum(isinstance(op, Conv) for one in plan.sweeps for op in one.sweep.ops) == 1
 
 
 def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
-    """An aliased value has the output's shape and type, is read by the next pass only, and voxel by voxel."""
+    """An aliased value has the output's shape and type, is read by the next sweep only, and voxel by voxel."""
     found = 0
     for seed in range(400):
         case = drawn(np.random.default_rng(seed), ("float32", "float64", "float16")[seed % 3])
@@ -97,15 +97,15 @@ def test_the_output_array_serves_as_storage_only_where_it_is_safe() -> None:
         for name in plan.aliases:
             found += 1
             assert case.dtype.name == case.dtype.accumulate
-            at = next(i for i, one in enumerate(plan.passes) if one.sweep.dest == name)
-            assert plan.passes[at].sweep.result == plan.trace.output
-            reader = plan.passes[at + 1].sweep
+            at = next(i for i, one in enumerate(plan.sweeps) if one.sweep.dest == name)
+            assert plan.sweeps[at].sweep.result == plan.trace.output
+            reader = plan.sweeps[at + 1].sweep
             assert reader.source == name
             assert reader.shape == plan.trace.output
             assert not any(isinstance(op, (Conv, Pool)) for op in reader.ops)
-            others = [one.sweep for i, one in enumerate(plan.passes) if i != at + 1]
+            others = [one.sweep for i, one in enumerate(plan.sweeps) if i != at + 1]
             assert all(one.source != name for one in others)
-            links = [link for one in plan.passes for op in one.sweep.ops if isinstance(op, Chain) for link in op.links]
+            links = [link for one in plan.sweeps for op in one.sweep.ops if isinstance(op, Chain) for link in op.links]
             assert all(name not in link.arrays for link in links)
     assert found > 10
 
@@ -138,6 +138,6 @@ def test_a_plan_is_printable() -> None:
     for seed in range(20):
         case = drawn(np.random.default_rng(seed), "float32")
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
-        assert "ct3d_f32_" in plan.passes[0].structure.name
-        assert "passes=" in repr(plan)
+        assert "ct3d_f32_" in plan.sweeps[0].structure.name
+        assert "sweeps=" in repr(plan)
         assert "scratch" in explain(plan)

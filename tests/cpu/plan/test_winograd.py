@@ -1,4 +1,4 @@
-"""Minimal multiplication is exact in rationals: its identity, its matrices, and every output of any axis."""
+"""Winograd's method is exact in rationals: its identity, its matrices, and every output of any axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convt3d.cpu.plan.schemes import EXACT_OUTPUTS, EXACT_POINTS, MOST_POINTS, AxisMethod, Method, Scheme, axis_methods
+from convt3d.cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, MOST_POINTS, AxisMethod, Method, Scheme, axis_methods
 from convt3d.spec.shapes import ConvAxis
 
 ALL = [(m, r) for m in range(1, 7) for r in range(1, 7)]

@@ -1,4 +1,4 @@
-"""Minimal multiplication: as exact as direct summation, the same for any threads and batch, safe from NaN and Inf.
+"""Winograd's method: as exact as direct summation, the same for any threads and batch, safe from NaN and Inf.
 
 That it computes the right thing for any pipeline, tile and method is in test_pipelines.py (test_any_tiles) and
 test_guard_pages.py; the algebra is in tests/cpu/plan/test_schemes.py.
@@ -76,7 +76,7 @@ def test_as_exact_as_direct_summation(layer: Any, outputs: tuple[int, int, int],
     pipe = pipeline(layer)
     squares, worst = dict.fromkeys(("direct", "auto"), 0.0), dict.fromkeys(("direct", "auto"), 0.0)
     with forced_outputs(outputs):
-        assert algorithm(layer, "auto", dtype) == "minimal"
+        assert algorithm(layer, "auto", dtype) == "winograd"
         for seed in range(3):
             x, w = arrays(layer, dtype, seed, kind)
             truth = _exactly(pipe, x, w)
@@ -144,7 +144,7 @@ def test_fast_precision_states_its_error(layer: Any) -> None:
     x, w = arrays(layer, "float32", 0)
     truth = evaluate(pipe, x.astype(np.float64), [w.astype(np.float64)])
     direct = np.abs(pipe(x, w, algorithm="direct") - truth).max()
-    got = pipe(x, w, algorithm="minimal", precision="fast")
+    got = pipe(x, w, algorithm="winograd", precision="fast")
     assert np.abs(got - truth).max() <= 40 * direct
 
 
@@ -154,9 +154,9 @@ def test_wild_inputs_stay_where_they_are(layer: Any, special: float) -> None:
     """A sample that holds one gives the bits of direct summation, the others what they would give alone."""
     pipe = pipeline(layer, ct.LeakyReLU(0.1))
     x, w = arrays(layer, "float32", 1, batch=3)
-    good = pipe(x, w, algorithm="minimal")
+    good = pipe(x, w, algorithm="winograd")
     x[1, 2, 3, 4, 5] = special
-    got = pipe(x, w, algorithm="minimal")
+    got = pipe(x, w, algorithm="winograd")
     assert got[1].tobytes() == pipe(x, w, algorithm="direct")[1].tobytes()
     assert got[[0, 2]].tobytes() == good[[0, 2]].tobytes()
     assert np.isfinite(got[1]).any()
@@ -167,9 +167,9 @@ def test_wild_inputs_in_pipelines_of_several_passes() -> None:
     pipe = pipeline(layer, ct.InstanceNorm(), ct.Softmax("spatial"), ct.Multiply("tensor"))
     x, w = arrays(layer, "float32", 1, batch=3)
     tensor = np.random.default_rng(2).standard_normal(pipe(x, w, np.ones((1, 1, 1, 1, 1), "f")).shape).astype("f")
-    good = pipe(x, w, tensor, algorithm="minimal")
+    good = pipe(x, w, tensor, algorithm="winograd")
     x[2, 0, 0, 0, 0] = np.inf
-    got = pipe(x, w, tensor, algorithm="minimal")
+    got = pipe(x, w, tensor, algorithm="winograd")
     assert got[:2].tobytes() == good[:2].tobytes()
     assert_same(got[2:], pipe(x[2:], w, tensor[2:], algorithm="direct"), 0.0)
 
@@ -183,7 +183,7 @@ def test_wild_weights_are_summed_directly(size: float) -> None:
         w[1, 2, 0, 1, 2] = size
     else:
         w *= np.float32(1e-40)
-    got, direct = (pipeline(layer)(x, w, algorithm=name) for name in ("minimal", "direct"))
+    got, direct = (pipeline(layer)(x, w, algorithm=name) for name in ("winograd", "direct"))
     assert_same(got, direct, 0.0)
 
 
@@ -192,18 +192,18 @@ def test_the_same_bits_for_any_threads_batch_and_place(layer: Any) -> None:
     pipe = pipeline(layer, ct.LayerNorm(), ct.GELU())
     x, w = arrays(layer, "float32", 3, batch=3)
     with ct.num_threads(1):
-        one = pipe(x, w, algorithm="minimal")
+        one = pipe(x, w, algorithm="winograd")
     for threads in (2, 3):
         with ct.num_threads(threads):
-            assert pipe(x, w, algorithm="minimal").tobytes() == one.tobytes()
-    assert pipe(x[1:2], w, algorithm="minimal").tobytes() == one[1:2].tobytes()
+            assert pipe(x, w, algorithm="winograd").tobytes() == one.tobytes()
+    assert pipe(x[1:2], w, algorithm="winograd").tobytes() == one[1:2].tobytes()
 
 
 def test_changed_weights_are_transformed_anew() -> None:
     x, w = arrays(LAYERS[0], "float32", 0)
-    first = ct.conv_transpose3d(x, w, padding=1, algorithm="minimal")
+    first = ct.conv_transpose3d(x, w, padding=1, algorithm="winograd")
     w[3, 3, 1, 1, 1] += 1
-    second = ct.conv_transpose3d(x, w, padding=1, algorithm="minimal")
+    second = ct.conv_transpose3d(x, w, padding=1, algorithm="winograd")
     assert not np.array_equal(first, second)
     assert_same(second, ct.conv_transpose3d(x, w, padding=1, algorithm="direct"), 1e-5)
 
@@ -211,9 +211,9 @@ def test_changed_weights_are_transformed_anew() -> None:
 @pytest.mark.parametrize(
     ("case", "x", "w", "groups", "stride", "padding", "expected"),
     [
-        ("k3 s1", (1, 48, 48, 48, 48), (48, 24, 3, 3, 3), 1, 1, 0, "minimal"),
-        ("k4 s2", (1, 64, 16, 32, 32), (64, 32, 4, 4, 4), 1, 2, 1, "minimal"),
-        ("k3 s2", (1, 64, 24, 32, 64), (64, 32, 3, 3, 3), 1, 2, 1, "minimal"),
+        ("k3 s1", (1, 48, 48, 48, 48), (48, 24, 3, 3, 3), 1, 1, 0, "winograd"),
+        ("k4 s2", (1, 64, 16, 32, 32), (64, 32, 4, 4, 4), 1, 2, 1, "winograd"),
+        ("k3 s2", (1, 64, 24, 32, 64), (64, 32, 3, 3, 3), 1, 2, 1, "winograd"),
         ("k3 s2, too few channels", (1, 16, 24, 32, 64), (16, 16, 3, 3, 3), 1, 2, 1, "direct"),
         ("k3 s2, too few inputs", (1, 16, 24, 32, 64), (16, 32, 3, 3, 3), 1, 2, 1, "direct"),
         ("k = s", (1, 320, 8, 10, 12), (320, 320, 2, 2, 2), 1, 2, 0, "direct"),
