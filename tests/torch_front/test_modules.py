@@ -100,7 +100,6 @@ def test_fused(kind: Any) -> None:
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:You are using .torch.load:FutureWarning")  # torch 2.4, of itself
 def test_copies() -> None:
     _, ours = pair()
     x = torch.randn(1, 4, 3, 4, 2)
