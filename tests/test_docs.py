@@ -173,7 +173,7 @@ def test_adding_a_stage_works(tmp_path: Path) -> None:
             at = found + 1
         path.write_text("".join([*lines[:at], code if anchor else f"\n\n{code}", *lines[at:]]), encoding="utf-8")
     isolated = {"CONVT3D_CACHE_DIR": str(tmp_path / "cache")}
-    python([str(copy / "tools" / "stages_page.py")], copy / "src", **isolated)
+    python(copy / "tools" / "stages_page.py", source=copy / "src", **isolated)
     wanted = "Softsign or every_stage or rows_differ or public_names"
     tests = [str(copy / "tests" / name) for name in ("spec/test_reference.py", "test_import.py", "test_backends.py")]
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "-c", str(copy / "pyproject.toml")]

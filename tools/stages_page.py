@@ -16,6 +16,9 @@ from convt3d.spec.stage import Stage
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "stages.md"
 TABLES = {
     "meaning": "convt3d.spec.reference.MEANINGS",
+    "sweeps": "convt3d.plan.sweeps.LOWER",
+    "CPU": "convt3d.cpu.code.chain.CPU",
+    "GPU": "convt3d.gpu.text.chain.GPU",
     "PyTorch": "convt3d.torch.stock.STOCK",
     "gradient": "convt3d.torch.stage_gradients.GRADIENTS",
     "ONNX": "convt3d.bench.contenders.as_onnx.ONNX",
@@ -40,9 +43,10 @@ in brackets are there if a parameter asks for them: `bias=True`, `affine=True`, 
 BACKENDS = """
 ## Backends
 
-The CPU computes every stage. Others have a table of their own each, in the file named: the meaning in float64
-(`spec/reference.py`), PyTorch's own operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), and what
-peers of the benchmark are told, ONNX (`bench/contenders/as_onnx.py`) and JAX (`bench/contenders/as_jax.py`).
+Each has a table of its own, in the file named: the meaning in float64 (`spec/reference.py`), how a stage is cut into
+sweeps (`plan/sweeps.py`), code for the CPU (`cpu/code/chain.py`) and for GPUs (`gpu/text/chain.py`), PyTorch's own
+operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), and what peers of the benchmark are told, ONNX
+(`bench/contenders/as_onnx.py`) and JAX (`bench/contenders/as_jax.py`).
 
 """
 
@@ -70,7 +74,7 @@ def shown(name: str, kind: type[Stage]) -> str:
 
 
 def row(kind: type[Stage]) -> str:
-    text = " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
+    text = " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("|", "\\|")
     return f"| `{kind.__name__}({', '.join(map(_parameter, fields(kind)))})` | {_tensors(kind)} | {text} |"
 
 

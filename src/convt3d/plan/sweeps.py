@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ..spec.backends import StageTable
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import pool_over_phases
@@ -404,34 +405,38 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
     return not stage.couples & {"depth", "height", "width"}
 
 
-LOWER: dict[type[Stage], Callable[[_Cutter, int], None]] = {
-    ConvTranspose3d: _Cutter.conv,
-    Keep: _Cutter.keep,
-    Recall: _Cutter.recall,
-    LayerNorm: _Cutter.layer_norm,
-    Softmax: _Cutter.softmax,
-    **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),
-    **dict.fromkeys((GroupNorm, InstanceNorm), _Cutter.norm),
-    **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
-    **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
-    **dict.fromkeys(
-        (
-            BatchNorm,
-            Clamp,
-            Exp,
-            GELU,
-            HardSwish,
-            HardTanh,
-            LeakyReLU,
-            Log,
-            Mish,
-            PReLU,
-            ReLU,
-            Sigmoid,
-            SiLU,
-            Softplus,
-            Tanh,
+LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
+    "sweeps",
+    __name__,
+    {
+        ConvTranspose3d: _Cutter.conv,
+        Keep: _Cutter.keep,
+        Recall: _Cutter.recall,
+        LayerNorm: _Cutter.layer_norm,
+        Softmax: _Cutter.softmax,
+        **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),
+        **dict.fromkeys((GroupNorm, InstanceNorm), _Cutter.norm),
+        **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
+        **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
+        **dict.fromkeys(
+            (
+                BatchNorm,
+                Clamp,
+                Exp,
+                GELU,
+                HardSwish,
+                HardTanh,
+                LeakyReLU,
+                Log,
+                Mish,
+                PReLU,
+                ReLU,
+                Sigmoid,
+                SiLU,
+                Softplus,
+                Tanh,
+            ),
+            _Cutter.link,
         ),
-        _Cutter.link,
-    ),
-}
+    },
+)

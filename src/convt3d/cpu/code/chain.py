@@ -14,22 +14,28 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 
 from ...plan.sweeps import Affine, Link
+from ...spec.backends import StageTable
 from ...spec.stage import Stage
 from ...spec.stages import (
     GELU,
     Add,
+    AvgPool3d,
     BatchNorm,
     Clamp,
+    ConvTranspose3d,
     Divide,
     Exp,
+    GroupNorm,
     HardSwish,
     HardTanh,
+    InstanceNorm,
     Keep,
     LayerNorm,
     LeakyReLU,
     Log,
     LogSumExp,
     Max,
+    MaxPool3d,
     Mean,
     Mish,
     Multiply,
@@ -139,7 +145,8 @@ def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scrat
     channels = context.channels
     steps: list[Step] = []
     for at, link in enumerate(links):
-        own = STEPS[type(link.stage)](context, at, link.stage)
+        emitter: Emitter = affine if isinstance(link.stage, Affine) else CPU[type(link.stage)]
+        own = emitter(context, at, link.stage)
         context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
         steps += own
     with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
@@ -211,15 +218,13 @@ def _turns(carried: Sequence[ir.Value]) -> list[Sequence[ir.Value]]:
 # --- the stages -------------------------------------------------------------------------------------------------------
 
 Emitter: TypeAlias = Callable[[Links, int, Any], list[Step]]
-STEPS: dict[type[Stage], Emitter] = {}
+CPU: StageTable[Emitter] = StageTable("CPU", __name__)
 
 
-def emits(*stages: type[Stage]) -> Callable[[Emitter], Emitter]:
-    def register(emitter: Emitter) -> Emitter:
-        STEPS.update(dict.fromkeys(stages, emitter))
-        return emitter
-
-    return register
+@CPU.of(ConvTranspose3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)
+def step_of_its_own(context: Links, link: int, stage: Stage) -> list[Step]:
+    """These are steps of a sweep (plan/sweeps.py), or end it with statistics that an Affine applies."""
+    raise AssertionError(f"{stage.name} is no link of a chain")
 
 
 def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
@@ -232,22 +237,22 @@ def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
     return emitter
 
 
-STEPS[Exp] = _pointwise(vecmath.exp)
-STEPS[Log] = _pointwise(vecmath.log)
-STEPS[Sigmoid] = _pointwise(vecmath.sigmoid)
-STEPS[Tanh] = _pointwise(vecmath.tanh)
-STEPS[SiLU] = _pointwise(vecmath.silu)
-STEPS[Mish] = _pointwise(vecmath.mish)
-STEPS[HardSwish] = _pointwise(vecmath.hardswish)
-STEPS[Softplus] = _pointwise(vecmath.softplus)
-STEPS[ReLU] = _pointwise(lambda b, x: b.max(x, 0.0))
-STEPS[LeakyReLU] = _pointwise(
-    lambda b, x, negative_slope: b.select(b.compare(">", x, 0.0), x, b.mul(x, negative_slope))
+CPU.of(Exp)(_pointwise(vecmath.exp))
+CPU.of(Log)(_pointwise(vecmath.log))
+CPU.of(Sigmoid)(_pointwise(vecmath.sigmoid))
+CPU.of(Tanh)(_pointwise(vecmath.tanh))
+CPU.of(SiLU)(_pointwise(vecmath.silu))
+CPU.of(Mish)(_pointwise(vecmath.mish))
+CPU.of(HardSwish)(_pointwise(vecmath.hardswish))
+CPU.of(Softplus)(_pointwise(vecmath.softplus))
+CPU.of(ReLU)(_pointwise(lambda b, x: b.max(x, 0.0)))
+CPU.of(LeakyReLU)(
+    _pointwise(lambda b, x, negative_slope: b.select(b.compare(">", x, 0.0), x, b.mul(x, negative_slope)))
 )
-STEPS[HardTanh] = _pointwise(lambda b, x, min_val, max_val: b.min(b.max(x, min_val), max_val))
+CPU.of(HardTanh)(_pointwise(lambda b, x, min_val, max_val: b.min(b.max(x, min_val), max_val)))
 
 
-@emits(Clamp)
+@CPU.of(Clamp)
 def clamp(context: Links, link: int, stage: Clamp) -> list[Step]:
     bounds = context.constants(link, stage)
 
@@ -259,13 +264,13 @@ def clamp(context: Links, link: int, stage: Clamp) -> list[Step]:
     return [Map(change)]
 
 
-@emits(GELU)
+@CPU.of(GELU)
 def gelu(context: Links, link: int, stage: GELU) -> list[Step]:
     function = vecmath.gelu_tanh if stage.approximate == "tanh" else vecmath.gelu
     return [Map(lambda value, column: function(context.k.b, value))]
 
 
-@emits(Add, Subtract, Multiply, Divide)
+@CPU.of(Add, Subtract, Multiply, Divide)
 def binary(context: Links, link: int, stage: Any) -> list[Step]:
     b = context.k.b
     operation = {Add: b.add, Subtract: b.sub, Multiply: b.mul, Divide: b.div}[type(stage)]
@@ -281,24 +286,24 @@ def binary(context: Links, link: int, stage: Any) -> list[Step]:
     return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
 
 
-@emits(Keep)
+@CPU.of(Keep)
 def keep(context: Links, link: int, stage: Keep) -> list[Step]:
     return [Map(context.keep(stage.label, link))]
 
 
-@emits(Recall)
+@CPU.of(Recall)
 def recall(context: Links, link: int, stage: Recall) -> list[Step]:
     kept = context.again(stage.label)
     return [Map(lambda value, column: kept(column))]
 
 
-@emits(PReLU)
+@CPU.of(PReLU)
 def prelu(context: Links, link: int, stage: PReLU) -> list[Step]:
     b, slope = context.k.b, context.vector(link, 0)
     return [Map(lambda x, column: b.select(b.compare(">", x, 0.0), x, b.mul(x, slope(column))))]
 
 
-@emits(BatchNorm)
+@CPU.of(BatchNorm)
 def batch_norm(context: Links, link: int, stage: BatchNorm) -> list[Step]:
     b, eps = context.k.b, context.constants(link, stage)["eps"]
     mean, variance, *affine = (context.vector(link, number) for number in range(4 if stage.affine else 2))
@@ -312,7 +317,6 @@ def batch_norm(context: Links, link: int, stage: BatchNorm) -> list[Step]:
     return [Map(change)]
 
 
-@emits(Affine)
 def affine(context: Links, link: int, stage: Affine) -> list[Step]:
     b = context.k.b
     shift, scale, offset = (context.vector(link, number) for number in range(3))
@@ -340,7 +344,7 @@ def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda mos
     return Fold([lowest], lambda most, value, turn: [k.b.max(most[0], value)], lambda most, turn: finish(most[0]), [])
 
 
-@emits(LayerNorm)
+@CPU.of(LayerNorm)
 def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
     """The mean has two parts: subtracting both from values near it is exact, however large it is."""
     k, b, eps = context.k, context.k.b, context.constants(link, stage)["eps"]
@@ -374,7 +378,7 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
     return [mean, deviation, Map(change)]
 
 
-@emits(Softmax)
+@CPU.of(Softmax)
 def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
     k, b, constants = context.k, context.k.b, context.constants(link, stage)
     most = _largest(context)
@@ -394,7 +398,7 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
     return [*steps, Map(exponential), total, Map(divided)]
 
 
-@emits(Sum, Mean, Max)
+@CPU.of(Sum, Mean, Max)
 def reduction(context: Links, link: int, stage: Any) -> list[Step]:
     k, b, count = context.k, context.k.b, context.channel_count()
     if isinstance(stage, Max):
@@ -406,7 +410,7 @@ def reduction(context: Links, link: int, stage: Any) -> list[Step]:
     return [fold, Collapse(fold)]
 
 
-@emits(LogSumExp)
+@CPU.of(LogSumExp)
 def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
     k, b = context.k, context.k.b
     most = _largest(context, lambda largest: finite_or_zero(b, largest))

@@ -29,9 +29,14 @@ def source_fingerprint() -> str:
 
     package = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
+    archive = next((parent for parent in package.parents if parent.is_file()), None)  # run from a zip file
     try:
-        for path in sorted(path for folder in _SOURCE_FOLDERS for path in (package / folder).rglob("*.py")):
-            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    except OSError:  # unreadable sources: a value of this process alone, so that no other process trusts its entries
+        found = sorted(path for folder in _SOURCE_FOLDERS for path in (package / folder).rglob("*.py"))
+        for path in [archive] if archive else found:
+            name = "" if archive else path.relative_to(package).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    except OSError:
+        found = []
+    if not (archive or found):  # a value of this process alone, so that no other process trusts its entries
         digest.update(os.urandom(32))
     return digest.hexdigest()

@@ -10,23 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...plan.sweeps import Affine, Link
+from ...spec.backends import StageTable
 from ...spec.stage import Stage
 from ...spec.stages import (
     GELU,
     Add,
+    AvgPool3d,
     BatchNorm,
     Binary,
     Clamp,
+    ConvTranspose3d,
     Divide,
     Exp,
+    GroupNorm,
     HardSwish,
     HardTanh,
+    InstanceNorm,
     Keep,
     LayerNorm,
     LeakyReLU,
     Log,
     LogSumExp,
     Max,
+    MaxPool3d,
     Mean,
     Mish,
     Multiply,
@@ -58,9 +64,10 @@ class Chain:
     kept: dict[str, bool] = field(default_factory=dict)  # by name, and whether all channels are there
 
     def link(self, link: Link) -> None:
-        lines = LINES.get(type(link.stage))
-        if lines is None:
-            raise NotOnGpu(f"{link.stage.name} has no GPU kernel")
+        kind = type(link.stage)
+        if kind in GPU.reasons:
+            raise NotOnGpu(GPU.reasons[kind])
+        lines: Callable[..., None] = _affine if isinstance(link.stage, Affine) else GPU[kind]
         lines(self, link.stage, link.arrays)
 
     @property
@@ -114,23 +121,19 @@ class Chain:
         return f"largest({self.masked(value, floor)}, 1)"
 
 
-Lines = Callable[[Chain, Stage, tuple[str, ...]], None]
-LINES: dict[type[Stage], Lines] = {}
+GPU: StageTable[Callable[..., None]] = StageTable("GPU", __name__)
 
 
-def _emits(*kinds: type[Stage]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        for kind in kinds:
-            LINES[kind] = function
-        return function
-
-    return register
+@GPU.of(ConvTranspose3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)
+def _part_of_its_own(chain: Chain, stage: Stage, arrays: tuple[str, ...]) -> None:
+    """The source and the pool of a piece (gpu/pieces.py), or statistics that an Affine applies."""
+    raise AssertionError(f"{stage.name} is no link of a chain")
 
 
 _SIGNS: dict[type[Stage], str] = {Add: "+", Subtract: "-", Multiply: "*", Divide: "/"}
 
 
-@_emits(Add, Subtract, Multiply, Divide)
+@GPU.of(Add, Subtract, Multiply, Divide)
 def _binary(chain: Chain, stage: Binary, arrays: tuple[str, ...]) -> None:
     if isinstance(stage.other, float):
         other = chain.code.constant(stage.other)
@@ -144,25 +147,24 @@ def _binary(chain: Chain, stage: Binary, arrays: tuple[str, ...]) -> None:
     chain.change(f"{left} {_SIGNS[type(stage)]} {right}")
 
 
-@_emits(Keep)
+@GPU.of(Keep)
 def _keep(chain: Chain, stage: Keep, arrays: tuple[str, ...]) -> None:
     chain.kept[stage.label] = chain.whole
     chain.code.add(f"kept_{stage.label} = v")
 
 
-@_emits(Recall)
+@GPU.of(Recall)
 def _recall(chain: Chain, stage: Recall, arrays: tuple[str, ...]) -> None:
     chain.change(f"kept_{stage.label}")
     chain.whole = chain.kept[stage.label]
 
 
-@_emits(Affine)
 def _affine(chain: Chain, stage: Affine, arrays: tuple[str, ...]) -> None:
     shift, scale, offset = map(chain.array, arrays)
     chain.change(f"(v - {shift}) * {scale} + {offset}")
 
 
-@_emits(BatchNorm)
+@GPU.of(BatchNorm)
 def _batch_norm(chain: Chain, stage: BatchNorm, arrays: tuple[str, ...]) -> None:
     mean, variance, *affine = map(chain.array, arrays)
     weight, bias = affine or ("1.0", "0.0")
@@ -170,7 +172,7 @@ def _batch_norm(chain: Chain, stage: BatchNorm, arrays: tuple[str, ...]) -> None
     chain.change(f"v * scale + ({bias} - {mean} * scale)")
 
 
-@_emits(LayerNorm)
+@GPU.of(LayerNorm)
 def _layer_norm(chain: Chain, stage: LayerNorm, arrays: tuple[str, ...]) -> None:
     count = "channels" if chain.whole else "1"
     chain.code.add(
@@ -183,7 +185,7 @@ def _layer_norm(chain: Chain, stage: LayerNorm, arrays: tuple[str, ...]) -> None
         chain.change("v * {} + {}".format(*map(chain.array, arrays)))
 
 
-@_emits(Sum, Mean, Max, LogSumExp)
+@GPU.of(Sum, Mean, Max, LogSumExp)
 def _reduction(chain: Chain, stage: Stage, arrays: tuple[str, ...]) -> None:
     if isinstance(stage, Max):
         chain.change(chain.largest("v"))
@@ -196,7 +198,7 @@ def _reduction(chain: Chain, stage: Stage, arrays: tuple[str, ...]) -> None:
     chain.whole = False
 
 
-@_emits(Softmax)
+@GPU.of(Softmax)
 def _softmax(chain: Chain, stage: Softmax, arrays: tuple[str, ...]) -> None:
     shift = chain.largest("v") if stage.shift is None else chain.code.constant(stage.shift)
     chain.change(f"tl.exp(v - {shift})")
@@ -207,7 +209,7 @@ def _softmax(chain: Chain, stage: Softmax, arrays: tuple[str, ...]) -> None:
         chain.change(f"v * {chain.array(arrays[0])}")
 
 
-@_emits(Clamp, HardTanh)
+@GPU.of(Clamp, HardTanh)
 def _clamp(chain: Chain, stage: Clamp | HardTanh, arrays: tuple[str, ...]) -> None:
     low, high = (stage.min, stage.max) if isinstance(stage, Clamp) else (stage.min_val, stage.max_val)
     for bound, sign in ((low, "<"), (high, ">")):
@@ -216,7 +218,7 @@ def _clamp(chain: Chain, stage: Clamp | HardTanh, arrays: tuple[str, ...]) -> No
             chain.change(f"tl.where(v {sign} bound, bound, v)")
 
 
-@_emits(GELU)
+@GPU.of(GELU)
 def _gelu(chain: Chain, stage: GELU, arrays: tuple[str, ...]) -> None:
     if stage.approximate == "tanh":
         chain.change(f"0.5 * v * (1.0 + tanh({math.sqrt(2 / math.pi)!r} * (v + 0.044715 * v * v * v)))")
@@ -224,34 +226,32 @@ def _gelu(chain: Chain, stage: GELU, arrays: tuple[str, ...]) -> None:
         chain.change(f"0.5 * v * (1.0 + tl.erf(v * {math.sqrt(0.5)!r}))")
 
 
-@_emits(LeakyReLU)
+@GPU.of(LeakyReLU)
 def _leaky_relu(chain: Chain, stage: LeakyReLU, arrays: tuple[str, ...]) -> None:
     chain.change(f"tl.where(v > 0.0, v, v * {chain.code.constant(stage.negative_slope)})")
 
 
-@_emits(PReLU)
+@GPU.of(PReLU)
 def _prelu(chain: Chain, stage: PReLU, arrays: tuple[str, ...]) -> None:
     chain.change(f"tl.where(v > 0.0, v, v * {chain.array(arrays[0])})")
 
 
-@_emits(Softplus)
+@GPU.of(Softplus)
 def _softplus(chain: Chain, stage: Softplus, arrays: tuple[str, ...]) -> None:
     beta, threshold = chain.code.constant(stage.beta), chain.code.constant(stage.threshold)
     chain.code.add(f"beta = {beta}")
     chain.change(f"tl.where(v * beta > {threshold}, v, softplus(v * beta) / beta)")
 
 
-def _pointwise(expression: str) -> Lines:
-    return lambda chain, stage, arrays: chain.change(expression)
+def _pointwise(kind: type[Stage], expression: str) -> None:
+    GPU.of(kind)(lambda chain, stage, arrays: chain.change(expression))
 
 
-LINES |= {
-    Exp: _pointwise("tl.exp(v)"),
-    Log: _pointwise("tl.log(v)"),
-    ReLU: _pointwise("tl.where(v < 0.0, 0.0, v)"),
-    Sigmoid: _pointwise("1.0 / (1.0 + tl.exp(-v))"),
-    SiLU: _pointwise("v / (1.0 + tl.exp(-v))"),
-    Tanh: _pointwise("tanh(v)"),
-    Mish: _pointwise("v * tanh(softplus(v))"),
-    HardSwish: _pointwise("v * clipped(v + 3.0, 0.0, 6.0) / 6.0"),
-}
+_pointwise(Exp, "tl.exp(v)")
+_pointwise(Log, "tl.log(v)")
+_pointwise(ReLU, "tl.where(v < 0.0, 0.0, v)")
+_pointwise(Sigmoid, "1.0 / (1.0 + tl.exp(-v))")
+_pointwise(SiLU, "v / (1.0 + tl.exp(-v))")
+_pointwise(Tanh, "tanh(v)")
+_pointwise(Mish, "v * tanh(softplus(v))")
+_pointwise(HardSwish, "v * clipped(v + 3.0, 0.0, 6.0) / 6.0")
