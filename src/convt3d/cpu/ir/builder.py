@@ -1,4 +1,4 @@
-"""Functions, structured control flow and memory: the only file that writes branches and phis.
+"""Functions, structured control flow and memory: the branches and phis of all kernels.
 
 A `Builder` emits into one function.  Loops and conditionals are context managers; values which change in a loop are
 carried in SSA registers, never through memory.  Loads and stores address memory as (pointer, offset in elements), need
