@@ -58,7 +58,7 @@ def module_help(operator: Operator, name: str) -> str:
         "",
         "Parameters",
         "----------",
-        "*conv, **named",
+        "*conv, **named : Any",
         "    Of the convolution, as `torch.nn.ConvTranspose3d` takes them.",
         *(line for each in [*tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
         "",

@@ -22,7 +22,7 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
 
     Parameters
     ----------
-    *args, **kwargs
+    *args, **kwargs : Any
         As `torch.nn.ConvTranspose3d` takes them; parameters and state_dict are the same, too.
 
     Raises
@@ -55,7 +55,7 @@ class LazyConvTranspose3d(nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ign
 
     Parameters
     ----------
-    *args, **kwargs
+    *args, **kwargs : Any
         As `torch.nn.LazyConvTranspose3d` takes them.
 
     Raises
