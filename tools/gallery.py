@@ -75,7 +75,8 @@ def checkerboard() -> None:
 
 def stages() -> None:
     rng = np.random.default_rng(3)
-    x, w = gyroid(16), rng.standard_normal((1, 8, 4, 4, 4), dtype=np.float32) + linear(2)
+    x, w = gyroid(16), 0.1 * rng.standard_normal((1, 8, 4, 4, 4), dtype=np.float32)
+    w[:, 0] += linear(2)[0]
     chain = (ct.ConvTranspose3d(stride=2, padding=1), ct.LayerNorm(), ct.GELU(), ct.MaxPool3d(2))
     draw("stages", [middle(x), *(middle(ct.Pipeline(*chain[: n + 1])(x, w)) for n in range(len(chain)))])
 

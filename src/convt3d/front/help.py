@@ -106,6 +106,7 @@ def _help(
 ) -> str:
     *imports, call = example
     more, shape = operator.example
+    sizes, _, rule = operator.result.partition("; ")
     lines = [
         operator.summary,
         "",
@@ -115,8 +116,8 @@ def _help(
         "",
         "Returns",
         "-------",
-        f"{tensor} {operator.result}",
-        f"    A new one, {result}.",
+        f"{tensor} {sizes}",
+        f"    A new one, {result}." + (f" {rule}." if rule else ""),
         "",
         "Raises",
         "------",

@@ -244,7 +244,7 @@ _ALL = (
         "conv_transpose3d",
         "conv-transpose-3d-asym-input-sq-kernel",
         "Transposed 3-D convolution, as `torch.nn.functional.conv_transpose3d`.",
-        f"{_SHAPE}, D' = (D - 1) * stride - 2 * padding + dilation * (Kd - 1) + output_padding + 1",
+        f"{_SHAPE}; D' = (D - 1) * stride - 2 * padding + dilation * (Kd - 1) + output_padding + 1",
         (_INPUT, _WEIGHT, _bias(by_name=False), *_geometry(1, 0, 0), *_rest(by_name=False)),
         lambda given: Pipeline(_conv(given)),
         ("weight", "bias"),
