@@ -44,7 +44,6 @@ def tensor_help(operator: Operator) -> str:
 
 def module_help(operator: Operator, name: str) -> str:
     """Of the module."""
-    tail = [each for each in operator.arguments if each.kind != "tensor" and each.name not in CONV]
     affine = Argument("elementwise_affine", "word", "Whether the norm has a weight and a bias to learn.", False)
     scale = "scale" in operator.tensors
     has = ["weight, bias : Parameter", "    As of the layer of PyTorch."]
@@ -60,7 +59,7 @@ def module_help(operator: Operator, name: str) -> str:
         "----------",
         "*conv, **named : Any",
         "    Of the convolution, as `torch.nn.ConvTranspose3d` takes them.",
-        *(line for each in [*tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
+        *(line for each in [*operator.tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
         "",
         "Attributes",
         "----------",
@@ -81,7 +80,6 @@ def module_help(operator: Operator, name: str) -> str:
     return "\n".join(lines)
 
 
-CONV = ("stride", "padding", "output_padding", "groups", "dilation")
 _NUMPY = (
     ">>> import convt3d",
     ">>> from numpy import float32, ones",
