@@ -61,7 +61,7 @@ from convt3d.gpu.plan import gpu_plan
 from convt3d.gpu.compile import compile_launch, launches
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
-pipeline, x = Pipeline(ct.ReLU(), ct.ConvTranspose3d(2, 1), ct.Add("tensor")), (4, 64, 16, 20, 24)
+pipeline, x = Pipeline(ct.ReLU(), ct.ConvTranspose3d(stride=2, padding=1), ct.Add("tensor")), (4, 64, 16, 20, 24)
 plan = gpu_plan(pipeline, x, pipeline.operand_shapes(x, (64, 64, 3, 3, 3)), DTYPES["float16"])
 for last in (True, False):
     _, load, conv, guard = (compile_launch(launch, 80) for launch in launches(plan, channels_last=last))

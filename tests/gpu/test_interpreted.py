@@ -23,7 +23,7 @@ from convt3d.gpu.run import run
 from convt3d.spec.pipeline import Pipeline
 torch.manual_seed(3)
 x, w = torch.randn(1, 16, 2, 2, 2).bfloat16(), torch.randn(16, 4, 2, 2, 2).bfloat16()
-got = run(Pipeline(ct.ConvTranspose3d(2)), x, [w])
+got = run(Pipeline(ct.ConvTranspose3d(stride=2)), x, [w])
 expected = torch.nn.functional.conv_transpose3d(x.float(), w.float(), None, 2)
 torch.testing.assert_close(got, expected.bfloat16(), rtol=1e-2, atol=1e-3)
 """

@@ -92,7 +92,7 @@ def test_the_next_process_finds_the_kernels_on_disk(tmp_path: Path) -> None:
     script = (
         "import numpy as np, convt3d; from convt3d.cpu.runtime import kernels\n"
         "x, w = np.ones((1, 2, 3, 4, 5), 'f'), np.ones((2, 2, 3, 3, 3), 'f')\n"
-        "y = convt3d.Pipeline(convt3d.ConvTranspose3d(2), convt3d.Softmax('spatial'))(x, w)\n"
+        "y = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2), convt3d.Softmax('spatial'))(x, w)\n"
         "print(kernels.compilations, y.sum())"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONVT3D_CACHE_DIR": str(tmp_path / "cache")}
