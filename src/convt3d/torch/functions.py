@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _declared(function: Function) -> Function:
     function.__doc__ = tensor_help(OPERATORS[function.__name__])
-    return answers(function.__name__, function)
+    return answers(function)
 
 
 @_declared
