@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test soak test-matrix test-gpu-compile test-gpu gpu-report lint bench clean
+.PHONY: demo test soak test-matrix test-gpu-compile test-gpu gpu-report lint docs bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/convt3d demo
@@ -39,12 +39,16 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The site, in site/; a link that leads nowhere is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
 # ARGS=--quick, ARGS="--suite models --peer openvino", ...
 bench: $(VENV)/.bench
 	$(BIN)/convt3d bench $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "convt3d needs Python 3.10 or newer")'
@@ -58,6 +62,6 @@ $(VENV)/.gpu: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --editable '.[test,gpu]'
 	touch $@
 
-$(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.test $(VENV)/.dev $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	touch $@

@@ -21,13 +21,13 @@ def main() -> None:
     )
     rng = np.random.default_rng(1)
     arrays = {
-        "x": rng.standard_normal((1, 6, 5, 9, 11), dtype=np.float32),
-        "w": rng.standard_normal((6, 10, 3, 4, 4), dtype=np.float32) / 12,
+        "input": rng.standard_normal((1, 6, 5, 9, 11), dtype=np.float32),
+        "weight": rng.standard_normal((6, 10, 3, 4, 4), dtype=np.float32) / 12,
         "bias": rng.standard_normal(10, dtype=np.float32),
         "multiply_other": rng.standard_normal(10, dtype=np.float32),
     }
-    print(f"takes x, {', '.join(block.operand_names)}")
-    print(block.explain(arrays["x"].shape, arrays["w"].shape))
+    print(f"takes input, {', '.join(block.operand_names)}")
+    print(block.explain(arrays["input"].shape, arrays["weight"].shape))
 
     y = block(**arrays)
     x, *operands = (array.astype(np.float64) for array in arrays.values())

@@ -8,7 +8,7 @@ from convt3d import Add, ConvTranspose3d, InstanceNorm, LeakyReLU, Pipeline
 from convt3d.spec.reference import evaluate
 
 UP = Pipeline(ConvTranspose3d(stride=2, bias=True), InstanceNorm(affine=True), LeakyReLU(0.01), Add("tensor"))
-# UP takes x, w, bias, instancenorm_weight, instancenorm_bias, add_other
+# UP takes input, weight, bias, instancenorm_weight, instancenorm_bias, add_other
 
 
 def level(rng: np.random.Generator, cin: int, cout: int, skip: tuple[int, ...]) -> tuple[np.ndarray, ...]:

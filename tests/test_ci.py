@@ -26,7 +26,7 @@ def test_it_tests_every_python_that_is_promised() -> None:
 def test_it_is_yaml() -> None:
     yaml = pytest.importorskip("yaml")
     jobs = yaml.safe_load(RECIPE.read_text())["jobs"]
-    assert jobs.keys() == {"lint", "test", "lowest", "wheel", "soak"}
+    assert jobs.keys() == {"lint", "docs", "test", "lowest", "wheel", "soak"}
     for job in jobs.values():
         assert job["timeout-minutes"] < 360
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])

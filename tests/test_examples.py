@@ -33,7 +33,7 @@ PRINTS = {
         "maximum difference ",
     ),
     "pipeline.py": (
-        "takes x, w, bias, multiply_other",
+        "takes input, weight, bias, multiply_other",
         "Add(other='y')",
         "needed ",
         "result (1, 10, 5, 18, 22), largest difference from the meaning",

@@ -366,7 +366,7 @@ BAD_INPUT = [
     (["run", MAX, "--set", "depth=1.5"], "depth = '1.5': must be an integer"),
     (["run", MAX, "--set", "depth=inf"], "must be an integer"),
     (["run", MAX, "--set", "depth=-1"], "must be >= 0"),
-    (["run", MAX, "--set", "depth=1"], "kernel_size"),
+    (["run", MAX, "--set", "depth=1"], "max-pool kernel"),
     (["run", SOFTMAX, "--set", "clamp_min=2"], "clamp_min, clamp_max"),
     (["run", SOFTMAX, "--set", "clamp_min=low"], "inf and nan are allowed"),
     (["run", MAX, "--set", "depth=100000", "--set", "height=100000"], "must fit in this machine's"),

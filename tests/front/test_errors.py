@@ -192,6 +192,7 @@ CALLS = [
     row(lambda: PIPE(x, w=w), ArgumentTypeError, "w", "ndarray", "is unknown; the pipeline takes input, weight", "Write weight", "pipeline: w for weight"),
     row(lambda: PIPE(x, wieght=w), ArgumentTypeError, "wieght", "ndarray", "is unknown", "Write weight", "pipeline: a name that is nearly right"),
     row(lambda: PIPE(), ArgumentTypeError, "input", "no value", "is missing", "Pass it", "pipeline: nothing at all"),
+    row(lambda: Pipeline(ConvTranspose3d(), stages=[]), ArgumentTypeError, "stages", "list", "is unknown; Pipeline takes *stages", "Leave it out", "pipeline: stages by name"),
     row(lambda: PIPE.explain(X, W, dtyp="float32"), ArgumentTypeError, "dtyp", "str", "is unknown", "Write dtype", "explain: a name that is nearly right"),
 ]  # fmt: skip
 
@@ -297,6 +298,12 @@ def test_arguments_of_a_call(call: Any, error: type[Error], argument: str, value
     assert caught.value.__suppress_context__ or not caught.value.__context__, "one message, not two"
 
 
+@pytest.mark.parametrize("function", [convt3d.set_num_threads, convt3d.num_threads], ids=lambda f: f.__name__)
+def test_arguments_of_threads(function: Callable[..., Any]) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"counts = int: is unknown; \w+ takes count\. Write count\."):
+        function(counts=2)
+
+
 def test_an_error_of_another_is_not_taken_for_a_wrong_call() -> None:
     """A TypeError that comes from inside of a right call stays what it is."""
 
@@ -304,7 +311,7 @@ def test_an_error_of_another_is_not_taken_for_a_wrong_call() -> None:
         raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        answers("inner", inner)(1)
+        answers(inner)(1)
 
 
 # --- out --------------------------------------------------------------------------------------------------------------

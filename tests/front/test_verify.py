@@ -75,7 +75,7 @@ def _pool(draw: st.DrawFn) -> Stage:
     padding = tuple(draw(_int(0, k // 2)) for k in kernel)
     kind = draw(st.sampled_from([MaxPool3d, AvgPool3d]))
     more = {"count_include_pad": draw(st.booleans())} if kind is AvgPool3d else {}
-    return kind(kernel, draw(_triple(1, 3)), padding, draw(st.booleans()), **more)
+    return kind(kernel, draw(_triple(1, 3)), padding, ceil_mode=draw(st.booleans()), **more)
 
 
 @st.composite

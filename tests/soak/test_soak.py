@@ -38,7 +38,7 @@ def tool(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_drawn_cases_on_every_instruction_set() -> None:
-    """Three of them, and a batch with checked accesses; direct summation, minimal multiplication, and either."""
+    """Three of them, and a batch with checked accesses; direct summation, Winograd's method, and either."""
     done = tool("--seed", "5", "--batches", "4", "--pipelines", "1", "--calls", "0", "--faults", "0", "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "soak: seed 5, " in done.stdout

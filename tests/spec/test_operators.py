@@ -139,3 +139,12 @@ def test_a_pipeline_is_built_once_and_told_by_exact_values() -> None:
     built = [operator.lower([*given[:at], value, *given[at + 1 :]])[0] for value in (0.0, 0.0, -0.0)]
     assert built[0] is built[1]
     assert built[0] is not built[2]
+
+
+@pytest.mark.parametrize("front", ["convt3d", "convt3d.torch"])
+@pytest.mark.parametrize("operator", EVERY)
+def test_unknown_arguments_are_told_the_nearest_name(operator: Operator, front: str) -> None:
+    function = getattr(pytest.importorskip(front), operator.name)
+    with pytest.raises(convt3d.ArgumentTypeError, match=r"strides = int: is unknown; .* Write stride\.") as caught:
+        function(1, 2, strides=2)
+    assert caught.value.operator == operator.name

@@ -74,11 +74,11 @@ def test_other_devices_have_a_kernel() -> None:
         for key in ("CUDA", "MPS", "XPU"):
             assert torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"convt3d::{name}", key)
     x, w = tensors((1, 2, 3, 3, 3), (2, 2, 2, 2, 2), grad=False)
-    from convt3d.torch.operators import OPERATORS
+    from convt3d.torch.operators import BY_NAME
     from convt3d.torch.ops import _elsewhere
 
     with pytest.warns(UserWarning, match="takes no strided tensors on cpu"):
-        y = _elsewhere(OPERATORS[0])(x, w, None, [2, 2, 2])
+        y = _elsewhere(BY_NAME["conv_transpose3d"])(x, w, None, [2, 2, 2])
     assert torch.equal(y, functional.conv_transpose3d(x, w, None, 2))
 
 

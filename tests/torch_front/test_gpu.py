@@ -29,7 +29,7 @@ from convt3d.gpu.plan import gpu_plan  # noqa: E402
 from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
-from convt3d.torch.operators import OPERATORS  # noqa: E402
+from convt3d.torch.operators import BY_NAME  # noqa: E402
 from convt3d.torch.ops import _cuda  # noqa: E402
 
 
@@ -39,14 +39,14 @@ def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cuda_has_a_kernel_of_its_own() -> None:
-    for operator in OPERATORS:
+    for operator in BY_NAME.values():
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"convt3d::{operator.name}", "CUDA")
 
 
 def test_the_kernel_of_an_operator() -> None:
     """Without a warning: nothing of it runs on stock PyTorch."""
     x, w, bias = tensors((1, 2, 2, 3, 3), (2, 3, 2, 2, 2), (3,), grad=False)
-    got = _cuda(OPERATORS[0])(x, w, bias, [2, 2, 2], [1, 1, 1])
+    got = _cuda(BY_NAME["conv_transpose3d"])(x, w, bias, [2, 2, 2], [1, 1, 1])
     torch.testing.assert_close(got, functional.conv_transpose3d(x, w, bias, 2, 1))
 
 

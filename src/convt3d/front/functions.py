@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Any)
 def _declared(function: Function) -> Function:
     operator = OPERATORS[function.__name__]
     function.__doc__ = array_help(operator)
-    return answers(operator.name, function)
+    return answers(function)
 
 
 def _call(name: str, out: Array | None, options: tuple[str, str], input: Array, *arguments: Any) -> Array:

@@ -44,7 +44,6 @@ def tensor_help(operator: Operator) -> str:
 
 def module_help(operator: Operator, name: str) -> str:
     """Of the module."""
-    tail = [each for each in operator.arguments if each.kind != "tensor" and each.name not in CONV]
     affine = Argument("elementwise_affine", "word", "Whether the norm has a weight and a bias to learn.", False)
     scale = "scale" in operator.tensors
     has = ["weight, bias : Parameter", "    As of the layer of PyTorch."]
@@ -58,9 +57,9 @@ def module_help(operator: Operator, name: str) -> str:
         "",
         "Parameters",
         "----------",
-        "*conv, **named",
+        "*conv, **named : Any",
         "    Of the convolution, as `torch.nn.ConvTranspose3d` takes them.",
-        *(line for each in [*tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
+        *(line for each in [*operator.tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
         "",
         "Attributes",
         "----------",
@@ -81,7 +80,6 @@ def module_help(operator: Operator, name: str) -> str:
     return "\n".join(lines)
 
 
-CONV = ("stride", "padding", "output_padding", "groups", "dilation")
 _NUMPY = (
     ">>> import convt3d",
     ">>> from numpy import float32, ones",
@@ -106,6 +104,7 @@ def _help(
 ) -> str:
     *imports, call = example
     more, shape = operator.example
+    sizes, _, rule = operator.result.partition("; ")
     lines = [
         operator.summary,
         "",
@@ -115,8 +114,9 @@ def _help(
         "",
         "Returns",
         "-------",
-        f"{tensor} {operator.result}",
+        f"{tensor} {sizes}",
         f"    A new one, {result}.",
+        *([f"    {rule}."] if rule else []),
         "",
         "Raises",
         "------",

@@ -143,8 +143,9 @@ class Pipeline(spec.Pipeline):
             return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen, options))
 
     if not TYPE_CHECKING:  # tools see the signatures above
-        __call__ = answers("Pipeline", __call__)
-        explain = answers("Pipeline.explain", explain)
+        __init__ = answers(spec.Pipeline.__init__, "Pipeline")
+        __call__ = answers(__call__, "Pipeline")
+        explain = answers(explain, "Pipeline.explain")
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

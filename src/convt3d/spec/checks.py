@@ -135,15 +135,16 @@ RENAMED = {"x": "input", "w": "weight"}  # as some write them, and as PyTorch an
 _SIZES = ("in_channels", "out_channels", "kernel_size", "num_features", "num_channels", "num_parameters")
 
 
-def answers(name: str, function: Check) -> Check:
-    """The function, whose callers get an Error of `name` for arguments that it does not have, or lacks."""
+def answers(function: Check, name: str = "") -> Check:
+    """The function, whose callers get an Error (of `name`, or its own) for arguments it does not have, or lacks."""
+    operator = name or function.__name__
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
         except TypeError as problem:
-            wrong = None if isinstance(problem, Error) else wrong_call(name, function, args, named)
+            wrong = None if isinstance(problem, Error) else wrong_call(operator, function, args, named)
             if wrong is None:
                 raise
             raise wrong from None
@@ -159,7 +160,8 @@ def wrong_call(name: str, function: Callable[..., Any], args: Sequence[Any], nam
     placed = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     by_name = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
     kinds = {p.kind for p in parameters}
-    takes = f"{name} takes {', '.join(placed + by_name) or 'no arguments'}"
+    several = [f"*{p.name}" for p in parameters if p.kind is Parameter.VAR_POSITIONAL]
+    takes = f"{name} takes {', '.join(placed + several + by_name) or 'no arguments'}"
     for word, value in named.items():
         twice = word in placed[: len(given)]
         if twice or (word not in placed + by_name and (Parameter.VAR_KEYWORD not in kinds or word in RENAMED)):

@@ -71,11 +71,19 @@ class Operator:
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "places", tuple((place, self.arguments[place].required) for place in places))
 
+    @property
+    def tail(self) -> list[Argument]:
+        """Numbers and words of the stages around the convolution."""
+        return [each for each in self.arguments if each.kind != "tensor" and each.name not in _CONV]
+
     def lower(self, arguments: Sequence[Any]) -> tuple[Pipeline, list[Any]]:
         """The pipeline that all `arguments` in order mean, and its tensors after the input."""
-        rows = zip(self.arguments, arguments, strict=True)
-        parameters = [value if row.kind != "tensor" else row.required or value is not None for row, value in rows]
-        tensors = [arguments[place] for place, required in self.places if required or arguments[place] is not None]
+        parameters, tensors = list(arguments), []
+        parameters[0] = True
+        for place, required in self.places:
+            given = parameters[place] = required or arguments[place] is not None
+            if given:
+                tensors.append(arguments[place])
         return self.pipeline(parameters), tensors
 
     def pipeline(self, parameters: Sequence[Any]) -> Pipeline:
@@ -153,14 +161,14 @@ def _rest(by_name: bool = True) -> tuple[Argument, ...]:
     )
 
 
-_CONV = ("stride", "padding", "output_padding", "groups", "dilation", "bias")
+_CONV = ("stride", "padding", "output_padding", "groups", "dilation")
 _SHAPE = "(B, Cout, D', H', W')"
 _NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias", "kernel_size": "average-pool kernel"}
 _CLAMP_NAMES = {"min": "clamp_min", "max": "clamp_max", "min, max": "clamp_min, clamp_max"}
 
 
 def _conv(given: Mapping[str, Any]) -> ConvTranspose3d:
-    return ConvTranspose3d(**{name: given[name] for name in _CONV})
+    return ConvTranspose3d(**{name: given[name] for name in (*_CONV, "bias")})
 
 
 def _layer_norm(given: Mapping[str, Any]) -> list[Stage]:
@@ -244,7 +252,7 @@ _ALL = (
         "conv_transpose3d",
         "conv-transpose-3d-asym-input-sq-kernel",
         "Transposed 3-D convolution, as `torch.nn.functional.conv_transpose3d`.",
-        f"{_SHAPE}, D' = (D - 1) * stride - 2 * padding + dilation * (Kd - 1) + output_padding + 1",
+        f"{_SHAPE}; D' = (D - 1) * stride - 2 * padding + dilation * (Kd - 1) + output_padding + 1",
         (_INPUT, _WEIGHT, _bias(by_name=False), *_geometry(1, 0, 0), *_rest(by_name=False)),
         lambda given: Pipeline(_conv(given)),
         ("weight", "bias"),

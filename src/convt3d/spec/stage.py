@@ -152,7 +152,7 @@ def stage(*, kw_only: bool = False) -> Callable[[type[Kind]], type[Kind]]:
 
     def make(kind: type[Kind]) -> type[Kind]:
         made = dataclass(frozen=True, eq=False, repr=False, kw_only=kw_only)(kind)
-        made.__init__ = answers(made.__name__, made.__init__)  # type: ignore[method-assign]
+        made.__init__ = answers(made.__init__, made.__name__)  # type: ignore[method-assign]
         return made
 
     return make

@@ -14,6 +14,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..front.help import tensor_help
+from ..spec.checks import answers
 from ..spec.operators import OPERATORS
 from ..spec.pipeline import Pipeline
 from ..spec.text import write_pipeline
@@ -31,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _declared(function: Function) -> Function:
     function.__doc__ = tensor_help(OPERATORS[function.__name__])
-    return function
+    return answers(function)
 
 
 @_declared

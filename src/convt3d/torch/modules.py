@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..front.help import CONV, module_help
+from ..front.help import module_help
 from ..spec.operators import OPERATORS
 from . import functions
 from .stock import Tensor
@@ -22,7 +22,7 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
 
     Parameters
     ----------
-    *args, **kwargs
+    *args, **kwargs : Any
         As `torch.nn.ConvTranspose3d` takes them; parameters and state_dict are the same, too.
 
     Raises
@@ -55,7 +55,7 @@ class LazyConvTranspose3d(nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ign
 
     Parameters
     ----------
-    *args, **kwargs
+    *args, **kwargs : Any
         As `torch.nn.LazyConvTranspose3d` takes them.
 
     Raises
@@ -88,8 +88,7 @@ class _Fused(ConvTranspose3d):
         if "operator" not in vars(cls):
             return
         declared = OPERATORS[cls.operator]
-        tail = [each for each in declared.arguments if each.kind != "tensor" and each.name not in CONV]
-        cls.tail = {each.name: each.default for each in tail}
+        cls.tail = {each.name: each.default for each in declared.tail}
         cls.given = tuple(name for name in declared.names[1:] if name != "output_padding")
         cls.affine = "norm_weight" in cls.given
         own = cls.tail | ({"elementwise_affine": False} if cls.affine else {})

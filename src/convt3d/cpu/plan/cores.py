@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ...errors import ArgumentError
-from ...spec.checks import is_a
+from ...spec.checks import answers, is_a
 
 THREADS_VARIABLE = "CONVT3D_NUM_THREADS"
 MOST_THREADS = 1024  # each has memory of its own
@@ -25,6 +25,7 @@ _scoped_threads: ContextVar[int | None] = ContextVar("convt3d_num_threads", defa
 _process_threads: int | None = None
 
 
+@answers
 def get_num_threads() -> int:
     """Threads a call made here and now would use.
 
@@ -52,6 +53,7 @@ def get_num_threads() -> int:
     return min(available_cores(), MOST_THREADS)
 
 
+@answers
 def set_num_threads(count: int | None) -> None:
     """Use `count` threads in the whole process from now on. Results have the same bits for any number of threads.
 
@@ -81,6 +83,7 @@ def set_num_threads(count: int | None) -> None:
     _process_threads = None if count is None else _checked(count, "set_num_threads")
 
 
+@answers
 @contextmanager
 def num_threads(count: int) -> Iterator[None]:
     """Use `count` threads inside the `with` block; other Python threads and asyncio tasks are not affected.

@@ -1,0 +1,59 @@
+"""The site has a page for everything: documents, public names, examples and their pictures. `make docs` builds it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_help import PUBLIC
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+RECIPE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_every_document_is_in_the_menu() -> None:
+    menu = re.findall(r": ([\w/]+\.md)$", RECIPE, re.MULTILINE)
+    assert sorted(menu) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    shown = {
+        name for page in (DOCS / "api").glob("*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
+    }
+    elsewhere = {
+        "convt3d.problems": "convt3d.spec.problems.ProblemTable",
+        "convt3d.torch.swap": "convt3d.torch.swap.swap",
+    }
+    assert shown == {elsewhere.get(name, name) for name in PUBLIC}
+
+
+def test_the_gallery_has_every_example_and_every_picture() -> None:
+    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r'^--8<-- "examples/(.*)"$', page, re.M)) == {
+        p.name for p in (ROOT / "examples").glob("*.py")
+    }
+    pictures = set(re.findall(r"\]\(gallery/(.*?)\)", page))
+    assert pictures == {path.name for path in (DOCS / "gallery").iterdir()}
+    drawn = re.findall(r'draw\(\s*"(\w+)"', (ROOT / "tools" / "gallery.py").read_text(encoding="utf-8"))
+    assert pictures == {f"{name}.png" for name in drawn}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[a kernel](../examples/kernels/a.c)", "a kernel (`examples/kernels/a.c`)"),
+        ("[`tests/judge`](../tests/judge)", "`tests/judge`"),
+        ("[math.md](math.md)", "[math.md](math.md)"),
+    ],
+)
+def test_links_to_sources_become_paths(text: str, shown: str) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("site_links", ROOT / "tools" / "site_links.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.OUTSIDE.sub(module._words, text) == shown
