@@ -14,7 +14,7 @@ from ..plan.geometry import STEP_WORDS
 from ..plan.plan import Plan, SweepPlan
 from ..plan.tiles import Tiling
 from ..steps.base import Where
-from ..words import SweepWords, Words
+from ..words import SweepWords, Words, call_numbers, places
 from .build import Code
 from .kernels import kernel
 from .packing import WeightLayout
@@ -103,19 +103,21 @@ class Binding:
         if declared != given:
             raise TypeError(f"steps declare {declared} and give {given}")
         known = [number for words in self.sets for number in words.numbers(checked)]
-        return np.array([0] * _BEFORE + known, dtype=np.int64)
+        return np.array([0] * _BEFORE + known + [0] * self._call_size, dtype=np.int64)
 
     def table(self, call: Sequence[Words]) -> tuple[npt.NDArray[np.int64], int]:
         """The table of one call, an array to be kept alive as `call` is, and its address. The counter of tiles, which
         the first set of a call points to, lies before the table."""
-        checked = self.plan.machine.check_bounds
-        given = [number for words in call for number in words.numbers(checked)]
-        known = len(self._template)
-        table = np.empty(known + len(given), dtype=np.int64)
-        table[:known] = self._template
-        table[known:] = given
-        address = int(table.ctypes.data)
+        checked, template = self.plan.machine.check_bounds, self._template
+        table = template.copy()
+        known = len(template) - self._call_size
+        table[known:] = call_numbers(call, checked)
+        address = table.ctypes.data
         table[known] = address + 8 * _COUNTER
         if checked:
             table[known + 1 : known + 3] = address + 8 * _COUNTER, address + 8 * (_COUNTER + 1)
         return table, address + 8 * _BEFORE
+
+    @lazy
+    def _call_size(self) -> int:
+        return places(self.one.structure.call_words, self.plan.machine.check_bounds)[-1]

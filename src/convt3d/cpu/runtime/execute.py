@@ -192,7 +192,7 @@ class Call:
         if checked:
             scratch[...] = 0xFF  # NaN: what nobody wrote shows
         with faults(binding.one.structure.name) if checked else nullcontext(0) as noted:
-            call = [SweepCall(scratch, scratch, read, write, noted), *steps]
+            call = [SweepCall(scratch if checked else 0, scratch, read, write, noted), *steps]
             table, address = binding.table(call)
             launch(binding.native["run"], address, threads)
             del table
@@ -251,8 +251,9 @@ class Call:
         return VectorCall(vector, vector.shape[1] if vector.ndim == 2 else 0)
 
     @property
-    def weights(self) -> Array:
-        return self.run.weights.weights
+    def weights(self) -> Array | int:
+        weights = self.run.weights  # it holds them
+        return weights.weights if self.machine.check_bounds else weights.address
 
     @property
     def bias(self) -> Array:

@@ -37,10 +37,6 @@ class Load(Step):
     words = (LoadWords,)
     call = (SourceCall,)
 
-    @property
-    def key(self) -> str:
-        return repr(self)
-
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         return (rooms.box(0, "read", rooms.beyond),)
 
@@ -65,10 +61,6 @@ class Store(Step):
     dest: str = field(repr=False, compare=False)
 
     call = (DestinationCall,)
-
-    @property
-    def key(self) -> str:
-        return repr(self)
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
         tile.store(tile.destination(call[0], self.writes))

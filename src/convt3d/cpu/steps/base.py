@@ -72,8 +72,8 @@ class Step:
 
     @property
     def key(self) -> str:
-        """All that its code depends on."""
-        raise NotImplementedError
+        """All that its code depends on: its fields, but for those that only name an array or a stage."""
+        return repr(self)
 
     def along(self, where: Where, axis: int) -> AxisStep | None:
         """Its geometry along axis 0, 1, 2 = depth, height, width; None: what it reads is what it writes."""

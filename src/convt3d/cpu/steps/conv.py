@@ -77,10 +77,6 @@ class Convolution(Step):
     convolves = True
 
     @property
-    def key(self) -> str:
-        return repr(self)
-
-    @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return (f"conv{self.tile.rows}x{self.tile.columns}",)
 

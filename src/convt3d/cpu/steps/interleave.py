@@ -43,10 +43,6 @@ class Interleave(Step):
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return (DestinationCall,) if self.writes else ()
 
-    @property
-    def key(self) -> str:
-        return repr(self)
-
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         if not self.writes:
             return (rooms.box(*rooms.value),)

@@ -40,10 +40,6 @@ class _Pool(Step):
     stage: int = field(repr=False, compare=False)  # index in the pipeline
 
     @property
-    def key(self) -> str:
-        return repr(self)
-
-    @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("avgpool" if self.average else "maxpool",)
 

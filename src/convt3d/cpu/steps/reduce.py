@@ -37,10 +37,6 @@ class Reduce(Step):
     call = (ReduceCall,)
 
     @property
-    def key(self) -> str:
-        return repr(self)
-
-    @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.kind,)
 
