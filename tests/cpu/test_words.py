@@ -16,6 +16,7 @@ from convt3d.cpu.code.tile import emit_kernel
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.runtime.bind import Binding
+from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.text import read_stages
@@ -111,3 +112,13 @@ def test_a_field_that_is_not_declared() -> None:
     with pytest.raises(AttributeError, match="sise"):
         _ = Example(7, Room(2, 3, 4), np.zeros(1), (8, 9, 10)).sise
     assert declarations.Words in Example.__mro__
+
+
+@pytest.mark.parametrize("wrong", ["missing", "in another order"])
+def test_a_step_that_gives_other_words_than_it_declares(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel does not run: it would read addresses that nobody set."""
+    honest = DirectConvolution.bind_call
+    given = {"missing": lambda *both: both[:1], "in another order": lambda *both: both[::-1]}[wrong]
+    monkeypatch.setattr(DirectConvolution, "bind_call", lambda self, call: given(*honest(self, call)))
+    with pytest.raises(TypeError, match="steps declare"):
+        ct.conv_transpose3d(np.ones((1, 2, 3, 3, 3)), np.ones((2, 2, 2, 2, 2)))

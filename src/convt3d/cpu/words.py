@@ -104,8 +104,8 @@ def layout(words: type[Words], checked: bool) -> tuple[tuple[Field, ...], int]:
 
 
 def call_numbers(sets: Sequence[Words], checked: bool) -> list[int]:
-    """The words that a call fills, quickly, for small calls feel it: each field is one word unless accesses are checked.
-    An array may be given by its address then."""
+    """The words that a call fills, quickly, for small calls feel it: unless accesses are checked, each field is one word,
+    and an array may be given by its address."""
     if checked:
         return [number for words in sets for number in words.numbers(True)]
     values = (value for words in sets for value in words.__dict__.values())

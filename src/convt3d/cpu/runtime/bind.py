@@ -109,6 +109,8 @@ class Binding:
         """The table of one call, an array to be kept alive as `call` is, and its address. The counter of tiles, which
         the first set of a call points to, lies before the table."""
         checked, template = self.plan.machine.check_bounds, self._template
+        if tuple(map(type, call)) != self._call_types:  # a kernel must never see a pointer that nobody set
+            raise TypeError(f"steps declare {self._call_types} and give {tuple(map(type, call))}")
         table = template.copy()
         known = len(template) - self._call_size
         table[known:] = call_numbers(call, checked)
@@ -117,6 +119,10 @@ class Binding:
         if checked:
             table[known + 1 : known + 3] = address + 8 * _COUNTER, address + 8 * (_COUNTER + 1)
         return table, address + 8 * _BEFORE
+
+    @lazy
+    def _call_types(self) -> tuple[type[Words], ...]:
+        return tuple(self.one.structure.call_words)
 
     @lazy
     def _call_size(self) -> int:
