@@ -26,7 +26,8 @@ from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.stages import ConvTranspose3d
 found = {}
 for dtype in ("float32", "bfloat16", "float16"):
-    case = Case("", "", Pipeline(ConvTranspose3d(stride=2, padding=1)), (2, 32, 8, 8, 8), (32, 64, 3, 3, 3), DTYPES[dtype])
+    pipeline = Pipeline(ConvTranspose3d(stride=2, padding=1))
+    case = Case("", "", pipeline, (2, 32, 8, 8, 8), (32, 64, 3, 3, 3), DTYPES[dtype])
     for name in ("torch", "torch-channels-last"):
         ready = find_contender(name).prepare(case, case.draw())
         found[f"{dtype} {name}"] = [ready.note, list(ready.stored(ready.run()).shape)]
