@@ -218,7 +218,7 @@ def test_averages_of_the_largest_number(stage: tuple[int, ct.Stage], dtype: str)
     stride, average = stage
     largest = np.finfo(dtype).max if dtype == "float32" else np.finfo(dtype).max / 2**11
     x, w = np.full((1, 2, 6, 9, 12), largest, dtype), np.ones((2, 1, *[stride] * 3), dtype)
-    got = ct.Pipeline(ct.ConvTranspose3d(stride, groups=2), average)(x, w)
+    got = ct.Pipeline(ct.ConvTranspose3d(stride=stride, groups=2), average)(x, w)
     assert np.abs(got / largest - 1).max() <= (0 if dtype == "float32" else 4 * 2.0**-53)
 
 
