@@ -57,3 +57,9 @@ def test_links_to_sources_become_paths(text: str, shown: str) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.OUTSIDE.sub(module._words, text) == shown
+
+
+def test_the_code_of_the_first_page_runs() -> None:
+    pytest.importorskip("torch")
+    for code in re.findall(r"^```python\n(.*?)^```$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S):
+        exec(compile(code, "index.md", "exec"), {})

@@ -311,13 +311,13 @@ def test_dlpack(source: Callable[[Any], Any], rng: Any) -> None:
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, OSError])
 def test_dlpack_that_fails(error: type[Exception], rng: Any) -> None:
     x, _ = case(rng)
-    with pytest.raises(convt3d.ArgumentTypeError, match=r"w = Failing: .*__dlpack__.*on a far device"):
+    with pytest.raises(convt3d.ArgumentTypeError, match=r"weight = Failing: .*__dlpack__.*on a far device"):
         conv(x, Failing(error("on a far device")))
 
 
 def test_bfloat16_through_dlpack_is_refused_in_words(rng: Any) -> None:
     """numpy cannot read it; the caller hears so."""
-    with pytest.raises(convt3d.Error, match=r"^conv_transpose3d: x = Exported: .*__dlpack__"):
+    with pytest.raises(convt3d.Error, match=r"^conv_transpose3d: input = Exported: .*__dlpack__"):
         conv(Exported(torch.zeros(X, dtype=torch.bfloat16)), torch.zeros(W, dtype=torch.bfloat16))
 
 
@@ -339,7 +339,7 @@ def test_mixed_kinds(rng: Any) -> None:
 def test_gradients(rng: Any) -> None:
     x, w = (torch.from_numpy(a) for a in case(rng))
     with pytest.raises(
-        convt3d.ArgumentTypeError, match=r"w = tensor that requires grad: .*gradients.*convt3d.torch.*no_grad"
+        convt3d.ArgumentTypeError, match=r"weight = tensor that requires grad: .*gradients.*convt3d.torch.*no_grad"
     ):
         conv(x, w.clone().requires_grad_())
     with torch.no_grad():
@@ -373,7 +373,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("x", "error", "said"), REFUSED)
 def test_refused(x: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=rf"^conv_transpose3d: x = .*{said}") as caught:
+    with pytest.raises(error, match=rf"^conv_transpose3d: input = .*{said}") as caught:
         conv(x, np.zeros(W))
     assert isinstance(caught.value, convt3d.Error)
     assert isinstance(caught.value, TypeError)
@@ -383,6 +383,6 @@ def test_tensor_without_memory(rng: Any) -> None:
     """Inside torch.func a tensor is a stand-in; that is said, not left to torch's RuntimeError."""
     x, w = (torch.from_numpy(a) for a in case(rng))
     with pytest.raises(
-        convt3d.ArgumentTypeError, match=r"^conv_transpose3d: x = .*must be a tensor with memory of its"
+        convt3d.ArgumentTypeError, match=r"^conv_transpose3d: input = .*must be a tensor with memory of its"
     ):
         torch.func.vmap(lambda sample: conv(sample, w))(x)

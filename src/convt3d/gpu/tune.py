@@ -19,6 +19,7 @@ def autotune() -> Iterator[None]:
     Returns
     -------
     context manager
+        To be written after `with`.
 
     Examples
     --------

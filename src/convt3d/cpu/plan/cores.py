@@ -65,6 +65,7 @@ def set_num_threads(count: int | None) -> None:
     Returns
     -------
     None
+        The number holds for calls from now on.
 
     Raises
     ------
@@ -96,6 +97,7 @@ def num_threads(count: int) -> Iterator[None]:
     Returns
     -------
     context manager
+        To be written after `with`.
 
     Raises
     ------
