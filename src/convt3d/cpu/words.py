@@ -104,7 +104,7 @@ def layout(words: type[Words], checked: bool) -> tuple[tuple[Field, ...], int]:
 
 
 def call_numbers(sets: Sequence[Words], checked: bool) -> list[int]:
-    """The words that a call fills, quickly, for small calls feel it. Unless accesses are checked, each field is one word
+    """The words that a call fills, quickly, for small calls feel it. Unless accesses are checked, a field is one word
     and an array may be given by its address."""
     if checked:
         return [number for words in sets for number in words.numbers(True)]
