@@ -164,7 +164,14 @@ class ProblemFileError(Error, ValueError):
 
 
 class UnsupportedStageError(Error, KeyError):
-    """A stage that a backend cannot compute, or was never told of."""
+    """A stage that a backend cannot compute, or was never told of; a KeyError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.UnsupportedStageError, KeyError)
+    True
+    """
 
 
 class UnknownProblemError(Error, KeyError):

@@ -11,13 +11,10 @@ import convt3d as ct
 from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, configurations
 from convt3d.gpu.geometry import GpuAxis
 from convt3d.gpu.plan import GpuKernel, gpu_plan
-from convt3d.gpu.text.chain import LINES
 from convt3d.gpu.text.module import module, module_text
-from convt3d.plan.sweeps import Affine
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problems import PROBLEMS
-from convt3d.spec.reference import MEANINGS
 
 CONV = ct.ConvTranspose3d
 SLUGS = list(PROBLEMS)
@@ -175,12 +172,6 @@ def test_taps_of_an_axis(stride: int, dilation: int, jump: int) -> None:
             taps = range(first, 5, axis.hop) if met else ()
             start = (at - first * dilation) // stride
             assert {(k, axis.step * q + start - n * axis.back) for n, k in enumerate(taps)} == wanted
-
-
-def test_every_stage_has_lines_or_is_part_of_the_kernel_itself() -> None:
-    """But a norm along the width, all stages have a way to run."""
-    frame = {CONV, ct.MaxPool3d, ct.AvgPool3d, ct.GroupNorm, ct.InstanceNorm}
-    assert set(LINES) - {Affine} == set(MEANINGS) - frame
 
 
 def test_modules_list_their_arguments() -> None:

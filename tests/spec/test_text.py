@@ -51,8 +51,8 @@ def test_the_form() -> None:
         ("ReLU(inplace=True)", "ReLU has no parameter 'inplace'. It has none"),
         ("ReLU(**{})", "ReLU has no parameter None"),
         ("Clamp(abs(1))", "must be numbers, True, False, None, or words in quotes"),
-        ("ReLU(1)", "a parameter too many, twice, or not at all. It has none"),
-        ("MaxPool3d()", "not at all. It has kernel_size, stride, padding, ceil_mode"),
+        ("ReLU(1)", r"ReLU: arguments by position = \(1,\): takes nothing by position"),
+        ("MaxPool3d()", "kernel_size = no value: is missing; MaxPool3d takes kernel_size, stride, padding, ceil_mode"),
         ("LeakyReLU('steep')", "LeakyReLU: negative_slope = 'steep': must be a real number"),
     ],
 )

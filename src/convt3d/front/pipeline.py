@@ -121,7 +121,7 @@ class Pipeline(spec.Pipeline):
         Returns
         -------
         str
-            The stages as asked for and as they run, passes, tiles, memory and multiply-adds.
+            The stages as asked for and as they run, sweeps, tiles, memory and multiply-adds.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """What a stage is: a frozen, hashable description of one step, its tensors, its shape rule and what it reads.
 
-Nothing here computes; the meaning of each stage is in `reference.py`, its fast form in `emit/`.
+Nothing here computes; the meaning of each stage is in `reference.py`, its fast form in `cpu/code/`.
 """
 
 from __future__ import annotations

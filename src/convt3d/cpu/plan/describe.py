@@ -128,8 +128,9 @@ def fallbacks(plan: Plan) -> list[tuple[str, str]]:
         needing = [step.name for step in plan.rewritten.steps if step.tame_input]
         found.append(("samples with NaN, infinity or huge numbers", f"alone, as asked, without {', '.join(needing)}"))
     if not plan.method.direct:
-        huge = f"beyond 2**{HUGE[plan.dtype.accumulate].as_integer_ratio()[0].bit_length() - 1}"
-        found.append((f"weights {huge}", "direct summation"))
+        power = HUGE[plan.dtype.accumulate].as_integer_ratio()[0].bit_length() - 1
+        huge = f"beyond 2**{power}"
+        found.append((f"weights {huge}, or all below 2**-{2 * power}", "direct summation"))
         found.append((f"samples with NaN, infinity or numbers {huge}", "alone, by direct summation"))
     found.append(("weights with NaN or infinity", "the float64 definition, sample by sample, slowly"))
     return found

@@ -135,8 +135,6 @@ class Together:
         return self.first + self.apart * (piece * self.scheme.taps + point)
 
 
-# What is known of a group of outputs made together: the kind of its transforms, its sizes, and where in the tables of
-# places, factors and weights it begins.
 @dataclass(frozen=True)
 class AxisMethod:
     """How one axis is computed: m positions of every phase together."""

@@ -264,7 +264,7 @@ class Call:
     def part(self) -> tuple[int, int, int]:
         """Groups, blocks and channels that go together; all, where channels lie side by side in the destination."""
         dest = self._dest
-        if dest is not None and channels_adjacent(dest.shape, dest.strides, dest.itemsize):
+        if dest is not None and self._strides(dest)[-1]:
             return _ALL, _ALL, _ALL
         return self.binding.tiling.part or (_ALL, _ALL, _ALL)
 

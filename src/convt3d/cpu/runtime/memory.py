@@ -121,15 +121,15 @@ _left: deque[mmap.mmap] = deque()
 
 
 def _left_over(size: int) -> mmap.mmap | None:
-    """A mapping with room for `size` bytes and not much more."""
+    """A mapping with room for `size` bytes and not much more, of those the last one left: caches may still hold it."""
     for _ in range(len(_left)):
         try:
-            mapping = _left.popleft()
+            mapping = _left.pop()
         except IndexError:  # another thread took it
             return None
         if 0 <= len(mapping) - HUGE_PAGE - size <= size // 4:
             return mapping
-        _left.append(mapping)
+        _left.appendleft(mapping)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,11 +72,11 @@ def describe_link(plan: Plan, link: Link) -> str:
 class Chain(Step):
     links: tuple[Link, ...]
 
-    @cached_property
+    @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return tuple(words for link in self.links if (words := _link_words(link)))
 
-    @cached_property
+    @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return tuple(SourceCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays)
 

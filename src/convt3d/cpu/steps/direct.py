@@ -13,7 +13,7 @@ from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..plan.winograd import Method
-from ..words import Array, Room, Size, SourceCall, Words
+from ..words import Array, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords
 
@@ -116,7 +116,16 @@ def _tables(
     first = np.array([phase.shifts[0] for phase in axes[0]])
     apart = np.array([phase.shifts[0] - phase.shifts[1] if len(phase.shifts) > 1 else 1 for phase in axes[0]])
     steps, begin = taps * in_group, starts * in_group
-    depth = [np.broadcast_to(column[:, None, None], taps.shape) for column in (counts[0], first, apart)]
-    table = np.stack([numbers, steps, begin, begin * per_out, *depth], axis=-1).reshape(-1, 7).astype(np.int64)
+    columns = {
+        "phase": numbers,
+        "steps": steps,
+        "offset": begin,
+        "weight": begin * per_out,
+        "taps": counts[0][:, None, None],
+        "shift": first[:, None, None],
+        "apart": apart[:, None, None],
+    }
+    rows = [np.broadcast_to(columns[field.name], taps.shape).reshape(-1) for field in layout(PhaseWords, False)[0]]
+    table = np.stack(rows, axis=-1).astype(np.int64)
     channel = np.arange(in_group) * slab.channel
     return table, np.append((offsets[:, None] + channel).reshape(-1), 0), offsets.size * in_group
