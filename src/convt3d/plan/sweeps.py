@@ -25,6 +25,8 @@ from ..spec.stages import (
     BatchNorm,
     Binary,
     Clamp,
+    Conv3d,
+    Convolution,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -400,7 +402,7 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
         return stage.label in local
     if getattr(stage, "other", None) == "tensor" or (stage.uses and stage.uses not in local):
         return False  # these need (C, D, H, W) and may cut the chain
-    if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
+    if trace.values[index] != trace.values[index + 1] or isinstance(stage, Convolution):
         return False
     return not stage.couples & {"depth", "height", "width"}
 
@@ -409,7 +411,7 @@ LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
     "sweeps",
     __name__,
     {
-        ConvTranspose3d: _Cutter.conv,
+        **dict.fromkeys((Conv3d, ConvTranspose3d), _Cutter.conv),
         Keep: _Cutter.keep,
         Recall: _Cutter.recall,
         LayerNorm: _Cutter.layer_norm,

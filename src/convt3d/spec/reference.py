@@ -24,6 +24,8 @@ from .stages import (
     BatchNorm,
     Binary,
     Clamp,
+    Conv3d,
+    Convolution,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -79,48 +81,26 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
-@MEANINGS.of(ConvTranspose3d)
-def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation."""
+@MEANINGS.of(ConvTranspose3d, Conv3d)
+def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation where it is transposed, and
+    i = o * stride - padding + k * dilation where it is not."""
     batch, cin = x.shape[:2]
     axes = stage.axes(x.shape, w.shape)
+    w = stage.as_kernel(w)
     per_in, per_out = cin // stage.groups, w.shape[1]
     y = np.zeros((batch, per_out * stage.groups, *(axis.out for axis in axes)))
     for taps in product(*(range(axis.kernel) for axis in axes)):
-        ranges = [axis.tap_range(k, 0, axis.out) for axis, k in zip(axes, taps, strict=True)]
-        if any(first >= last for first, last in ranges):
-            continue
-        inputs: Any = (..., *(slice(first, last) for first, last in ranges))
-        outputs: Any = (
-            ...,
-            *(
-                slice(axis.out_index(first, k), axis.out_index(last - 1, k) + 1, axis.stride)
-                for axis, k, (first, last) in zip(axes, taps, ranges, strict=True)
-            ),
-        )
+        inputs, outputs = zip(*(axis.slices(k) for axis, k in zip(axes, taps, strict=True)), strict=True)
         tap: Any = (..., *taps)
         for group in range(stage.groups):
             cins = slice(group * per_in, (group + 1) * per_in)
             couts = slice(group * per_out, (group + 1) * per_out)
-            source = x[:, cins][inputs]
+            source = x[:, cins][(..., *inputs)]
             weight = w[cins][tap]  # (Cin/g, Cout/g)
             part = weight.T @ source.reshape(batch, per_in, math.prod(source.shape[2:]))
-            y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
+            y[:, couts][(..., *outputs)] += part.reshape(batch, per_out, *source.shape[2:])
     return y if bias is None else y + _column(bias)
-
-
-def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
-    """(B, C, D', H', W', window): the values of each window, `fill` where it leaves the array."""
-    axes = stage.axes(x.shape)
-    after = [max(0, (axis.out - 1) * axis.stride + axis.kernel - axis.size - axis.padding) for axis in axes]
-    padding = [(axis.padding, end) for axis, end in zip(axes, after, strict=True)]
-    padded = np.pad(x, [(0, 0), (0, 0), *padding], constant_values=fill)
-    windows = []
-    for start in product(*(range(axis.kernel) for axis in axes)):
-        stops = [j + (axis.out - 1) * axis.stride + 1 for axis, j in zip(axes, start, strict=True)]
-        d, h, w = (slice(j, stop, axis.stride) for axis, j, stop in zip(axes, start, stops, strict=True))
-        windows.append(padded[..., d, h, w])
-    return np.stack(windows, axis=-1)
 
 
 @MEANINGS.of(MaxPool3d)

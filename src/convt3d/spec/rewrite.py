@@ -25,6 +25,7 @@ from .stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Convolution,
     ConvTranspose3d,
     GroupNorm,
     HardTanh,
@@ -131,7 +132,7 @@ def max_pool_of_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) ->
 def bias_through_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """max(x + b) = max(x) + b: the bias is added to far fewer voxels, and may meet a channel sum."""
     match stages[start : start + 2]:
-        case (ConvTranspose3d(bias=True) as conv, MaxPool3d() as pool):
+        case (Convolution(bias=True) as conv, MaxPool3d() as pool):
             return Match(start, 2, (replace(conv, bias=False), pool, Add("channel")), _same)
     return None
 
@@ -149,14 +150,14 @@ def channel_constant_through_sum(stages: tuple[Stage, ...], start: int, dtype: D
 def batch_norm_into_weights(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """((w * x + b) - mean) * s + beta = (w * s) * x + ((b - mean) * s + beta), s = weight / sqrt(var + eps)."""
     match stages[start : start + 2]:
-        case (ConvTranspose3d() as conv, BatchNorm() as norm):
+        case (Convolution() as conv, BatchNorm() as norm):
 
             def fold(given: Sequence[Array]) -> tuple[Array, ...]:
                 bias = given[1] if conv.bias else 0.0
                 mean, var, *affine = given[2 if conv.bias else 1 :]
                 scale = (affine[0] if affine else 1.0) / np.sqrt(var + norm.eps)
                 shift = (bias - mean) * scale + (affine[1] if affine else 0.0)
-                return _scale_outputs(given[0], scale, conv.groups), shift
+                return conv.scale_outputs(given[0], scale), shift
 
             return Match(start, 2, (replace(conv, bias=True),), fold)
     return None
@@ -238,6 +239,8 @@ def pool_over_phases(pipeline: Pipeline) -> int | None:
     for index in range(pipeline.conv_index + 1, len(pipeline.stages)):
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
+            if not isinstance(pipeline.conv, ConvTranspose3d):
+                return None
             stride = pipeline.conv.triples[0]
             plain = not stage.ceil_mode and getattr(stage, "divisor_override", None) is None
             fits = stage.triples == (stride, stride, (0, 0, 0)) and plain
@@ -263,9 +266,3 @@ def _first_step(pipeline: Pipeline, dtype: DType, tame: bool) -> Step | None:
 
 def _same(given: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(given)
-
-
-def _scale_outputs(w: Array, scale: Array, groups: int) -> Array:
-    """w (Cin, Cout/g, ...) with each output channel of each group multiplied by its scale (Cout,)."""
-    per_group = scale.reshape(groups, 1, -1, 1, 1, 1)
-    return (w.reshape(groups, -1, *w.shape[1:]) * per_group).reshape(w.shape)

@@ -22,6 +22,7 @@ from ...spec.stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -221,7 +222,7 @@ Emitter: TypeAlias = Callable[[Links, int, Any], list[Step]]
 CPU: StageTable[Emitter] = StageTable("CPU", __name__)
 
 
-@CPU.of(ConvTranspose3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)
+@CPU.of(ConvTranspose3d, Conv3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)
 def step_of_its_own(context: Links, link: int, stage: Stage) -> list[Step]:
     """These are steps of a sweep (plan/sweeps.py), or end it with statistics that an Affine applies."""
     raise AssertionError(f"{stage.name} is no link of a chain")

@@ -15,8 +15,7 @@ from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, 
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
-from ..steps.conv import ConvWords
-from ..steps.winograd import WinogradWords
+from ..steps.conv import ConvWords, PacedWords
 
 
 def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
@@ -61,23 +60,33 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
 
 
 def fill_paced_slab(
-    k: Kernel, conv: ConvWords, winograd: WinogradWords, step: int, source: Source | Scratch, pace: int
-) -> ir.Value:
-    """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than HUGE.
+    k: Kernel,
+    conv: ConvWords,
+    paced: PacedWords,
+    step: int,
+    source: Source | Scratch,
+    pace: int,
+    seen: ir.Value | None = None,
+) -> ir.Value | None:
+    """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
+    magnitudes, the answer is true if all inputs are smaller than HUGE.
 
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
-    `pace` is that of the width.
+    `pace` is that of the width, 0 if it is too wide for shuffles.
     """
     b, slab, pitch = k.b, conv.slab.pointer, conv.row
     words = I64 if k.wide else I32
-    b.store(constant(vector(words, k.lanes), 0), winograd.largest.pointer, 0)
+    if seen is not None:
+        b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
     with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
         after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, winograd, step, source, pace, together)
-    largest = b.reduce(b.load(winograd.largest.pointer, 0, words, k.lanes), b.max)
+        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+    if seen is None:
+        return None
+    largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
     bound = struct.pack("<d", HUGE["float64"]) if k.wide else struct.pack("<f", HUGE["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
 
@@ -85,18 +94,19 @@ def fill_paced_slab(
 def _fill_rows(
     k: Kernel,
     conv: ConvWords,
-    winograd: WinogradWords,
+    paced: PacedWords,
     step: int,
     source: Source | Scratch,
     pace: int,
     together: int,
+    seen: ir.Value | None,
 ) -> None:
     """Row by row: read, looked at, and sorted by remainders."""
     b = k.b
-    slab, whole, pitch = conv.slab.pointer, winograd.row.pointer, conv.row
+    slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, winograd.row.pitch, conv.paces[1]
-    per_turn, length = b.sdiv(conv.slab_height, turns), b.mul(pitch, pace)
+    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.paces[1]
+    per_turn, length = b.sdiv(conv.slab_height, turns), b.mul(pitch, pace or conv.paces[2])
     with b.loop(0, channels, together) as block, b.loop(0, conv.slab_depth) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
         with b.loop(0, per_turn) as at_turn:
@@ -112,20 +122,30 @@ def _fill_rows(
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
                 _read(k, step, source, at, valid[2], together, some, put)
-                with each_channel(k, together, some) as c:
-                    _note_largest(
-                        k,
-                        winograd.largest.pointer,
-                        b.at(whole, b.mul(c, row_pitch), k.number),
-                        b.add(place[2], valid[2]),
-                    )
+                if seen is not None:
+                    with each_channel(k, together, some) as c:
+                        row = b.at(whole, b.mul(c, row_pitch), k.number)
+                        _note_largest(k, seen, row, b.add(place[2], valid[2]))
             row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
             with each_channel(k, together, some) as c, b.loop(0, conv.copies) as s:
                 target = k.dot((b.add(block, c), conv.slab.pitch), (row, pitch), (s, conv.copy))
-                with b.loop(0, pitch, k.lanes) as q:
-                    first = k.dot((c, row_pitch), (1, s), (q, pace))
-                    parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
-                    b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
+                if pace:
+                    _every(k, whole, k.dot((c, row_pitch), (1, s)), pace, slab, target, pitch)
+                else:
+                    with b.loop(0, pitch) as q:
+                        one = b.load(whole, k.dot((c, row_pitch), (1, s), (q, conv.paces[2])), k.number)
+                        b.store(one, slab, b.add(target, q))
+
+
+def _every(
+    k: Kernel, row: ir.Value, start: Number, pace: int, target: ir.Value, to: Number, count: Number
+) -> None:
+    """Every pace-th number of a row, side by side."""
+    b = k.b
+    with b.loop(0, count, k.lanes) as q:
+        first = k.dot((1, start), (q, pace))
+        parts = [b.load(row, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
+        b.store(b.deinterleave(parts)[0], target, b.add(to, q))
 
 
 def _note_largest(k: Kernel, seen: ir.Value, row: ir.Value, count: Number) -> None:

@@ -41,9 +41,11 @@ Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each
 
 def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows runs where inputs are small, maybe for some channels."""
-    k, (conv, winograd) = tile.k, words
+    k, (conv, paced, winograd) = tile.k, words
     tile.around.enter_context(unless_skipped(k, call[0]))
-    small = fill_paced_slab(k, conv, winograd, tile.step, source_of(tile, step, call), step.pace)
+    largest = winograd.largest.pointer
+    small = fill_paced_slab(k, conv, paced, tile.step, source_of(tile, step, call), step.pace, largest)
+    assert small is not None
     tile.all_channels = tile.channels = conv.out_channels
     tile.around.enter_context(only_small(k, call[0], small))
     convolve(k, conv, winograd, call[0], tile.step, step)

@@ -79,7 +79,7 @@ def _winograd(plan: Plan, planned: SweepPlan, rates: Rates) -> list[str]:
     lines = []
     for name, axis in zip(("depth", "height", "width"), method.axes, strict=True):
         phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
-        plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
+        plain = axis.together * AxisMethod(axis.axis, 1, axis.points).products
         lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
     products, transforms = step_cycles(planned.structure.steps, planned.where, planned.tiling)
     share = transforms / (products + transforms)

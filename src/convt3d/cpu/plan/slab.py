@@ -73,8 +73,9 @@ def slab_of(
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         pitch -= max(0, min(-(low + least), high + most - width.axis.size))
-    # Without neighbours along depth and height the slab has as many rows as the result.
-    merged = [depth, height] == position[:2]
+    # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
+    # are skipped for one depth at a time.
+    merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0
     plane = position[1] * pitch if merged else round_up(position[1] * pitch, lanes)
     phase_count = prod(walk.kept for walk in walks)
     phase = round_up(position[0] * plane, lanes)

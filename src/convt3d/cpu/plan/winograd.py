@@ -7,7 +7,7 @@ says which outputs a scheme makes together, and from which inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -124,15 +124,23 @@ class Together:
     """
 
     scheme: Scheme
-    pieces: int
-    taps: tuple[int, ...]  # of the kernel, in the order of rising inputs
-    first: int  # shift of the first piece's first input
+    taps: tuple[tuple[int, ...], ...]  # of each piece: of the kernel, in the order of rising inputs
+    firsts: tuple[int, ...]  # shift of each piece's first input
     apart: int  # distance of neighbouring inputs
     outputs: tuple[int, ...]  # o - period * q of the scheme's outputs
 
+    @property
+    def pieces(self) -> int:
+        return len(self.taps)
+
+    @property
+    def filled_up(self) -> bool:
+        """Whether zeros stand in the place of taps."""
+        return any(len(piece) < self.scheme.taps for piece in self.taps)
+
     def shift(self, piece: int, point: int) -> int:
         """Of an input of a piece."""
-        return self.first + self.apart * (piece * self.scheme.taps + point)
+        return self.firsts[piece] + self.apart * point
 
 
 @dataclass(frozen=True)
@@ -145,12 +153,12 @@ class AxisMethod:
 
     @property
     def apart(self) -> int:
-        """Distance of the inputs that neighbouring taps of a phase meet: above 1 only for a dilated kernel."""
+        """Distance of the positions whose outputs are made together: above 1 only for a dilated kernel."""
         return self.axis.dilation // gcd(self.axis.dilation, self.axis.stride)
 
     @property
-    def pace(self) -> int:
-        """Inputs from one super-position to the next."""
+    def together(self) -> int:
+        """Outputs of a phase at one super-position."""
         return self.outputs * self.apart if self.outputs > 1 else 1
 
     def groups(self) -> tuple[Together, ...]:
@@ -172,7 +180,7 @@ class AxisMethod:
     @property
     def exact(self) -> bool:
         """Whether it rounds no worse than direct summation."""
-        filled = all(len(group.taps) == group.pieces * group.scheme.taps for group in self.groups())
+        filled = not any(group.filled_up for group in self.groups())
         few = all(group.pieces <= EXACT_PIECES or group.scheme.plain for group in self.groups())
         return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and filled and few
 
@@ -180,46 +188,53 @@ class AxisMethod:
 @lru_cache(maxsize=1024)
 def _groups(method: AxisMethod) -> tuple[Together, ...]:
     axis, m = method.axis, method.outputs
+    up, down = axis.outputs_per_input, axis.inputs_per_output
     apart = method.apart if m > 1 else 1
-    phases: dict[int, list[int]] = {}
-    for k in range(axis.kernel):
-        phases.setdefault((k * axis.dilation - axis.padding) % axis.stride, []).append(k)
+    # Taps of an output phase whose inputs are a multiple of `down * apart` from each other: a correlation.
+    classes: dict[int, dict[int, list[int]]] = {}
+    for k in axis.taps_by_input:
+        phase = -axis.offset(k) % up
+        by_class = classes.setdefault(phase, {})
+        by_class.setdefault(axis.offset(k) % down, []).append(k)
     found = []
-    for j, taps in sorted(phases.items()):
-        rising = tuple(reversed(taps))  # a later tap meets an earlier input
-        scheme = _best(m, len(rising), method.points)
+    for j, by_class in sorted(classes.items()):
+        runs = list(by_class.values())
+        scheme = _best(m, [len(taps) for taps in runs], method.points)
+        pieces = tuple(
+            tuple(taps[at : at + scheme.taps]) for taps in runs for at in range(0, len(taps), scheme.taps)
+        )
         for e in range(apart):
-            first = e + (j + axis.padding - rising[0] * axis.dilation) // axis.stride
-            outputs = tuple(axis.stride * (apart * p + e) + j for p in range(m))
-            pieces = -(-len(rising) // scheme.taps)
-            found.append(Together(scheme, pieces, rising, first, method.apart, outputs))
+            firsts = tuple(down * e + (j * down + axis.offset(taps[0])) // up for taps in pieces)
+            outputs = tuple(up * (apart * p + e) + j for p in range(m))
+            found.append(Together(scheme, pieces, firsts, down * method.apart, outputs))
     return tuple(found)
 
 
 @lru_cache(maxsize=1024)
 def _walk(method: AxisMethod) -> Walk:
-    last = max(group.shift(group.pieces - 1, group.scheme.points - 1) for group in method.groups())
-    walk = Walk(method.axis, method.pace)
-    return Walk(method.axis, method.pace, max(0, walk.clipped(last) - walk.shift_range[1]))
+    last = max(group.shift(at, group.scheme.points - 1) for group in method.groups() for at in range(group.pieces))
+    walk = Walk(method.axis, method.together)
+    return Walk(method.axis, method.together, max(0, walk.clipped(last) - walk.shift_range[1]))
 
 
-def _best(m: int, r: int, points: int) -> Scheme:
-    """The piece length that needs fewest products for r taps; the shorter of equals. Exact ones are not filled up."""
-    lengths = [1, *range(2, min(r, points + 1 - m) + 1)] if m > 1 else [1]
+def _best(m: int, runs: Sequence[int], points: int) -> Scheme:
+    """The piece length that needs fewest products for runs of so many taps; the shorter of equals. Exact ones are not
+    filled up."""
+    lengths = [1, *range(2, min(max(runs), points + 1 - m) + 1)] if m > 1 else [1]
     if points <= EXACT_POINTS:
-        lengths = [length for length in lengths if r % length == 0]
-    return min((Scheme(m, length) for length in lengths), key=lambda one: -(-r // one.taps) * one.points)
+        lengths = [length for length in lengths if not any(taps % length for taps in runs)]
+    return min((Scheme(m, length) for length in lengths), key=lambda one: sum(-(-taps // one.taps) for taps in runs) * one.points)
 
 
 def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     """The plain method, then those that save products and whose positions are not too wide to shuffle."""
-    most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)
+    most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)  # of a correlation
     plain = AxisMethod(axis, 1, points)
     exact = points <= EXACT_POINTS
     most = EXACT_OUTPUTS if exact else points - 1
     together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
-    fitting = [one for one in together if one.pace <= MOST_PACE and (one.exact or not exact)]
-    return [plain, *(one for one in fitting if one.products < one.pace * plain.products)]
+    fitting = [one for one in together if one.walk.pace <= MOST_PACE and (one.exact or not exact)]
+    return [plain, *(one for one in fitting if one.products < one.together * plain.products)]
 
 
 def terms(matrix: Matrix) -> int:
@@ -266,7 +281,7 @@ class Method:
     @property
     def saving(self) -> Fraction:
         """Products of direct summation for each one made."""
-        plain = prod(axis.pace * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
+        plain = prod(axis.together * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
         return Fraction(plain, self.products)
 
     @lazy

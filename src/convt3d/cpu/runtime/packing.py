@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec.lazy import lazy
+from ...spec.stages import Conv3d
 from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
@@ -41,16 +42,23 @@ _LINE = 8  # words of a cache line
 class TapsOfPhase(NamedTuple):
     """What the weights of a phase along one axis depend on."""
 
-    taps: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]  # taps of each piece
     scheme: Scheme
-    pieces: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return tuple(tap for piece in self.parts for tap in piece)
+
+    @property
+    def pieces(self) -> int:
+        return len(self.parts)
 
     def matrix(self) -> npt.NDArray[np.float64]:
         """(points * pieces, taps): what each point of each piece is of the taps."""
         matrix = np.zeros((self.scheme.points, self.pieces, len(self.taps)))
         weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
-        for number in range(len(self.taps)):
-            piece, at = divmod(number, self.scheme.taps)
+        places = ((piece, at) for piece, taps in enumerate(self.parts) for at in range(len(taps)))
+        for number, (piece, at) in enumerate(places):
             matrix[:, piece, number] = weights[:, at]
         return matrix.reshape(-1, len(self.taps))
 
@@ -61,6 +69,7 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
+    by_output: bool  # weights come as (Cout, Cin/groups, ...), those of a Conv3d
 
     def __hash__(self) -> int:
         return self._hash
@@ -68,21 +77,21 @@ class WeightLayout:
     @lazy
     def _hash(self) -> int:
         """Once: every call looks up its weights."""
-        return hash((self.groups, self.axes, self.tile, self.number))
+        return hash((self.groups, self.axes, self.tile, self.number, self.by_output))
 
     @staticmethod
-    def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
+    def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool) -> WeightLayout:
         if method.direct:
             d, h, w = (
-                tuple(TapsOfPhase(phase.taps, Scheme(1, 1), len(phase.taps)) for phase in phases(walk))
+                tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), Scheme(1, 1)) for phase in phases(walk))
                 for walk in method.walks
             )
         else:
             d, h, w = (
-                tuple(TapsOfPhase(group.taps, group.scheme, group.pieces) for group in axis.groups())
+                tuple(TapsOfPhase(group.taps, group.scheme) for group in axis.groups())
                 for axis in method.axes
             )
-        return WeightLayout(groups, (d, h, w), tile, number)
+        return WeightLayout(groups, (d, h, w), tile, number, by_output)
 
 
 # The words of the native code's table.
@@ -118,6 +127,8 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     weight, NaN if there is one."""
     if weights.dtype == np.float16:
         weights = weights.astype(np.float32)
+    if layout.by_output:
+        weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
     channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)

@@ -45,14 +45,15 @@ class _Lowering:
         in_parts = not any(later.couples_channels for later in behind)
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.one.source
         if where.method.direct:
-            return DirectConvolution(*shared)
+            wide = any(walk.pace > 1 for walk in where.method.walks)
+            return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
         return WinogradConvolution(*shared, where.method.kinds, where.method.walks[2].pace)
 
     def interleave(self, op: sweeps.Interleave, behind: tuple[Op, ...]) -> Step:
         width, dest = self.where.method.walks[2], self.one.dest
         writes = kind_of(dest) if dest is not None and not behind else ""
         self.stored = self.stored or bool(writes)
-        return Interleave(by_shuffles(width.pace if self.pooled else width.period), writes)
+        return Interleave(by_shuffles(width.together if self.pooled else width.period), writes)
 
     def phase_pool(self, op: sweeps.PhasePool, behind: tuple[Op, ...]) -> Step:
         self.pooled = True

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..plan.conv_cost import winograd_cost
-from ..plan.rooms import Rooms, round_up
+from ..plan.rooms import Rooms
 from ..plan.slab import Blocking, Slab, SlabPlaces, blocking_of
 from ..plan.winograd import Kind, Matrix, Method, kind_of
 from ..words import Array, Buffer, Room, Size, SourceCall, Words
 from .base import Where
-from .conv import ConvCall, Convolution, ConvWords
+from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class WinogradWords(Words):
-    row: Buffer  # of one input row of some channels, before it is sorted
     largest: Buffer  # magnitude of the inputs seen, a vector
     inputs: Buffer  # transformed: (points, steps, positions)
     products: Buffer  # (points, rows, positions)
@@ -75,7 +74,7 @@ class WinogradConvolution(Convolution):
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return ConvWords, WinogradWords
+        return ConvWords, PacedWords, WinogradWords
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -91,7 +90,7 @@ class WinogradConvolution(Convolution):
         slab, room = self.slab(where, rooms)
         blocking = blocking_of(where.kernel, where.groups, method, slab, machine, rooms.item)
         rooms.blocking = blocking
-        row = rooms.add(where.lanes, round_up(slab.row, rooms.lanes) + (method.walks[2].pace + 1) * rooms.lanes)
+        row = self.row(where, rooms, slab)
         largest = rooms.add(1, rooms.lanes)
         inputs = rooms.add(method.most_points, blocking.input_point, again=True)
         products = rooms.add(method.most_points, blocking.product_point, again=True)
@@ -115,7 +114,6 @@ class WinogradConvolution(Convolution):
         offsets = np.arange(where.method.most_pieces * in_group + 1, dtype=np.int64) * blocking.positions
         conv = self.bind_slab(binding, {"slab": room, "phased": phased}, offsets=offsets, weights_group=weights)
         own = WinogradWords(
-            row=row,
             largest=largest,
             inputs=inputs,
             products=products,
@@ -131,7 +129,7 @@ class WinogradConvolution(Convolution):
             product_point=blocking.product_point,
             depth_step=where.method.walks[0].pace * slab.height * slab.pitch,
         )
-        return conv, own
+        return conv, PacedWords(row), own
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         *_, channels = call.part
