@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.golden import PLANS, fixed_machine
+from golden.golden import PLANS, X, fixed_machine, operand_shapes
 
 import convt3d as ct
 from convt3d.cpu import words as declarations
@@ -25,8 +25,8 @@ from convt3d.spec.text import read_stages
 def plans(checked: bool) -> Iterator[Plan]:
     for text, dtype, algorithm, isa in PLANS.values():
         pipeline, host = ct.Pipeline(*read_stages(text)), replace(fixed_machine(isa), check_bounds=checked)
-        shapes = pipeline.operand_shapes((2, 6, 7, 8, 9), (6, 10, 4, 3, 5))
-        yield _make_plan(pipeline, (2, 6, 7, 8, 9), shapes, DTYPES[dtype], Options(algorithm), True, host)
+        shapes = operand_shapes(pipeline)
+        yield _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
 
 
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:

@@ -159,6 +159,10 @@ def gpu_plan(
     each kernel, the heuristic's if None.
     """
     assert precision in PRECISIONS
+    from .text.chain import GPU  # here: it takes from this module
+
+    for stage in pipeline.stages:
+        GPU[type(stage)]  # raises where there is none
     trace = pipeline.trace(x, operands)
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame=False)

@@ -25,7 +25,7 @@ from ..spec.pipeline import Pipeline
 from ..spec.reference import MEANINGS
 from ..spec.rewrite import round_scalars
 from ..spec.stage import Stage
-from ..spec.stages import GELU, OVER, Binary, ConvTranspose3d, GroupNorm, InstanceNorm, Keep, LayerNorm, Recall, Softmax
+from ..spec.stages import GELU, OVER, Binary, Convolution, GroupNorm, InstanceNorm, Keep, LayerNorm, Recall, Softmax
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -169,7 +169,7 @@ class _Chain:
                 if isinstance(stage, Recall):
                     value = kept[stage.label]
                     continue
-                if isinstance(stage, ConvTranspose3d):
+                if isinstance(stage, Convolution):
                     value, spread, length = self._convolve(stage, value, index)
                 else:
                     own = [kept[stage.label]] if isinstance(stage, Binary) and stage.label else self.own[index]
@@ -188,17 +188,17 @@ class _Chain:
 
         return np.isnan(self.play(leave, enter)) & ~np.isnan(exact)
 
-    def _convolve(self, stage: ConvTranspose3d, value: Array, index: int) -> tuple[Array, Array, int]:
+    def _convolve(self, stage: Convolution, value: Array, index: int) -> tuple[Array, Array, int]:
         """Kept, since the plays of a pipeline that begins with its convolution all repeat it."""
         key = value.tobytes() if index else b""
         if key not in self._conv:
             weight, *bias = self.own[index]
-            meaning = MEANINGS[ConvTranspose3d]
+            meaning = MEANINGS[type(stage)]
             spread = np.sqrt(meaning(stage, value**2, weight**2, *[b**2 for b in bias]))
             # Fast algorithms spread their errors over all voxels, those no tap reaches among them.
             spread = np.maximum(spread, 0.25 * _typical(spread))
             self._conv.clear()
-            length = weight.shape[0] // stage.groups * prod(weight.shape[2:])
+            length = stage.kernel(weight.shape)[0] // stage.groups * prod(weight.shape[2:])
             self._conv[key] = meaning(stage, value, weight, *bias), spread, length
         return self._conv[key]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -81,26 +82,48 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
+_NUMPY_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
 @MEANINGS.of(ConvTranspose3d, Conv3d)
 def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
     """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation where it is transposed, and
     i = o * stride - padding + k * dilation where it is not."""
+    if isinstance(stage, Conv3d) and stage.padding_mode != "zeros":
+        x = np.pad(x, ((0, 0), (0, 0), *stage.paddings(w.shape)), _NUMPY_MODES[stage.padding_mode])
+        stage = replace(stage, padding=0, padding_mode="zeros")
     batch, cin = x.shape[:2]
     axes = stage.axes(x.shape, w.shape)
     w = stage.as_kernel(w)
     per_in, per_out = cin // stage.groups, w.shape[1]
     y = np.zeros((batch, per_out * stage.groups, *(axis.out for axis in axes)))
     for taps in product(*(range(axis.kernel) for axis in axes)):
-        inputs, outputs = zip(*(axis.slices(k) for axis, k in zip(axes, taps, strict=True)), strict=True)
+        slices = [axis.slices(k) for axis, k in zip(axes, taps, strict=True)]
+        inputs: Any = (..., *(there for there, _ in slices))
+        outputs: Any = (..., *(here for _, here in slices))
         tap: Any = (..., *taps)
         for group in range(stage.groups):
             cins = slice(group * per_in, (group + 1) * per_in)
             couts = slice(group * per_out, (group + 1) * per_out)
-            source = x[:, cins][(..., *inputs)]
+            source = x[:, cins][inputs]
             weight = w[cins][tap]  # (Cin/g, Cout/g)
             part = weight.T @ source.reshape(batch, per_in, math.prod(source.shape[2:]))
-            y[:, couts][(..., *outputs)] += part.reshape(batch, per_out, *source.shape[2:])
+            y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
     return y if bias is None else y + _column(bias)
+
+
+def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
+    """(B, C, D', H', W', window): the values of each window, `fill` where it leaves the array."""
+    axes = stage.axes(x.shape)
+    after = [max(0, (axis.out - 1) * axis.stride + axis.kernel - axis.size - axis.padding) for axis in axes]
+    padding = [(axis.padding, end) for axis, end in zip(axes, after, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *padding], constant_values=fill)
+    windows = []
+    for start in product(*(range(axis.kernel) for axis in axes)):
+        stops = [j + (axis.out - 1) * axis.stride + 1 for axis, j in zip(axes, start, strict=True)]
+        d, h, w = (slice(j, stop, axis.stride) for axis, j, stop in zip(axes, start, stops, strict=True))
+        windows.append(padded[..., d, h, w])
+    return np.stack(windows, axis=-1)
 
 
 @MEANINGS.of(MaxPool3d)

@@ -133,7 +133,7 @@ def bias_through_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) -
     """max(x + b) = max(x) + b: the bias is added to far fewer voxels, and may meet a channel sum."""
     match stages[start : start + 2]:
         case (Convolution(bias=True) as conv, MaxPool3d() as pool):
-            return Match(start, 2, (replace(conv, bias=False), pool, Add("channel")), _same)
+            return Match(start, 2, (_with_bias(conv, False), pool, Add("channel")), _same)
     return None
 
 
@@ -159,7 +159,7 @@ def batch_norm_into_weights(stages: tuple[Stage, ...], start: int, dtype: DType)
                 shift = (bias - mean) * scale + (affine[1] if affine else 0.0)
                 return conv.scale_outputs(given[0], scale), shift
 
-            return Match(start, 2, (replace(conv, bias=True),), fold)
+            return Match(start, 2, (_with_bias(conv, True),), fold)
     return None
 
 
@@ -262,6 +262,10 @@ def _first_step(pipeline: Pipeline, dtype: DType, tame: bool) -> Step | None:
             first = touched[0] if touched else 0
             return Step(rewrite.__name__, pipeline, after, first, len(touched), match.prepare)
     return None
+
+
+def _with_bias(conv: Convolution, bias: bool) -> Stage:
+    return replace(conv, bias=bias)  # type: ignore[call-arg]  # a field of both kinds
 
 
 def _same(given: Sequence[Array]) -> tuple[Array, ...]:

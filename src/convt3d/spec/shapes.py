@@ -5,6 +5,7 @@ Notation of one axis: `size` inputs i, `kernel` taps k, outputs o.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -25,7 +26,7 @@ LONG_STRIDE = 8  # from here on, outputs that no tap meets are not computed one 
 
 
 @dataclass(frozen=True)
-class ConvAxis:
+class ConvAxis(ABC):
     """One axis of a convolution, either way: tap k carries input i to output o where
 
         i * outputs_per_input = o * inputs_per_output + offset(k)
@@ -41,8 +42,8 @@ class ConvAxis:
     dilation: int
 
     @property
-    def out(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def out(self) -> int: ...
 
     @property
     def outputs_per_input(self) -> int:
@@ -52,22 +53,22 @@ class ConvAxis:
     def inputs_per_output(self) -> int:
         return 1
 
-    def offset(self, k: int) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def offset(self, k: int) -> int: ...
 
     @property
+    @abstractmethod
     def taps_by_input(self) -> Iterable[int]:
         """Taps in the order of the inputs that an output meets through them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tap_range(self, k: int, low: int, high: int) -> Range:
         """The inputs of a transposed convolution, or the outputs of a convolution, for which tap k carries an input to
         an output in [low, high): always one contiguous range."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slices(self, k: int) -> tuple[slice, slice]:
         """The inputs that tap k takes, and the outputs it takes them to."""
-        raise NotImplementedError
 
     def inputs_of(self, low: int, high: int) -> Range:
         """The inputs that meet any output in [low, high), clipped to the array; empty ranges become one input."""
@@ -82,14 +83,14 @@ class ConvAxis:
         pairs = ((self.tap_range(k, low, high)) for low, high in wanted for k in range(self.kernel))
         return sum(last - first for first, last in pairs)
 
-    def _partner(self, index: int, k: int) -> int:
+    def partner(self, index: int, k: int) -> int:
         """The output of an input, or the input of an output, through tap k."""
         return index * self.stride - self.padding + k * self.dilation
 
     def _strided(self, k: int, indices: Range) -> slice:
         """The partners of these."""
         first, last = indices
-        return slice(self._partner(first, k), self._partner(last - 1, k) + 1, self.stride)
+        return slice(self.partner(first, k), self.partner(last - 1, k) + 1, self.stride)
 
 
 @dataclass(frozen=True)

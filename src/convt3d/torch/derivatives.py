@@ -9,6 +9,7 @@ numbers that are recorded for backward as well are left to PyTorch's own operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from torch.autograd.function import Function, _SingleLevelFunction
 
 from ..spec import stages
 from ..spec.pipeline import Pipeline
-from ..spec.stages import ConvTranspose3d
+from ..spec.stages import Convolution, ConvTranspose3d
+from ..spec.text import write_pipeline
 from . import stock
 from .gradients import gradients, needs_result, operands_read
 from .operators import Operator
@@ -105,7 +107,7 @@ def _forward_mode(
         # What backward keeps must have tangents too: PyTorch's own convolution does it.
         return stock.run(pipeline, tensors[0], tensors[1:], _NORMS)
     if len(pipeline.stages) > 1:
-        return stock.run(pipeline, tensors[0], tensors[1:], {ConvTranspose3d: conv, **_NORMS})
+        return stock.run(pipeline, tensors[0], tensors[1:], {type(pipeline.conv): conv, **_NORMS})
     primals = [primal for primal, _ in pairs]
     x, weight, *_ = primals
     dx, dw, *db = (tangent for _, tangent in pairs)
@@ -116,8 +118,12 @@ def _forward_mode(
     return torch._VF._make_dual(value, sum(parts[1:], parts[0]), level=_LEVEL)
 
 
-def conv(stage: ConvTranspose3d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The convolution alone, by our operator."""
+    if not isinstance(stage, ConvTranspose3d):
+        alone = Pipeline(replace(stage, bias=bias is not None))  # type: ignore[call-arg]  # a field of both kinds
+        operands = [weight] if bias is None else [weight, bias]
+        return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
     stride, padding, output_padding, dilation = stage.triples
     sizes = stride, padding, output_padding, stage.groups, dilation
     return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from ..errors import Error
-from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.shapes import PoolAxis, TransposedAxis
 from ..spec.text import read_stages
 from .stock import Tensor
 
@@ -98,7 +98,7 @@ def shape_after(modules: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]
             _, channels, *kernel = m.weight.shape
             channels = channels * m.groups
             sizes = (_triple(each) for each in (m.stride, m.padding, m.output_padding, m.dilation))
-            space = [ConvAxis(*row).out for row in zip(space, kernel, *sizes, strict=True)]
+            space = [TransposedAxis(*row).out for row in zip(space, kernel, *sizes, strict=True)]
         elif isinstance(m, (nn.MaxPool3d, nn.AvgPool3d)):
             space = [PoolAxis(*row, m.ceil_mode).out for row in zip(space, *_window(m), strict=True)]
     return batch, channels, *space

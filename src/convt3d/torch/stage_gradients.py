@@ -15,9 +15,10 @@ import torch
 
 from ..spec import stages
 from ..spec.backends import StageTable
+from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from .stock import AXES, Tensor, avg_pool_type, column, softmax_over
+from .stock import AXES, Tensor, avg_pool_type, column, padded_input, softmax_over
 
 aten: Any = torch.ops.aten
 
@@ -84,6 +85,37 @@ def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want
         g, v, own[0], [g.shape[1]], stride, padding, dilation, True, output_padding, stage.groups, mask
     )
     return grads[: 1 + len(own)]
+
+
+def _conv_forward(
+    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
+) -> Any:
+    stride, dilation = list(as_triple(stage.stride)), list(as_triple(stage.dilation))
+    mask = [want[0], want[1], len(want) > 2 and want[2]]
+    padded, padding = padded_input(stage, v, own[0])
+    sizes = stride, list(padding), dilation, False, [0, 0, 0], stage.groups
+    grad, *rest = aten.convolution_backward(g, padded, own[0], [g.shape[1]], *sizes, mask)
+    if want[0] and padded is not v:
+        d, h, w = stage.paddings(own[0].shape)
+        grad = _unpadded(stage, grad, v, [*w, *h, *d])
+    return (grad, *rest[: len(own)])
+
+
+def _unpadded(stage: Any, g: Tensor, v: Tensor, padding: list[int]) -> Tensor:
+    """The gradient of an input that was padded."""
+    if stage.padding_mode == "replicate":
+        return aten.replication_pad3d_backward(g, v, padding)
+    if stage.padding_mode == "reflect":
+        return aten.reflection_pad3d_backward(g, v, padding)
+    for axis, (before, after) in zip((4, 3, 2), zip(padding[::2], padding[1::2], strict=True), strict=True):
+        size = v.shape[axis]
+        inner = g.narrow(axis, before, size)
+        if stage.padding_mode == "circular":
+            inner = inner.clone()
+            inner.narrow(axis, size - before, before).add_(g.narrow(axis, 0, before))
+            inner.narrow(axis, 0, after).add_(g.narrow(axis, before + size, after))
+        g = inner
+    return g
 
 
 def _max_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
@@ -277,6 +309,7 @@ def _silu(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape:
 
 _ENTRIES: dict[type[Stage], Gradient] = {
     stages.ConvTranspose3d: Gradient(_conv, "v", reads=1),
+    stages.Conv3d: Gradient(_conv_forward, "v", reads=1),
     stages.MaxPool3d: Gradient(_max_pool, "v"),
     stages.AvgPool3d: Gradient(_avg_pool),
     stages.Sum: Gradient(lambda stage, g, v, r, own, want, shape: (g.expand(shape),)),

@@ -137,9 +137,7 @@ def _fill_rows(
                         b.store(one, slab, b.add(target, q))
 
 
-def _every(
-    k: Kernel, row: ir.Value, start: Number, pace: int, target: ir.Value, to: Number, count: Number
-) -> None:
+def _every(k: Kernel, row: ir.Value, start: Number, pace: int, target: ir.Value, to: Number, count: Number) -> None:
     """Every pace-th number of a row, side by side."""
     b = k.b
     with b.loop(0, count, k.lanes) as q:

@@ -200,9 +200,7 @@ def _groups(method: AxisMethod) -> tuple[Together, ...]:
     for j, by_class in sorted(classes.items()):
         runs = list(by_class.values())
         scheme = _best(m, [len(taps) for taps in runs], method.points)
-        pieces = tuple(
-            tuple(taps[at : at + scheme.taps]) for taps in runs for at in range(0, len(taps), scheme.taps)
-        )
+        pieces = tuple(tuple(taps[at : at + scheme.taps]) for taps in runs for at in range(0, len(taps), scheme.taps))
         for e in range(apart):
             firsts = tuple(down * e + (j * down + axis.offset(taps[0])) // up for taps in pieces)
             outputs = tuple(up * (apart * p + e) + j for p in range(m))
@@ -223,7 +221,10 @@ def _best(m: int, runs: Sequence[int], points: int) -> Scheme:
     lengths = [1, *range(2, min(max(runs), points + 1 - m) + 1)] if m > 1 else [1]
     if points <= EXACT_POINTS:
         lengths = [length for length in lengths if not any(taps % length for taps in runs)]
-    return min((Scheme(m, length) for length in lengths), key=lambda one: sum(-(-taps // one.taps) for taps in runs) * one.points)
+    return min(
+        (Scheme(m, length) for length in lengths),
+        key=lambda one: sum(-(-taps // one.taps) for taps in runs) * one.points,
+    )
 
 
 def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:

@@ -69,7 +69,7 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
-    by_output: bool  # weights come as (Cout, Cin/groups, ...), those of a Conv3d
+    by_output: bool = False  # weights come as (Cout, Cin/groups, ...), those of a Conv3d
 
     def __hash__(self) -> int:
         return self._hash
@@ -80,17 +80,14 @@ class WeightLayout:
         return hash((self.groups, self.axes, self.tile, self.number, self.by_output))
 
     @staticmethod
-    def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool) -> WeightLayout:
+    def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False) -> WeightLayout:
         if method.direct:
             d, h, w = (
                 tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), Scheme(1, 1)) for phase in phases(walk))
                 for walk in method.walks
             )
         else:
-            d, h, w = (
-                tuple(TapsOfPhase(group.taps, group.scheme) for group in axis.groups())
-                for axis in method.axes
-            )
+            d, h, w = (tuple(TapsOfPhase(group.taps, group.scheme) for group in axis.groups()) for axis in method.axes)
         return WeightLayout(groups, (d, h, w), tile, number, by_output)
 
 

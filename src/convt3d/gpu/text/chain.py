@@ -19,6 +19,7 @@ from ...spec.stages import (
     BatchNorm,
     Binary,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -122,6 +123,7 @@ class Chain:
 
 
 GPU: StageTable[Callable[..., None]] = StageTable("GPU", __name__)
+GPU.unsupported(Conv3d, "is left to PyTorch, whose own kernels for it are good")
 
 
 @GPU.of(ConvTranspose3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)

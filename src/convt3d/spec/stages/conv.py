@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,8 +14,9 @@ from ..stage import CHANNELS, SPATIAL, Operand, Stage, stage
 MOST_CHANNELS, MOST_TAPS = 2**24, 2**16  # what is planned one by one: phases, and blocks of channels
 
 
-class Convolution(Stage):
-    """What both have in common. Inside, a weight has the axes (Cin, Cout/groups, Kd, Kh, Kw) for either: its `kernel`."""
+class Convolution(Stage, ABC):
+    """What both have in common. A weight with the axes (Cin, Cout/groups, Kd, Kh, Kw), whatever its layout, is a
+    `kernel`."""
 
     stride: int | Triple
     padding: int | Triple | str
@@ -29,21 +31,21 @@ class Convolution(Stage):
         bias = (Operand("bias", "out_channel"),) if self.bias else ()
         return (Operand("weight", "kernel", layout=self.layout), *bias)
 
+    @abstractmethod
     def kernel(self, weight: Sequence[int]) -> tuple[int, ...]:
         """The shape (Cin, Cout/groups, Kd, Kh, Kw) of a weight."""
-        raise NotImplementedError
 
+    @abstractmethod
     def as_kernel(self, weight: Any) -> Any:
         """An array of weights with the axes of `kernel`: (Cin, Cout/groups, Kd, Kh, Kw)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scale_outputs(self, weight: Any, scale: Any) -> Any:
         """The weight with each output channel multiplied by its number of `scale` (Cout,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def axes(self, shape: Shape, weight: Sequence[int]) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
         """The three axes for an input of `shape` and a weight of that shape."""
-        raise NotImplementedError
 
     def _refuse(self, weight: Sequence[int], rule: str, remedy: str) -> ShapeError:
         return ShapeError(self.name, "weight", described(f"array of shape {tuple(weight)}"), rule, remedy)
@@ -274,10 +276,12 @@ class Conv3d(Convolution):
         if self.padding == VALID:
             return (0, 0), (0, 0), (0, 0)
         if self.padding == SAME:
-            totals = [dilation * (taps - 1) for dilation, taps in zip(as_triple(self.dilation), weight[2:], strict=True)]
+            totals = [
+                dilation * (taps - 1) for dilation, taps in zip(as_triple(self.dilation), weight[2:], strict=True)
+            ]
             d, h, w = ((total // 2, total - total // 2) for total in totals)
         else:
-            d, h, w = ((size, size) for size in as_triple(self.padding))  # type: ignore[arg-type]
+            d, h, w = ((size, size) for size in as_triple(self.padding))
         return d, h, w
 
     def axes(self, shape: Shape, weight: Sequence[int]) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
@@ -298,8 +302,8 @@ class Conv3d(Convolution):
         if shape[1] != weight[1] * self.groups:
             raise self._refuse(
                 weight,
-                f"its second axis, times groups = {self.groups}, must equal the {shape[1]} channels of the input of shape "
-                f"{shape}",
+                f"its second axis, times groups = {self.groups}, must equal the {shape[1]} channels of the input of "
+                f"shape {shape}",
                 f"The layout is {self.layout}"
                 + ("; for (Cin, Cout, ...) pass weight.swapaxes(0, 1)" if weight[0] == shape[1] else ""),
             )
