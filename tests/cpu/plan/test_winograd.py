@@ -71,12 +71,13 @@ def by_method(method: AxisMethod, x: list[Fraction], w: list[Fraction]) -> list[
         for group in method.groups():
             scheme = group.scheme
             total = [Fraction(0)] * scheme.points
-            for piece in range(group.pieces):
-                taps = [w[k] for k in group.taps[piece]]
-                g = times(scheme.weights_matrix, taps + [Fraction(0)] * (scheme.taps - len(taps)))
-                shifts = [group.shift(piece, point) for point in range(scheme.points)]
-                v = times(scheme.inputs_matrix, [at(method.walk.pace * q + shift) for shift in shifts])
-                total = [a + b * c for a, b, c in zip(total, g, v, strict=True)]
+            for piece, own in enumerate(group.schemes):
+                g = times(own.weights_matrix, [w[k] for k in group.taps[piece]])
+                shifts = [group.shift(piece, point) for point in range(own.points)]
+                v = times(own.inputs_matrix, [at(method.walk.pace * q + shift) for shift in shifts])
+                for point in range(own.points):
+                    assert piece in group.pieces_at[group.point(piece, point)]
+                    total[group.point(piece, point)] += g[point] * v[point]
             for j, value in zip(group.outputs, times(scheme.outputs_matrix, total), strict=True):
                 o = method.walk.period * q + j
                 if o < axis.out:
@@ -124,8 +125,9 @@ def test_every_output_of_an_axis(data: st.DataObject) -> None:
         (5, 2, {2: Fraction(7, 10)}),
         (3, 2, {2: Fraction(5, 6)}),
         (4, 1, {2: Fraction(6, 8)}),  # two pieces
-        (5, 1, {}),  # a prime number of taps that no exact scheme divides
-        (9, 1, {}),  # three pieces: errors would grow
+        (5, 1, {2: Fraction(7, 10)}),  # pieces of three and two
+        (7, 1, {}),  # three pieces: errors would grow
+        (9, 1, {}),
         (2, 2, {}),  # k = s: every phase has one tap
         (1, 1, {}),
         (3, 5, {}),
@@ -150,7 +152,9 @@ def test_savings_multiply_over_the_axes() -> None:
     [
         (3, 1, {2: Fraction(4, 6)}),
         (4, 2, {2: Fraction(6, 8)}),  # two taps on the inputs of either remainder
-        (3, 2, {}),  # two and one: no scheme fits both
+        (3, 2, {2: Fraction(5, 6)}),  # two and one
+        (5, 2, {2: Fraction(7, 10)}),
+        (7, 2, {2: Fraction(10, 14)}),  # two and two, and three
         (2, 2, {}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 from ...plan.base import by
@@ -93,9 +94,8 @@ def _winograd(plan: Plan, planned: SweepPlan, rates: Rates) -> list[str]:
 
 
 def _scheme(group: Together) -> str:
-    scheme = group.scheme
-    name = f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain"
-    return name if group.pieces == 1 else f"{group.pieces} x {name}"
+    names = [f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain" for scheme in group.schemes]
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items())
 
 
 def _slab(slab: Slab) -> str:

@@ -10,7 +10,7 @@ from .geometry import AxisSpans, Walk, reach
 from .machine import Machine
 from .registers import register_tile
 from .rooms import pitch_of, round_up
-from .winograd import Method
+from .winograd import Method, pieces_at, points_of
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,18 @@ class Slab:
 class Blocking:
     """How Winograd's method walks a tile: `vectors` of positions at once, and `rows` of the output channels.
 
-    Transformed inputs are (points, steps, positions), products (points, rows, positions).
+    Transformed inputs are (points, steps of the point, positions), products (points, rows, positions).
     """
 
     vectors: int
     positions: int  # in these vectors
     blocks: int  # of output channels that are multiplied before their products are transformed back
-    input_point: int  # elements from one point to the next
-    product_point: int
+    inputs: int  # elements of all transformed inputs
+    product_point: int  # elements from one point to the next
+
+    def input_length(self, steps: int) -> int:
+        """Elements of a point's inputs. An odd number of cache lines: points do not compete for the same sets."""
+        return _odd(steps * self.vectors) * (self.positions // self.vectors)
 
 
 def slab_of(
@@ -103,7 +107,8 @@ def blocking_of(
 ) -> Blocking:
     """As many vectors as the cache takes; then as many blocks of output channels."""
     per_out = kernel[1]
-    steps = method.most_pieces * kernel[0] // groups
+    in_group = kernel[0] // groups
+    counts = [[len(pieces_at(group, point)) for point in points_of(group)] for group in method.groups]
     lanes = machine.lanes(item)
     tile = register_tile(per_out, machine.vector_registers)
     room, points = int(_CHUNK * machine.l2) // item, method.most_points
@@ -112,11 +117,11 @@ def blocking_of(
 
     for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
         vectors = min(turns * tile.columns, most)
-        input_point = _odd(steps * vectors) * lanes
+        inputs = max(sum(_odd(pieces * in_group * vectors) for pieces in each) for each in counts) * lanes
         product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
-        if points * (input_point + product_point) <= room:
+        if inputs + points * product_point <= room:
             break
-    return Blocking(vectors, vectors * lanes, blocks, input_point, product_point)  # the smallest where none fits
+    return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)  # the smallest where none fits
 
 
 def _odd(lines: int) -> int:

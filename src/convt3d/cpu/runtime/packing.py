@@ -23,7 +23,7 @@ from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.registers import RegisterTile
-from ..plan.winograd import Method, Scheme
+from ..plan.winograd import Method, Together
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch
@@ -42,25 +42,32 @@ _LINE = 8  # words of a cache line
 class TapsOfPhase(NamedTuple):
     """What the weights of a phase along one axis depend on."""
 
-    parts: tuple[tuple[int, ...], ...]  # taps of each piece
-    scheme: Scheme
+    pieces: tuple[tuple[int, ...], ...]  # taps of each
+    outputs: int  # that are made together
 
     @property
     def taps(self) -> tuple[int, ...]:
-        return tuple(tap for piece in self.parts for tap in piece)
+        return tuple(tap for piece in self.pieces for tap in piece)
 
     @property
-    def pieces(self) -> int:
-        return len(self.parts)
+    def transformed(self) -> bool:
+        return self.outputs > 1
 
-    def matrix(self) -> npt.NDArray[np.float64]:
-        """(points * pieces, taps): what each point of each piece is of the taps."""
-        matrix = np.zeros((self.scheme.points, self.pieces, len(self.taps)))
-        weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
-        places = ((piece, at) for piece, taps in enumerate(self.parts) for at in range(len(taps)))
-        for number, (piece, at) in enumerate(places):
-            matrix[:, piece, number] = weights[:, at]
-        return matrix.reshape(-1, len(self.taps))
+    def products(self) -> tuple[Words, npt.NDArray[np.float64]]:
+        """(products, 3): the point of each product, the number of its piece among those of the point, and how many
+        these are; (products, taps): what it is of the taps."""
+        made = Together(self.pieces, (0,) * len(self.pieces), 1, tuple(range(self.outputs)))
+        starts = list(accumulate(map(len, self.pieces), initial=0))
+        rows, places = [], []
+        for point, pieces in enumerate(made.pieces_at):
+            for number, piece in enumerate(pieces):
+                scheme = made.schemes[piece]
+                own = next(at for at in range(scheme.points) if made.point(piece, at) == point)
+                row = np.zeros(starts[-1])
+                row[starts[piece] : starts[piece + 1]] = [float(factor) for factor in scheme.weights_matrix[own]]
+                rows.append(row)
+                places.append((point, number, len(pieces)))
+        return np.array(places, np.int64), np.array(rows)
 
 
 @dataclass(frozen=True)
@@ -83,11 +90,11 @@ class WeightLayout:
     def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False) -> WeightLayout:
         if method.direct:
             d, h, w = (
-                tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), Scheme(1, 1)) for phase in phases(walk))
+                tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), 1) for phase in phases(walk))
                 for walk in method.walks
             )
         else:
-            d, h, w = (tuple(TapsOfPhase(group.taps, group.scheme) for group in axis.groups()) for axis in method.axes)
+            d, h, w = (tuple(TapsOfPhase(group.taps, axis.outputs) for group in axis.groups()) for axis in method.axes)
         return WeightLayout(groups, (d, h, w), tile, number, by_output)
 
 
@@ -200,7 +207,7 @@ def _recipe(
 ) -> _Recipe:
     blocks = tile.blocks(rows)
     of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
-    make = _transformed if any(one.scheme.points > 1 for axis in axes for one in axis) else _moved
+    make = _transformed if any(one.transformed for axis in axes for one in axis) else _moved
     return _Recipe(of_block, *make(axes, channels, rows, kernel))
 
 
@@ -239,23 +246,24 @@ def _transformed(
     start = 0
     for phase in product(*axes):
         slots = by_tap[np.ix_(*(one.taps for one in phase))]
-        *others, last = [axis for axis in range(3) if phase[axis].scheme.points > 1] or [2]
+        made = [one.products() for one in phase]
+        *others, last = [axis for axis in range(3) if phase[axis].transformed] or [2]
         for axis in others:
-            terms = sums.add(slots, axis, phase[axis].matrix())
+            terms = sums.add(slots, axis, made[axis][1])
             slots = sums.place(terms)
             shared.append(np.concatenate([slots[..., None], terms], axis=-1).reshape(-1, 3))
-        terms = sums.add(slots, last, phase[last].matrix())
-        # Axes of points and pieces by turns; points come first in the packed order.
-        shape = [size for one in phase for size in (one.scheme.points, one.pieces)]
-        terms = terms.reshape(*shape, 2).transpose(0, 2, 4, 1, 3, 5, 6).reshape(prod(shape[::2]), prod(shape[1::2]), 2)
-        points, pieces = terms.shape[:2]
-        steps = pieces * channels
-        place = np.empty((points, pieces, 3), np.int64)
-        place[..., 0] = start + np.arange(points)[:, None] * (steps * rows)
-        place[..., 1] = steps
-        place[..., 2] = np.arange(pieces) * channels
+        terms = sums.add(slots, last, made[last][1])
+        # Points follow each other, each with the steps of its pieces.
+        each = [np.bincount(places[:, 0]) for places, _ in made]
+        steps = each[0][:, None, None] * each[1][:, None] * each[2] * channels
+        starts = start + (np.cumsum(steps) - steps.reshape(-1)).reshape(steps.shape) * rows
+        point, number, count = (np.ix_(*(places[:, column] for places, _ in made)) for column in range(3))
+        place = np.empty((*terms.shape[:-1], 3), np.int64)
+        place[..., 0] = starts[point]
+        place[..., 1] = steps[point]
+        place[..., 2] = ((number[0] * count[1] + number[1]) * count[2] + number[2]) * channels
         results.append(np.concatenate([place, terms], axis=-1).reshape(-1, 5))
-        start += points * steps * rows
+        start += int(steps.sum()) * rows
     return np.concatenate(shared), np.concatenate(results), sums.terms(), sums.slots, start
 
 

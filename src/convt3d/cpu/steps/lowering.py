@@ -47,7 +47,8 @@ class _Lowering:
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
-        return WinogradConvolution(*shared, where.method.kinds, where.method.walks[2].pace)
+        method = where.method
+        return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
     def interleave(self, op: sweeps.Interleave, behind: tuple[Op, ...]) -> Step:
         width, dest = self.where.method.walks[2], self.one.dest
