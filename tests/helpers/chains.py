@@ -44,6 +44,10 @@ class Chain:
     def __repr__(self) -> str:
         return f"Chain({self.pipeline!r}, x of shape {self.x.shape})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Hypothesis prints the fields of dataclasses: all numbers, in a warning that hides the failure."""
+        printer.text(repr(self))
+
     def torch(self, x: Any) -> Any:
         """The same chain by PyTorch."""
         value = torch.from_numpy(x)

@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 from helpers.draws import Case
-from helpers.guard import Fence, fence_scratch, untouched_gaps
+from helpers.guard import Fence, fenced_scratch, untouched_gaps
 from helpers.tilings import drawn_tiles, streamed
 from soak.draw import MOST_WORK, Draw, read
 
 import convt3d as ct
-from convt3d.cpu.runtime import folded, weights
-from convt3d.cpu.runtime.memory import free_scratch
 from convt3d.judge.tolerance import Expectation, expectation
 from convt3d.spec.rewrite import round_scalars, with_all_axes
 
@@ -34,14 +32,10 @@ class Failed(AssertionError):  # noqa: N818
 def check(draw: Draw) -> None:
     """Raises Failed."""
     fences: list[Fence] = []
-    fence_scratch(draw.at_end, fences)
     try:
-        with np.errstate(all="ignore"):
+        with fenced_scratch(draw.at_end, fences), np.errstate(all="ignore"):
             _check(draw, fences)
     finally:
-        free_scratch()
-        for kept in (weights._kept, folded._kept):  # what they hold lies between the fences too
-            kept.entries.clear()
         for fence in fences:
             fence.free()
 

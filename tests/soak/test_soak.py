@@ -22,7 +22,7 @@ from soak.check import Failed, check  # noqa: E402
 from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read  # noqa: E402
 from soak.reduce import environment, program, reduced  # noqa: E402
 
-from convt3d.cpu.runtime import bind, execute  # noqa: E402
+from convt3d.cpu.runtime import bind, execute, memory  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
@@ -99,6 +99,17 @@ def test_a_small_case_passes(layout: str) -> None:
     at = list(LAYOUTS).index(layout)
     names, values = [*LAYOUTS, *LAYOUTS], [*VALUES, *VALUES]
     check(replace(SMALL, layouts=(*names[at : at + 3], layout), values=tuple(values[2 * at : 2 * at + 3]), threads=3))
+
+
+def test_a_case_leaves_the_memory_of_later_calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it passes or not."""
+    usual = memory._aligned, memory._mapped
+    check(SMALL)
+    assert (memory._aligned, memory._mapped) == usual
+    monkeypatch.setattr(execute._Run, "run", _tampered(TAMPERS["one voxel missing"][0]))
+    with pytest.raises(Failed):
+        check(SMALL)
+    assert (memory._aligned, memory._mapped) == usual
 
 
 def test_products_beyond_float64_are_no_failure() -> None:

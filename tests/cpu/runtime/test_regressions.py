@@ -87,10 +87,12 @@ def test_fork_while_another_thread_compiles() -> None:
     """The child inherited a lock held for the time of a compilation, and hung at its first call."""
     x, w = np.ones((1, 2, 3, 3, 3), np.float32), np.ones((2, 2, 3, 3, 3), np.float32)
     convt3d.conv_transpose3d(x, w)
-    busy = threading.Event()
+    busy, enough = threading.Event(), threading.Event()
 
     def compile_many() -> None:
         for channels in range(40, 60):  # another register tile each: another kernel
+            if enough.is_set():
+                break
             busy.set()
             convt3d.conv_transpose3d(x, np.ones((2, channels, 1, 1, 1), np.float32))
 
@@ -106,6 +108,7 @@ def test_fork_while_another_thread_compiles() -> None:
                 os._exit(0 if y[0, 0, 2, 2, 2] == 54.0 else 1)
             assert _exit_code(child, 600.0) == 0
     finally:
+        enough.set()
         thread.join()
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ...plan.base import by
-from ...plan.sweeps import Sweep
+from ...plan.sweeps import RowNorm, Sweep
 from ...spec.stage import Stage
-from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
+from ...spec.stages import Binary, GroupNorm, Keep, Recall
 from .plan import Plan, SweepPlan
 from .winograd import HUGE
 
@@ -104,8 +104,7 @@ def _why_it_ends(plan: Plan, number: int, sweep: Sweep) -> str:
     readers = [at + 1 for at, other in later if _reads_again(other, sweep.dest, at == number + 1)]
     if readers:
         return f"the value is kept: sweep {' and '.join(map(str, readers))} reads it again"
-    (norm,) = (link.stage for op in sweep.ops if op.needs_whole_rows for link in op.runs(plan.rewritten.pipeline))
-    assert isinstance(norm, LayerNorm)
+    norm = next(op.stage for op in sweep.ops if isinstance(op, RowNorm))  # others may follow it
     return f"{norm.name} over {norm.over} needs whole rows, and sweep {number + 2} reads windows of them"
 
 
