@@ -210,7 +210,7 @@ def sum_in_pieces(
     weights: ir.Value,
     y: ir.Value,
     channel: Number,
-    most: int,
+    most: Number,
     bias: tuple[ir.Value, Number] = (NULL, 0),
 ) -> None:
     """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.

@@ -39,8 +39,6 @@ from .slab import fill_paced_slab
 if TYPE_CHECKING:
     from .tile import Tile
 
-SUMMED = 128  # shorter than in direct summation, for errors are larger where products cancel
-
 Load = Callable[[int, int], ir.Value]
 Store = Callable[[int, int, ir.Value], None]
 Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
@@ -137,7 +135,7 @@ def _multiply_and_transform(
         rows = b.sub(b.min(b.mul(end, code.tile.rows), conv.out_group), row)
         points = b.at(winograd.points, b.mul(group.point, row_length(PointWords)), I64)
         data = (winograd.inputs.pointer, conv.offsets, w, winograd.products.pointer, points)
-        sizes = (position, winograd.product_point)
+        sizes = (position, winograd.product_point, group.summed)
         b.call(multiply, *data, group.points, block, end, where[1], *sizes)
         there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
         extent = (group.depth_out, rows, pitch, conv.plane, position, winograd.product_point)
@@ -179,7 +177,7 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows; each
     point has steps of its own."""
     pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products", "point_table")]
-    counts = ("points", "block", "end", "count", "position", "product_point")
+    counts = ("points", "block", "end", "count", "position", "product_point", "summed")
     b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
     a = b.args
     micros = {
@@ -219,7 +217,7 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                     weights,
                     b.at(out, at, k.number),
                     a["position"],
-                    SUMMED,
+                    a["summed"],
                 )
 
             whole = b.mul(b.sdiv(a["count"], tile.columns), tile.columns)

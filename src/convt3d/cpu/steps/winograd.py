@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from ..runtime.execute import Call
 
 
+# Shorter than in direct summation, for errors are larger where products cancel, and more so where pieces of taps join.
+_SUMMED, _SUMMED_OF_PIECES = 128, 64
+
+
 @dataclass(eq=False)
 class WinogradWords(Words):
     largest: Buffer  # magnitude of the inputs seen, a vector
@@ -69,6 +73,7 @@ class GroupWords(Words):
     depth_out: Size  # outputs along the depth
     scatter: Size  # where its part of that table begins
     factors: Size
+    summed: Size  # steps that are summed on their own before they join the rest
 
 
 @dataclass(eq=False)
@@ -212,6 +217,7 @@ class _Tables:
                 depth_out=d.scheme.outputs,
                 scatter=scatter,
                 factors=self._factors(back),
+                summed=_SUMMED if len(pieces_of(group)) == 1 else _SUMMED_OF_PIECES,
             )
         )
 
