@@ -12,6 +12,7 @@ from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POO
 from convt3d.gpu.geometry import GpuAxis
 from convt3d.gpu.plan import GpuKernel, gpu_plan
 from convt3d.gpu.text.module import module, module_text
+from convt3d.plan.names import INPUT, OUTPUT
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problems import PROBLEMS
@@ -81,9 +82,9 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
 
 def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() -> None:
     in_output = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == ["x", "out"]
+    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == [INPUT, OUTPUT]
     again = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, "out"]
+    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, OUTPUT]
     assert again.stored == in_output.stored == ()
 
 

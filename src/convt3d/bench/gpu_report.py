@@ -13,7 +13,9 @@ from math import prod
 from ..gpu.compile import Facts, Launch, compile_launch, launches
 from ..gpu.config import Config
 from ..gpu.limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
+from ..gpu.pieces import FilledName
 from ..gpu.plan import GpuKernel, GpuPack
+from ..plan.names import INPUT, ArrayName, CallerName, OperandName
 from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
 from ..spec.work import count
@@ -116,14 +118,15 @@ def traffic(job: Job) -> Traffic:
     done = launches(plan)
     size = plan.dtype.itemsize
     shapes = [plan.trace.values[0], plan.trace.output, *(shape for shapes in plan.trace.operands for shape in shapes)]
-    own: dict[str, int] = {}
+    own: dict[ArrayName, int] = {}
     moved = 0
     for step, launch in zip(plan.steps, done, strict=True):
         if kind_of(step) == "guard":
             continue
         moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
-        own |= {name: _bytes(array) for name, array in launch.arrays.items() if not name.startswith(("x", "out", "op"))}
-    copies = 2 * own.get("filled:x", 0)  # read as given, written
+        made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName))]
+        own |= {name: _bytes(launch.arrays[name]) for name in made}
+    copies = 2 * own.get(FilledName(INPUT), 0)  # read as given, written
     convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
     needed = count(plan.asked, plan.trace).needed
     return Traffic(size * sum(map(prod, shapes)), moved + copies, sum(own.values()), convolutions * needed)
@@ -135,7 +138,7 @@ def _bytes(array: object) -> int:
 
 def _read_again(launch: Launch) -> int:
     """A kernel that reads the array it writes moves it twice."""
-    pointers = [str(one.array) for one in launch.text.arguments if one.type.startswith("*")]
+    pointers = list(launch.text.pointers.values())
     return sum(_bytes(launch.arrays[name]) for name in set(pointers) if pointers.count(name) > 1)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..plan.names import ArrayName
 from .plan import GpuPlan
 from .run import Execution
 from .text.kernel import KernelText
@@ -65,11 +66,9 @@ class Launch:
     options: Mapping[str, Any]  # constexprs among them
 
     @property
-    def arrays(self) -> dict[str, Any]:
-        """By the plan's names."""
+    def arrays(self) -> dict[ArrayName, Any]:
         given = dict(zip(self.function.arg_names, self.arguments, strict=False))
-        found = (one for one in self.text.arguments if one.type.startswith("*"))
-        return {str(one.array): given[one.name] for one in found}
+        return {array: given[name] for name, array in self.text.pointers.items()}
 
 
 class _Recorder(Execution):

@@ -27,7 +27,7 @@ def explain(plan: GpuPlan) -> str:
 
 
 def _pack(plan: GpuPlan, head: str, step: GpuPack) -> list[str]:
-    return [f"{head}: packs {_array(plan, step.operand)}", f"  numbers   {step.size}"]
+    return [f"{head}: packs {plan.array_name(step.operand)}", f"  numbers   {step.size}"]
 
 
 def _finish(plan: GpuPlan, head: str, step: GpuFinish) -> list[str]:
@@ -39,7 +39,7 @@ def _kernel(plan: GpuPlan, head: str, kernel: GpuKernel) -> list[str]:
     piece, config = kernel.piece, kernel.config
     stages = [*map(_link, piece.before), *([repr(kernel.pool)] if kernel.pool else []), *map(_link, piece.after)]
     rows = [
-        ("reads", f"{_array(plan, piece.source)}, {by(piece.shape)}"),
+        ("reads", f"{plan.array_name(piece.source)}, {by(piece.shape)}"),
         *((("stages", ", ".join(stages)),) if stages else ()),
         ("tile", f"{config.positions} positions x {config.channels} channels, {config.inputs} inputs at a time"),
         ("launch", f"{kernel.programs} programs of {config.warps} warps, {config.stages} stages of loads"),
@@ -47,7 +47,7 @@ def _kernel(plan: GpuPlan, head: str, kernel: GpuKernel) -> list[str]:
     if piece.reduce is not None:
         rows.append(("leaves", f"{piece.reduce} of each tile"))
     if piece.dest is not None:
-        rows.append(("writes", f"{_array(plan, piece.dest)}, {by(piece.result)}"))
+        rows.append(("writes", f"{plan.array_name(piece.dest)}, {by(piece.result)}"))
     if kernel.guarded:
         rows.append(("runs", "only if a weight is NaN or infinite, and then in place of the kernel before it"))
     return [f"{head}: {_KINDS[kernel.kind]}", *_rows(rows)]
@@ -62,10 +62,3 @@ def _rows(rows: list[tuple[str, str]]) -> list[str]:
 
 def _link(link: Link) -> str:
     return repr(link.stage)
-
-
-def _array(plan: GpuPlan, name: str) -> str:
-    kind, _, rest = name.partition(":")
-    if kind == "operand":
-        return plan.pipeline.slots[int(rest)].name
-    return {"x": "the input", "out": "the output"}.get(name, name.replace(":", " "))

@@ -11,15 +11,16 @@ from functools import lru_cache, partial
 from math import prod
 
 from ..plan.base import BasePlan
+from ..plan.names import OUTPUT, ArrayName, OperandName
 from ..plan.prepare import rewrite
-from ..plan.sweeps import Chain, Finish, Op, Reduce, Sweep, cut, output_values
+from ..plan.sweeps import Chain, Finish, Op, Reduce, Sweep, cut, operands_of, output_values
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
 from .config import PRECISIONS, Config, Demand, choose, configurations, most_registers
 from .geometry import GpuAxis, gpu_axis
-from .pieces import Arrays, Piece, mixes, split
+from .pieces import Arrays, PartialsName, Piece, mixes, split
 
 INT32_MAX = 2**31 - 1
 
@@ -97,7 +98,7 @@ class GpuKernel:
 class GpuPack:
     """A kernel that brings weights into the order in which `reader`, and all kernels of the convolution, read them."""
 
-    operand: str
+    operand: OperandName
     reader: GpuKernel
 
     @property
@@ -112,7 +113,7 @@ class GpuFinish:
 
     finish: Finish
     kind: str  # of the statistics
-    partials: str
+    partials: PartialsName
     shape: Shape  # of the value they are of
     groups: int  # of channels, whose statistics are combined
     parts: int
@@ -120,13 +121,13 @@ class GpuFinish:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GpuPlan(BasePlan):
-    """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
+    """`steps` run in order."""
 
     generation: int
     precision: str
     wide: bool  # 64-bit offsets
     steps: tuple[GpuPack | GpuKernel | GpuFinish, ...]
-    stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
+    stored: tuple[tuple[ArrayName, Shape], ...]  # values in memory of their own, in the type of sums
 
     @property
     def kernels(self) -> tuple[GpuKernel, ...]:
@@ -201,8 +202,8 @@ class _Maker:
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
         self.steps: list[GpuPack | GpuKernel | GpuFinish] = []
         self.arrays = Arrays()
-        self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
-        self.in_output: tuple[str, ...] = ()
+        self.recipes: dict[ArrayName, tuple[ArrayName, Shape, tuple[Op, ...]]] = {}  # values that are computed again
+        self.in_output: tuple[ArrayName, ...] = ()
         self._run()
 
     def _run(self) -> None:
@@ -217,15 +218,15 @@ class _Maker:
             for array in link.arrays
         }
         for sweep in sweeps:
-            own = "out" if sweep.source in self.in_output else sweep.source
+            own = OUTPUT if sweep.source in self.in_output else sweep.source
             source, shape, ops = self.recipes.get(own, (own, sweep.shape, ()))
             ops = (*ops, *sweep.ops)
             kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
             kept = tuple(op for op in ops if not isinstance(op, Reduce))
             dest = sweep.dest
-            stored = sweep.finish is None or dest is None or dest in (*self.in_output, *tensors)
-            if not stored and self._in_one_kernel(source, shape, kept):
-                self.recipes[str(dest)] = source, shape, kept
+            stored = sweep.finish is None or dest in (*self.in_output, *tensors)
+            if dest is not None and not stored and self._in_one_kernel(source, shape, kept):
+                self.recipes[dest] = source, shape, kept
                 dest = None
             self._make(source, shape, kept, kind, dest)
             if sweep.finish is not None and kind is not None:
@@ -239,34 +240,34 @@ class _Maker:
         filled = -(-kernels[0].inputs // block) * block
         width = max(kernel.columns * kernel.config.channels for kernel in kernels)
         self.steps = [replace(step, filled=filled, width=width) if step in kernels else step for step in self.steps]
-        stage = self.pipeline.conv_index
-        operand = next(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == stage)
+        operand, *_ = operands_of(self.pipeline, self.pipeline.conv_index)
         self.steps.insert(0, GpuPack(operand, replace(kernels[0], filled=filled, width=width)))
 
     def _finish(self, sweep: Sweep, kind: str) -> None:
         last = self.steps[-1]
         assert isinstance(last, GpuKernel)
         assert sweep.finish is not None
+        assert last.piece.partials is not None
         stage, channels = sweep.finish.stage, last.piece.result[1]
         groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-        self.steps.append(
-            GpuFinish(sweep.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts)
-        )
+        self.steps.append(GpuFinish(sweep.finish, kind, last.piece.partials, last.piece.result, groups, last.parts))
 
-    def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
+    def _in_one_kernel(self, source: ArrayName, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
         trial = Arrays()
         split(self.pipeline, self.trace, source, shape, ops, trial)
         return not trial.stored
 
-    def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
+    def _make(
+        self, source: ArrayName, shape: Shape, ops: Sequence[Op], kind: str | None, dest: ArrayName | None
+    ) -> None:
         *first, last = split(self.pipeline, self.trace, source, shape, ops, self.arrays)
         for piece in first:
             self._add(piece)
-        if dest is not None and dest != "out" and dest not in self.in_output:
+        if dest is not None and dest != OUTPUT and dest not in self.in_output:
             self.arrays.stored[dest] = last.result
-        partials = None if kind is None else f"partials:{len(self.steps)}"
-        dest = "out" if dest in self.in_output else dest
+        partials = None if kind is None else PartialsName(len(self.steps))
+        dest = OUTPUT if dest in self.in_output else dest
         self._add(replace(last, reduce=kind, partials=partials, dest=dest))
 
     def _add(self, piece: Piece) -> None:

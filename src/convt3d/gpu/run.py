@@ -13,12 +13,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
 from .config import generation_of, most_registers
 from .module import load
-from .pieces import NotOnGpu
+from .pieces import PACKED, WILD, FilledName, NotOnGpu, PreparedName
 from .plan import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
 from .text.code import ELEMENTS, Argument
 from .text.kernel import PLANES, KernelText
@@ -136,9 +137,9 @@ class Execution:
         self.plan, self.x = plan, x
         self.code: Module = module(plan)
         self.sums = getattr(torch, plan.dtype.accumulate)
-        self.arrays: dict[str, Tensor] = {"x": x, "out": out}
+        self.arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
         for at, operand in enumerate(operands):  # kernels read vectors without a stride
-            self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
+            self.arrays[OperandName(at)] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
 
@@ -178,37 +179,37 @@ class Execution:
         """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
-        self.arrays["weights"] = self.x.new_empty(step.size)
-        self.arrays["wild"] = self.x.new_zeros(1, dtype=torch.int32)
+        self.arrays[PACKED] = self.x.new_empty(step.size)
+        self.arrays[WILD] = self.x.new_zeros(1, dtype=torch.int32)
 
     def _prepare(self, kernel: GpuKernel) -> None:
         """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
-        piece = kernel.piece
-        if piece.dest is not None and piece.dest.startswith("prepared"):
+        piece, filled = kernel.piece, FilledName(kernel.piece.source)
+        if isinstance(piece.dest, PreparedName):
             self._make_room(piece.dest, piece.result)
-        if piece.conv is not None and f"filled:{piece.source}" not in self.arrays:
-            self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
-        if piece.reduce is not None and not kernel.guarded:
+        if piece.conv is not None and filled not in self.arrays:
+            self.arrays[filled] = self._filled(piece.source, kernel)
+        if piece.reduce is not None and piece.partials is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
+            self.arrays[piece.partials] = self.x.new_empty(shape, dtype=self.sums)
 
     def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
         """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
         for argument in text.arguments:
-            if argument.array is not None and argument.array.startswith(step.finish.result):
+            if argument.array is not None and argument.array.made == step.finish.result:
                 self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
 
-    def _make_room(self, name: str, shape: tuple[int, ...]) -> None:
+    def _make_room(self, name: PreparedName, shape: tuple[int, ...]) -> None:
         """For the convolution's input, which a kernel of its own makes."""
         reader = next(kernel for kernel in self.plan.kernels if kernel.piece.source == name)
         if reader.groups == 1:
-            self.arrays[f"filled:{name}"] = _room(self.x, shape, reader)
-            self.arrays[name] = self.arrays[f"filled:{name}"][:, : shape[1]]
+            self.arrays[FilledName(name)] = _room(self.x, shape, reader)
+            self.arrays[name] = self.arrays[FilledName(name)][:, : shape[1]]
         else:
             batch, channels, d, h, w = shape
             self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
 
-    def _filled(self, source: str, kernel: GpuKernel) -> Tensor:
+    def _filled(self, source: ArrayName, kernel: GpuKernel) -> Tensor:
         """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
         it is such already."""
         x = self.arrays[source]

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ...plan.base import BasePlan, by
+from ...plan.names import OUTPUT, ArrayName, StatisticName
 from ...plan.prepare import rewrite
 from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_values
 from ...spec import work
@@ -51,7 +52,7 @@ class Plan(BasePlan):
     method: Method
     machine: Machine
     sweeps: tuple[SweepPlan, ...]
-    aliases: tuple[str, ...]  # intermediate values that live in the output array
+    aliases: tuple[ArrayName, ...]  # intermediate values that live in the output array
 
     def rewrites(self) -> list[tuple[str, str]]:
         """Also those of what the convolution computes."""
@@ -108,22 +109,15 @@ class Plan(BasePlan):
         return _make_plan(**{**given, **changes})
 
     @lazy
-    def finishes(self) -> dict[str, Finish]:
+    def finishes(self) -> dict[ArrayName, Finish]:
         """What is done with the statistics of a sweep, by the name of its result."""
         found = (planned.sweep.finish for planned in self.sweeps)
         return {finish.result: finish for finish in found if finish is not None}
 
-    def array_name(self, array: str) -> str:
-        """What people call an array of a sweep."""
-        kind, _, rest = array.partition(":")
-        if kind == "operand":
-            return self.rewritten.pipeline.slots[int(rest)].name
-        if kind == "stat":
-            statistic, _, word = array.partition(".")
-            return f"{word} of {self.finishes[statistic].stage.name}"
-        if kind == "value":
-            return f"value {rest}" + (" (in the output array)" if array in self.aliases else "")
-        return {"x": "the input", "out": "the output"}[array]
+    def array_name(self, array: ArrayName) -> str:
+        if isinstance(array, StatisticName):
+            return f"{array.word} of {self.finishes[array.statistics].stage.name}"
+        return super().array_name(array) + (" (in the output array)" if array in self.aliases else "")
 
     @property
     def scratch(self) -> int:
@@ -137,7 +131,7 @@ class Plan(BasePlan):
         stored = {
             planned.sweep.dest: planned.sweep.result
             for planned in self.sweeps
-            if planned.sweep.dest not in (None, "out")
+            if planned.sweep.dest not in (None, OUTPUT)
         }
         return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
 
@@ -200,14 +194,14 @@ def _make_plan(
     )
 
 
-def _streamed(sweep: Sweep, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
+def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
     in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
     ordinary stores."""
-    if sweep.dest is None or (sweep.dest == "out" and dtype.itemsize < number):
+    if sweep.dest is None or (sweep.dest == OUTPUT and dtype.itemsize < number):
         return False
-    in_place = sweep.source in aliases and (sweep.dest == "out" or sweep.dest in aliases)
-    item = dtype.itemsize if sweep.dest == "out" else number
+    in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
+    item = dtype.itemsize if sweep.dest == OUTPUT else number
     return not in_place and prod(sweep.result) * item >= _cached_bytes(host)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from ...plan.sweeps import Sweep
 from .cores import get_num_threads
 from .plan import Plan
@@ -104,26 +105,26 @@ def loads(plan: Plan) -> tuple[Load, ...]:
     found = []
     for planned in plan.sweeps:
         convolves = any(step.convolves for step in planned.structure.steps)
-        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, planned.sweep))
+        read = sum(sizes[name.made] for name in _arrays_read(plan, planned.sweep))
         written = sizes[planned.sweep.dest] if planned.sweep.dest else 0
         found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
     return tuple(found)
 
 
-def _arrays_read(plan: Plan, sweep: Sweep) -> set[str]:
+def _arrays_read(plan: Plan, sweep: Sweep) -> set[ArrayName]:
     links = (link for op in sweep.ops for link in op.runs(plan.rewritten.pipeline))
     return {sweep.source, *(name for link in links for name in link.arrays)}
 
 
-def _array_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of the caller's arrays, intermediate values and statistics, by the names that sweeps use."""
+def _array_bytes(plan: Plan) -> dict[ArrayName, int]:
+    """Bytes of the caller's arrays, intermediate values and statistics."""
     number, item = number_bytes(plan), plan.dtype.itemsize
     operands = [shape for shapes in plan.simplified.operands for shape in shapes]
-    sizes = {f"operand:{at}": prod(shape) * item for at, shape in enumerate(operands)}
+    sizes: dict[ArrayName, int] = {OperandName(at): prod(shape) * item for at, shape in enumerate(operands)}
     for planned in plan.sweeps:
         steps = planned.sweep
         if steps.dest is not None:
             sizes[steps.dest] = prod(steps.result) * number
         if steps.finish is not None:
             sizes[steps.finish.result] = prod(steps.result[:2]) * number
-    return sizes | {"x": prod(plan.trace.values[0]) * item, "out": prod(plan.trace.output) * item}
+    return sizes | {INPUT: prod(plan.trace.values[0]) * item, OUTPUT: prod(plan.trace.output) * item}

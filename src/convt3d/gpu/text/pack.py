@@ -5,6 +5,7 @@ It looks at every weight, so it also says whether all of them are finite (docs/g
 
 from __future__ import annotations
 
+from ..pieces import PACKED, WILD
 from ..plan import GpuPack, GpuPlan
 from .code import AXES, Code, Constants
 from .kernel import KernelText, head_of
@@ -15,7 +16,7 @@ BLOCK = 1024
 def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     code, reader = Code(plan.dtype, Constants()), step.reader
     code.pointer("given", step.operand)
-    code.pointer("packed", "weights")
+    code.pointer("packed", PACKED)
     n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
     for axis, numbers in zip(AXES[1:], reader.axes[1:], strict=True):
         code.number(f"kernel_{axis}", numbers.kernel)
@@ -45,7 +46,7 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
         "tl.store(packed + place, v, mask=group < groups)",
     )
     if reader.kind == "dot":
-        code.pointer("wild", "wild", "i32")
+        code.pointer("wild", WILD, "i32")
         code.add(f"v = v.to({code.acc})", 'odd = (v != v) | (tl.abs(v) == float("inf"))')
         with code.block("if tl.max(odd.to(tl.int32), 0) > 0:"):
             code.add("tl.store(wild, 1)  # by whichever program: all write the same")
