@@ -14,7 +14,6 @@ from ..gpu.compile import Facts, Launch, compile_launch, launches
 from ..gpu.config import Config
 from ..gpu.limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
 from ..gpu.pieces import FilledName
-from ..gpu.plan import GpuKernel, GpuPack
 from ..plan.names import INPUT, ArrayName, CallerName, OperandName
 from ..spec.dtypes import DTYPES
 from ..spec.problems import PROBLEMS
@@ -56,22 +55,11 @@ def rows_of(job: Job) -> list[Row]:
     others = [] if job.choice is None else [replace(job, choice=at).plan() for at in (None, *range(job.choice))]
     found = []
     for number, (step, launch) in enumerate(zip(plan.steps, launches(plan, job.channels_last), strict=True)):
-        config = _config(step)
-        if any(_config(other.steps[number]) == config for other in others):
+        if any(other.steps[number].tile == step.tile for other in others):
             continue
         name = launch.text.name.split("_", 3)[3]
-        found.append(Row(job, name, kind_of(step), config, compile_launch(launch, job.generation)))
+        found.append(Row(job, name, step.label, step.tile, compile_launch(launch, job.generation)))
     return found
-
-
-def _config(step: object) -> Config | None:
-    return step.config if isinstance(step, GpuKernel) else None
-
-
-def kind_of(step: object) -> str:
-    if not isinstance(step, GpuKernel):
-        return "pack" if isinstance(step, GpuPack) else "finish"
-    return "guard" if step.guarded else step.kind
 
 
 def faults(row: Row) -> list[str]:
@@ -121,7 +109,7 @@ def traffic(job: Job) -> Traffic:
     own: dict[ArrayName, int] = {}
     moved = 0
     for step, launch in zip(plan.steps, done, strict=True):
-        if kind_of(step) == "guard":
+        if step.label == "guard":
             continue
         moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
         made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..plan.names import ArrayName
-from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, RowNorm, operands_of
+from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, Reduce, RowNorm, operands_of
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
 from ..spec.stages import CHANNELS, Add, Keep
@@ -80,7 +80,7 @@ class Piece:
     before: tuple[Link, ...] = ()
     pool: int | None = None  # stage
     after: tuple[Link, ...] = ()
-    reduce: str | None = None
+    reduce: str | None = None  # kind of the statistics it leaves
     partials: PartialsName | None = None  # where the statistics of tiles go
     dest: ArrayName | None = None
     result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
@@ -157,6 +157,9 @@ class _Splitter:
     def row_norm(self, op: RowNorm, before: tuple[Op, ...]) -> None:
         raise NotOnGpu("LayerNorm along the width has no GPU kernel")
 
+    def reduce(self, op: Reduce, before: tuple[Op, ...]) -> None:
+        self.piece = replace(self.piece, reduce=op.kind)
+
     def nothing(self, op: Op, before: tuple[Op, ...]) -> None:
         """Kernels write phases to their places."""
 
@@ -210,6 +213,7 @@ TAKEN: dict[type[Op], Callable[..., None]] = {
     PhasePool: _Splitter.pool,
     Chain: _Splitter.chain,
     RowNorm: _Splitter.row_norm,
+    Reduce: _Splitter.reduce,
     Interleave: _Splitter.nothing,
 }
 

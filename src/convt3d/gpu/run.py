@@ -18,9 +18,11 @@ from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
 from .config import generation_of, most_registers
+from .geometry import INT32_MAX
 from .module import load
 from .pieces import PACKED, WILD, FilledName, NotOnGpu, PreparedName
-from .plan import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from .plan import GpuPlan, gpu_plan
+from .steps import GpuKernel
 from .text.code import ELEMENTS, Argument
 from .text.kernel import PLANES, KernelText
 from .text.module import Module, module
@@ -146,15 +148,9 @@ class Execution:
     def run(self) -> None:
         loaded = load(self.code.text)
         for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
-            if isinstance(step, GpuPack):
-                self._make_weights(step)
-            elif isinstance(step, GpuKernel):
-                self._prepare(step)
-            else:
-                self._make_statistics(step, text)
+            step.prepare(self, text)
             self._launch(getattr(loaded, text.name), text)
-            if isinstance(step, GpuFinish):
-                del self.arrays[step.partials]
+            step.release(self)
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
@@ -175,14 +171,14 @@ class Execution:
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
 
-    def _make_weights(self, step: GpuPack) -> None:
+    def make_weights(self, size: int) -> None:
         """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
-        self.arrays[PACKED] = self.x.new_empty(step.size)
+        self.arrays[PACKED] = self.x.new_empty(size)
         self.arrays[WILD] = self.x.new_zeros(1, dtype=torch.int32)
 
-    def _prepare(self, kernel: GpuKernel) -> None:
+    def make_arrays(self, kernel: GpuKernel) -> None:
         """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
         piece, filled = kernel.piece, FilledName(kernel.piece.source)
         if isinstance(piece.dest, PreparedName):
@@ -193,11 +189,10 @@ class Execution:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
             self.arrays[piece.partials] = self.x.new_empty(shape, dtype=self.sums)
 
-    def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
-        """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
-        for argument in text.arguments:
-            if argument.array is not None and argument.array.made == step.finish.result:
-                self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
+    def make_statistics(self, names: Sequence[ArrayName], shape: tuple[int, ...]) -> None:
+        """Memory for a value (B, C, 1, 1, 1), or for vectors of numbers for each sample and channel."""
+        for name in names:
+            self.arrays[name] = self.x.new_empty((*shape[:2], 1, 1, 1), dtype=self.sums)
 
     def _make_room(self, name: PreparedName, shape: tuple[int, ...]) -> None:
         """For the convolution's input, which a kernel of its own makes."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 
 from ..gpu.geometry import GpuAxis
 from ..gpu.pieces import PACKED, WILD, FilledName, PartialsName, PreparedName
-from ..gpu.plan import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from ..gpu.plan import GpuPlan, gpu_plan
 from ..gpu.run import run_of
+from ..gpu.steps import GpuFinish, GpuKernel, GpuPack, GpuStep
 from ..gpu.text.kernel import PLANES, KernelText
 from ..gpu.text.module import Module, module
 from ..gpu.text.parts import parts_of
@@ -182,28 +183,37 @@ def _geometry(problem: Problem, variant: _Variant) -> Iterator[str]:
 
 
 def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
-    steps = list(zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True))
     constants = variant.constants(problem)
     if not any(isinstance(kernel.piece.dest, PreparedName) for kernel in variant.plan.kernels):
         yield "x = channels_last(input, groups, filled)"
-    for step, kernel, name in steps:
-        if isinstance(step, GpuPack):
-            continue  # once for all variants
-        if isinstance(step, GpuFinish):
-            for array in dict.fromkeys(kernel.pointers.values()):
-                if isinstance(array, StatisticName):
-                    yield f"{_variable(problem, array)} = partials.new_empty(partials.shape[1:3])"
-            yield from _call("finish", name, _table(problem, kernel, constants))
-            continue
-        if step.piece.conv is not None:
-            tile = f"guarding(tile, {step.piece.reduce is not None})" if step.guarded else "tile"
-            if step.piece.reduce is not None and not step.guarded:
-                shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
-                yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
-            table = _table(problem, kernel, constants)
-            yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
-        else:
-            yield from _walk(step, name, _table(problem, kernel, constants))
+    for step, kernel, name in zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True):
+        yield from _LAUNCHES[type(step)](step, name, kernel, _table(problem, kernel, constants))
+
+
+def _pack(step: GpuPack, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    """Nothing: it runs once for all variants."""
+    return iter(())
+
+
+def _finish(step: GpuFinish, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    for array in kernel.pointers.values():
+        if isinstance(array, StatisticName):
+            yield f"stat_{array.word} = partials.new_empty(partials.shape[1:3])"
+    yield from _call("finish", name, table)
+
+
+def _kernel(step: GpuKernel, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    if step.piece.conv is None:
+        yield from _walk(step, name, table)
+        return
+    tile = f"guarding(tile, {step.piece.reduce is not None})" if step.guarded else "tile"
+    if step.piece.reduce is not None and not step.guarded:
+        shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
+        yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
+    yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
+
+
+_LAUNCHES: dict[type[GpuStep], Callable[..., Iterator[str]]] = {GpuPack: _pack, GpuFinish: _finish, GpuKernel: _kernel}
 
 
 def _walk(step: GpuKernel, name: str, table: str) -> Iterator[str]:

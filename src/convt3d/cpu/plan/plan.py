@@ -74,7 +74,8 @@ class Plan(BasePlan):
         pipeline = self.rewritten.pipeline
         return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
 
-    # --- what takes its place where arrays turn out to be unusual; made when that first happens ---
+    # --- what takes its place where arrays turn out to be unusual, as `fallbacks` of describe.py says. Most calls never
+    # need one, and to make them all would triple the time of the first: each is made when first asked for, and held.
 
     @lazy
     def as_asked(self) -> Plan:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from ...plan.names import ArrayName
 from ...spec.dtypes import DType
-from ..geometry import SIZES, GpuAxis
-from ..plan import INT32_MAX
+from ..geometry import INT32_MAX, SIZES, GpuAxis
 
 ELEMENTS = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 AXES = "dhw"

@@ -6,9 +6,13 @@ progression, counted by scalars. Positions whose tap leaves the input read zero.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..pieces import PACKED, FilledName
-from ..plan import GpuKernel
 from .code import AXES, Code
+
+if TYPE_CHECKING:
+    from ..steps import GpuKernel
 
 
 def addresses(code: Code, kernel: GpuKernel) -> None:

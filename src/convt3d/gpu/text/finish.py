@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING
 
 from ...plan.names import StatisticsName, StatisticWord, ValueName
 from ...spec.stage import Stage
 from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
-from ..plan import GpuFinish, GpuPlan
 from .code import Code, Constants
 from .kernel import KernelText, head_of
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuFinish
 
 _BLOCK = 1024
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 from ...plan.names import ArrayName, OperandName, StatisticName
 from ...spec.stages import AvgPool3d
 from ..pieces import WILD
-from ..plan import GpuKernel, GpuPlan
 from .chain import Chain
 from .code import AXES, Argument, Code, Constants
 from .conv import accumulate, addresses
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuKernel
 
 
 @dataclass(frozen=True)

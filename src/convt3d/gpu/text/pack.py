@@ -5,10 +5,15 @@ It looks at every weight, so it also says whether all of them are finite (docs/g
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..pieces import PACKED, WILD
-from ..plan import GpuPack, GpuPlan
 from .code import AXES, Code, Constants
 from .kernel import KernelText, head_of
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuPack
 
 BLOCK = 1024
 
