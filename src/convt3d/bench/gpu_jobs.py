@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from ..gpu.config import MOST_CONFIGURATIONS
 from ..gpu.limits import GENERATIONS
@@ -12,30 +11,7 @@ from ..gpu.plan import GpuPlan, gpu_plan
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from ..spec.problems import PROBLEMS
-from ..spec.stages import (
-    GELU,
-    Add,
-    AvgPool3d,
-    BatchNorm,
-    ConvTranspose3d,
-    GroupNorm,
-    HardSwish,
-    InstanceNorm,
-    Keep,
-    LayerNorm,
-    LogSumExp,
-    Max,
-    MaxPool3d,
-    Mean,
-    Mish,
-    Multiply,
-    PReLU,
-    ReLU,
-    SiLU,
-    Softmax,
-    Sum,
-    Tanh,
-)
+from ..spec.text import read_stages, write_pipeline
 
 # Type of the arrays and precision of products.
 ARITHMETIC = {
@@ -50,96 +26,72 @@ ARITHMETIC = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A pipeline, the shapes of its input and weights, and whether offsets are 64-bit in spite of them."""
+    """Stages as text, the shapes of input and weights, and whether offsets are 64-bit in spite of them."""
 
-    pipeline: Pipeline
+    stages: str
     x: tuple[int, ...]
     kernel: tuple[int, ...]
     wide: bool | None = None
 
 
 _CUBE = (16, 20, 24)
-FURTHER: Mapping[str, Subject] = MappingProxyType(
-    {
-        "groups": Subject(
-            Pipeline(ConvTranspose3d(stride=(1, 2, 3), padding=1, groups=3, bias=True), ReLU()),
-            (2, 96, *_CUBE),
-            (96, 40, 3, 3, 3),
-        ),
-        "groups, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(stride=2, padding=1, groups=2), Tanh()),
-            (2, 64, *_CUBE),
-            (64, 32, 4, 4, 4),
-            wide=True,
-        ),
-        "depthwise": Subject(
-            Pipeline(
-                ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=64, bias=True), AvgPool3d(2), Mish()
-            ),
-            (2, 64, *_CUBE),
-            (64, 2, 3, 3, 3),
-        ),
-        "dilation, few inputs": Subject(
-            Pipeline(ConvTranspose3d(stride=2, padding=2, dilation=(3, 2, 1), bias=True), HardSwish()),
-            (4, 3, *_CUBE),
-            (3, 24, 3, 3, 3),
-        ),
-        "norm of many channels, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(stride=2), LayerNorm(affine=True), GELU()),
-            (4, 64, *_CUBE),
-            (64, 300, 2, 2, 2),
-            wide=True,
-        ),
-        "overlapping windows": Subject(
-            Pipeline(ConvTranspose3d(stride=2, padding=1), LayerNorm(), MaxPool3d(3, 2, 1), GELU(), AvgPool3d(3, 2, 1)),
-            (2, 32, *_CUBE),
-            (32, 48, 3, 3, 3),
-        ),
-        "instance norm of sums": Subject(
-            Pipeline(ConvTranspose3d(stride=2, padding=1), Sum(), AvgPool3d(2), InstanceNorm(affine=True), Tanh()),
-            (2, 16, *_CUBE),
-            (16, 16, 3, 3, 3),
-        ),
-        "group norm, mean": Subject(
-            Pipeline(ConvTranspose3d(stride=2), GroupNorm(4, affine=True), SiLU(), Mean("spatial")),
-            (2, 24, *_CUBE),
-            (24, 48, 2, 2, 2),
-        ),
-        "skip": Subject(
-            Pipeline(
-                ConvTranspose3d(stride=2),
-                BatchNorm(affine=True),
-                PReLU(),
-                Add("tensor"),
-                Keep("a"),
-                LogSumExp(),
-                Multiply("a"),
-            ),
-            (2, 32, *_CUBE),
-            (32, 40, 2, 2, 2),
-        ),
-        "stages before": Subject(
-            Pipeline(
-                MaxPool3d(2),
-                ReLU(),
-                Keep("a"),
-                ConvTranspose3d(stride=1, padding=1),
-                Add("a"),
-                Softmax(),
-                Max("spatial"),
-            ),
-            (2, 32, *_CUBE),
-            (32, 32, 3, 3, 3),
-        ),
-        "softmax over space, 64-bit offsets": Subject(
-            Pipeline(ConvTranspose3d(stride=2, padding=1), Softmax("spatial"), Softmax()),
-            (2, 16, *_CUBE),
-            (16, 16, 3, 3, 3),
-            wide=True,
-        ),
-        "everything is one": Subject(Pipeline(ConvTranspose3d(stride=1)), (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
-    }
-)
+FURTHER: Mapping[str, Subject] = {
+    "groups": Subject(
+        "ConvTranspose3d(stride=(1, 2, 3), padding=1, groups=3, bias=True) -> ReLU()",
+        (2, 96, *_CUBE),
+        (96, 40, 3, 3, 3),
+    ),
+    "groups, 64-bit offsets": Subject(
+        "ConvTranspose3d(stride=2, padding=1, groups=2) -> Tanh()", (2, 64, *_CUBE), (64, 32, 4, 4, 4), wide=True
+    ),
+    "depthwise": Subject(
+        "ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=64, bias=True) -> AvgPool3d(2) -> Mish()",
+        (2, 64, *_CUBE),
+        (64, 2, 3, 3, 3),
+    ),
+    "dilation, few inputs": Subject(
+        "ConvTranspose3d(stride=2, padding=2, dilation=(3, 2, 1), bias=True) -> HardSwish()",
+        (4, 3, *_CUBE),
+        (3, 24, 3, 3, 3),
+    ),
+    "norm of many channels, 64-bit offsets": Subject(
+        "ConvTranspose3d(stride=2) -> LayerNorm(affine=True) -> GELU()", (4, 64, *_CUBE), (64, 300, 2, 2, 2), wide=True
+    ),
+    "overlapping windows": Subject(
+        "ConvTranspose3d(stride=2, padding=1) -> LayerNorm() -> MaxPool3d(3, 2, 1) -> GELU() -> AvgPool3d(3, 2, 1)",
+        (2, 32, *_CUBE),
+        (32, 48, 3, 3, 3),
+    ),
+    "instance norm of sums": Subject(
+        "ConvTranspose3d(stride=2, padding=1) -> Sum() -> AvgPool3d(2) -> InstanceNorm(affine=True) -> Tanh()",
+        (2, 16, *_CUBE),
+        (16, 16, 3, 3, 3),
+    ),
+    "group norm, mean": Subject(
+        "ConvTranspose3d(stride=2) -> GroupNorm(4, affine=True) -> SiLU() -> Mean('spatial')",
+        (2, 24, *_CUBE),
+        (24, 48, 2, 2, 2),
+    ),
+    "skip": Subject(
+        "ConvTranspose3d(stride=2) -> BatchNorm(affine=True) -> PReLU() -> Add('tensor') -> Keep('a') -> LogSumExp() "
+        "-> Multiply('a')",
+        (2, 32, *_CUBE),
+        (32, 40, 2, 2, 2),
+    ),
+    "stages before": Subject(
+        "MaxPool3d(2) -> ReLU() -> Keep('a') -> ConvTranspose3d(stride=1, padding=1) -> Add('a') -> Softmax() "
+        "-> Max('spatial')",
+        (2, 32, *_CUBE),
+        (32, 32, 3, 3, 3),
+    ),
+    "softmax over space, 64-bit offsets": Subject(
+        "ConvTranspose3d(stride=2, padding=1) -> Softmax('spatial') -> Softmax()",
+        (2, 16, *_CUBE),
+        (16, 16, 3, 3, 3),
+        wide=True,
+    ),
+    "everything is one": Subject("ConvTranspose3d(stride=1)", (1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
+}
 
 
 @dataclass(frozen=True)
@@ -155,9 +107,9 @@ class Job:
 
     def plan(self) -> GpuPlan:
         one = _subject(self.name)
-        operands = one.pipeline.operand_shapes(one.x, one.kernel)
-        dtype, precision = ARITHMETIC[self.arithmetic]
-        return gpu_plan(one.pipeline, one.x, operands, DTYPES[dtype], self.generation, precision, one.wide, self.choice)
+        pipeline, (dtype, precision) = Pipeline(*read_stages(one.stages)), ARITHMETIC[self.arithmetic]
+        operands = pipeline.operand_shapes(one.x, one.kernel)
+        return gpu_plan(pipeline, one.x, operands, DTYPES[dtype], self.generation, precision, one.wide, self.choice)
 
 
 def _subject(name: str) -> Subject:
@@ -165,7 +117,7 @@ def _subject(name: str) -> Subject:
         return FURTHER[name]
     problem = PROBLEMS[name]
     shapes = problem.shapes(problem.benchmark)
-    return Subject(problem.build(problem.benchmark), shapes["input"], shapes["kernel"])
+    return Subject(write_pipeline(problem.build(problem.benchmark)), shapes["input"], shapes["kernel"])
 
 
 def jobs() -> list[Job]:
