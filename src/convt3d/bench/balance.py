@@ -10,7 +10,7 @@ import numpy as np
 from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan
-from ..cpu.plan.roofline import Rates, number_bytes
+from ..cpu.plan.roofline import Rates
 from ..cpu.runtime.build import Code, Function
 from ..cpu.runtime.compiled import compiled
 from ..cpu.runtime.memory import empty
@@ -77,7 +77,7 @@ done:
 
 def measured_rates(plan: Plan) -> Rates:
     """Rates of this machine, now, with the threads, vectors and numbers that the plan's kernels use."""
-    threads, item = get_num_threads(), number_bytes(plan)
+    threads, item = get_num_threads(), plan.dtype.number_bytes
     multiply, copy = multiplier(plan.machine, item, threads), copier(plan.machine, threads)
     flops, moved = (max(rate() for _ in range(_REPEATS)) for rate in (multiply, copy))
     return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {counted(threads, 'thread')}")

@@ -105,7 +105,7 @@ def traffic(job: Job) -> Traffic:
     plan = job.plan()
     done = launches(plan)
     size = plan.dtype.itemsize
-    shapes = [plan.trace.values[0], plan.trace.output, *(shape for shapes in plan.trace.operands for shape in shapes)]
+    shapes = plan.trace.values[0], plan.trace.output, *plan.trace.operand_shapes
     own: dict[ArrayName, int] = {}
     moved = 0
     for step, launch in zip(plan.steps, done, strict=True):

@@ -93,7 +93,7 @@ def launches(plan: GpuPlan, channels_last: bool = False) -> list[Launch]:
         array = torch.empty(tuple(shape), dtype=getattr(torch, plan.dtype.name), device="meta")
         return array.to(memory_format=torch.channels_last_3d) if channels_last and array.dim() == 5 else array
 
-    operands = [empty(shape) for shapes in plan.trace.operands for shape in shapes]
+    operands = list(map(empty, plan.trace.operand_shapes))
     recorder = _Recorder(plan, empty(plan.trace.values[0]), operands, empty(plan.trace.output))
     recorder.run()
     return recorder.launches

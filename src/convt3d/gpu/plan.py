@@ -217,8 +217,8 @@ class _Maker:
 
 def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
-    operands = [shape for shapes in trace.operands for shape in shapes]
-    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
+    arrays = trace.values[0], trace.output, *trace.operand_shapes, *maker.arrays.stored.values()
+    sizes = list(map(prod, arrays))
     for kernel in kernels_of(maker.steps):
         sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
         sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]

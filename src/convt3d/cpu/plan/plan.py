@@ -90,10 +90,9 @@ class Plan(BasePlan):
     @lazy
     def one_sample(self) -> Plan:
         """For one sample of the batch."""
-        shapes = [shape for shapes in self.trace.operands for shape in shapes]
         alone = tuple(
             (1, *shape[1:]) if slot.operand.kind == "tensor" else shape
-            for slot, shape in zip(self.asked.slots, shapes, strict=True)
+            for slot, shape in zip(self.asked.slots, self.trace.operand_shapes, strict=True)
         )
         return self._changed(x=(1, *self.trace.values[0][1:]), operands=alone)
 
@@ -101,7 +100,7 @@ class Plan(BasePlan):
         given: dict[str, Any] = {
             "pipeline": self.asked,
             "x": self.trace.values[0],
-            "operands": tuple(shape for shapes in self.trace.operands for shape in shapes),
+            "operands": self.trace.operand_shapes,
             "dtype": self.dtype,
             "options": self.options,
             "tame": self.tame,
@@ -128,13 +127,12 @@ class Plan(BasePlan):
     @property
     def intermediate(self) -> int:
         """Bytes of values that several sweeps share and that the output array cannot hold."""
-        number = 8 if self.dtype.accumulate == "float64" else 4
         stored = {
             planned.sweep.dest: planned.sweep.result
             for planned in self.sweeps
             if planned.sweep.dest not in (None, OUTPUT)
         }
-        return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
+        return sum(prod(shape) * self.dtype.number_bytes for name, shape in stored.items() if name not in self.aliases)
 
 
 def make_plan(
@@ -164,7 +162,7 @@ def _make_plan(
 ) -> Plan:
     trace = pipeline.trace(x, operands)
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
-    item = 8 if dtype.accumulate == "float64" else 4
+    item = dtype.number_bytes
     cuts = cut(rewritten.pipeline, simplified)
     aliases = output_values(cuts, trace.output, dtype)
     direct = direct_method(rewritten.pipeline, simplified, options)

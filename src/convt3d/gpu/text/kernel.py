@@ -49,10 +49,8 @@ class _Writer:
         self.pooled = kernel.pool is not None
         arrays = {array for link in self.piece.links for array in link.arrays}
         self.names = {array: self._name(array) for array in arrays}
-        normal = [shape for shapes in plan.simplified.operands for shape in shapes]
-        self.lengths: dict[ArrayName, int] = {
-            OperandName(at): shape[0] for at, shape in enumerate(normal) if len(shape) == 1
-        }
+        shapes = enumerate(plan.simplified.operand_shapes)
+        self.lengths: dict[ArrayName, int] = {OperandName(at): shape[0] for at, shape in shapes if len(shape) == 1}
 
     def write(self, name: str) -> KernelText:
         code = self.code
