@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", "3.4")
+from gpu_proof.compile import launches  # noqa: E402
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn  # noqa: E402
 from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
-from convt3d.gpu.compile import launches  # noqa: E402
 from convt3d.gpu.module import load  # noqa: E402
 from convt3d.gpu.pieces import FilledName, NotOnGpu, PartialsName, PreparedName, WeightsName  # noqa: E402
 from convt3d.gpu.plan import gpu_plan  # noqa: E402

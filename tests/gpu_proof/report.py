@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..gpu.compile import Facts, Launch, compile_launch, launches
-from ..gpu.config import Config
-from ..gpu.limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
-from ..gpu.pieces import FilledName
-from ..plan.names import INPUT, ArrayName, CallerName, OperandName
-from ..spec.dtypes import DTYPES
-from ..spec.problems import PROBLEMS
-from ..spec.work import count
-from ..units import amount, duration
-from .gpu_jobs import ARITHMETIC, Job
+from convt3d.gpu.config import Config
+from convt3d.gpu.pieces import FilledName
+from convt3d.plan.names import INPUT, ArrayName, CallerName, OperandName
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.problems import PROBLEMS
+from convt3d.spec.work import count
+from convt3d.units import amount, duration
+
+from .compile import Facts, Launch, compile_launch, launches
+from .jobs import ARITHMETIC, Job
+from .limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
 
 TENSOR_CORES = {80: "mma", 90: "wgmma", 100: "tcgen05"}
 LEAST_POSITIONS = {80: 16, 90: 64, 100: 64}  # of a tile that the newer instructions take; mma takes smaller ones

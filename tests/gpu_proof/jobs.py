@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..gpu.config import MOST_CONFIGURATIONS
-from ..gpu.limits import GENERATIONS
-from ..gpu.plan import GpuPlan, gpu_plan
-from ..spec.dtypes import DTYPES
-from ..spec.pipeline import Pipeline
-from ..spec.problems import PROBLEMS
-from ..spec.text import read_stages, write_pipeline
+from convt3d.gpu.config import MOST_CONFIGURATIONS
+from convt3d.gpu.plan import GpuPlan, gpu_plan
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.problems import PROBLEMS
+from convt3d.spec.text import read_stages, write_pipeline
+
+from .limits import GENERATIONS
 
 # Type of the arrays and precision of products.
 ARITHMETIC = {

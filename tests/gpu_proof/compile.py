@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..plan.names import ArrayName
-from .plan import GpuPlan
-from .run import Execution
-from .text.kernel import KernelText
+from convt3d.gpu.plan import GpuPlan
+from convt3d.gpu.run import Execution
+from convt3d.gpu.text.kernel import KernelText
+from convt3d.plan.names import ArrayName
 
 _TENSOR = re.compile(r"^\s*(?:@!?%p\d+ )?((?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.:]*)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
