@@ -33,7 +33,7 @@ def plans(checked: bool) -> Iterator[Plan]:
 
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
     for words in base.__subclasses__():
-        if words.__module__.startswith("convt3d."):
+        if words.__module__.startswith("convt3d.cpu."):
             yield words
         yield from declared(words)
 
