@@ -15,7 +15,7 @@ from convt3d.gpu.explain import explain
 from convt3d.gpu.geometry import GpuAxis
 from convt3d.gpu.plan import gpu_plan
 from convt3d.gpu.steps import GpuFinish, GpuKernel, GpuStep
-from convt3d.gpu.text.module import module, module_text
+from convt3d.gpu.text.module import module
 from convt3d.plan.names import INPUT, OUTPUT
 from convt3d.plan.sweeps import Op
 from convt3d.spec.dtypes import DTYPES
@@ -57,7 +57,7 @@ def test_text_does_not_depend_on_sizes_or_numbers(dtype: str) -> None:
     texts = set()
     for stride, pad, size, scale in ((1, 0, 9, 0.5), (2, 1, 40, 1.0), (3, 2, 33, -2.0)):
         pipe = Pipeline(CONV(stride=stride, padding=pad), ct.MaxPool3d(stride + 1), ct.Multiply(scale))
-        texts.add(module_text(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)))
+        texts.add(module(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)).text)
     assert len(texts) == 1
 
 
@@ -81,7 +81,7 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     counted = Pipeline(CONV(stride=1), ct.Mean("spatial"))
     assert plan(counted, (1, 1, 1, 1, 2**30), (1, 1, 2, 1, 1)).wide  # 2^31 positions of which nothing is stored
     assert not plan(counted, (1, 1, 1, 1, 2**29), (1, 1, 3, 1, 1)).wide
-    text = module_text(plan(Pipeline(CONV(stride=2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
+    text = module(plan(Pipeline(CONV(stride=2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2))).text
     assert "int64" not in text
 
 

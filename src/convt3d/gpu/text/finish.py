@@ -13,7 +13,7 @@ from ...plan.names import StatisticsName, StatisticWord, ValueName
 from ...spec.stage import Stage
 from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
 from .code import Code, Constants
-from .kernel import KernelText, head_of
+from .kernel import KernelText, written
 
 if TYPE_CHECKING:
     from ..plan import GpuPlan
@@ -45,17 +45,7 @@ def finish_text(plan: GpuPlan, step: GpuFinish, name: str, constants: Constants)
         assert isinstance(stage, (GroupNorm, InstanceNorm))
         _norm(code, plan, step, stage, result)
     title = f"{stage.name}: combines partial statistics ({step.kind})."
-    constexprs: dict[str, int | str] = {"BLOCK": _BLOCK}
-    return KernelText(
-        name,
-        "\n".join([*head_of(name, code, constexprs, title), *code.lines]),
-        code.ordered,
-        tuple(constexprs.items()),
-        4,
-        1,
-        255,
-        step.shape[0] * step.groups,
-    )
+    return written(name, code, {"BLOCK": _BLOCK}, title, step.shape[0] * step.groups)
 
 
 def _loop(code: Code, *lines: str) -> None:

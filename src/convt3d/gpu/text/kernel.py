@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from ...plan.names import ArrayName, OperandName, StatisticName
 from ...spec.stages import AvgPool3d
+from ..config import Config
 from ..pieces import WILD
 from .chain import Chain
 from .code import AXES, Argument, Code, Constants
@@ -87,17 +88,8 @@ class _Writer:
         constexprs: dict[str, int | str] = {"BLOCK_P": kernel.config.positions, "BLOCK_C": kernel.config.channels}
         if kernel.kind == "dot":
             constexprs |= {"BLOCK_K": kernel.config.inputs, "PRECISION": self.plan.precision}
-        head = head_of(name, self.code, constexprs, self._title())
-        return KernelText(
-            name,
-            "\n".join([*head, *self.code.lines]),
-            self.code.ordered,
-            tuple(constexprs.items()),
-            kernel.config.warps,
-            kernel.config.stages,
-            kernel.config.registers,
-            min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs,
-        )
+        grid = min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs
+        return written(name, self.code, constexprs, self._title(), grid, kernel.config)
 
     @property
     def _wide(self) -> str:
@@ -285,7 +277,18 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
 PLANES = {kind: len(numbers) for kind, numbers in _PARTIALS.items()}  # numbers of a partial statistic
 
 
-def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
+_SMALL = Config(positions=0, channels=0, inputs=0, warps=4, stages=1)  # how kernels without a tile are launched
+
+
+def written(
+    name: str, code: Code, constexprs: Mapping[str, int | str], title: str, grid: int, config: Config = _SMALL
+) -> KernelText:
+    text = "\n".join([*_head(name, code, constexprs, title), *code.lines])
+    constants = tuple(constexprs.items())
+    return KernelText(name, text, code.ordered, constants, config.warps, config.stages, config.registers, grid)
+
+
+def _head(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
     """Triton compiles anew for numbers that are 1 or a multiple of 16. For sizes it must not: they are too many."""
     kinds = {"constexpr": ": tl.constexpr", "fp64": ": tl.float64"}
     arguments = code.ordered

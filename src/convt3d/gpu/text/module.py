@@ -26,10 +26,6 @@ class Module:
     constants: tuple[float, ...]
 
 
-def module_text(plan: GpuPlan) -> str:
-    return module(plan).text
-
-
 @lru_cache(maxsize=512)
 def module(plan: GpuPlan) -> Module:
     constants = Constants()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..pieces import PACKED, WILD
 from .code import AXES, Code, Constants
-from .kernel import KernelText, head_of
+from .kernel import KernelText, written
 
 if TYPE_CHECKING:
     from ..plan import GpuPlan
@@ -58,6 +58,4 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     title = (
         "Packs the weights, and tells if one of them is not finite." if reader.kind == "dot" else "Packs the weights."
     )
-    head = head_of(name, code, ("BLOCK",), title)
-    text = "\n".join([*head, *code.lines])
-    return KernelText(name, text, code.ordered, (("BLOCK", BLOCK),), 4, 1, 255, -(-step.size // BLOCK))
+    return written(name, code, {"BLOCK": BLOCK}, title, -(-step.size // BLOCK))
