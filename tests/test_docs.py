@@ -196,7 +196,7 @@ UNWANTED = {
 def project_files() -> list[Path]:
     inside = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))]
     found = [*sorted(ROOT.glob("*")), *inside]
-    skipped = {"__pycache__", "LICENSE", ".git"}  # which is a file in a second working tree
+    skipped = {"__pycache__", "LICENSE"}
     return [
         path
         for path in found
