@@ -13,9 +13,11 @@ from golden.golden import PLANS, X, fixed_machine, operand_shapes
 import convt3d as ct
 from convt3d.cpu import words as declarations
 from convt3d.cpu.code.tile import emit_kernel
+from convt3d.cpu.ir.pack import emit_pack
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.runtime.bind import Binding
+from convt3d.cpu.runtime.compare import emit_compare
 from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
 from convt3d.spec.dtypes import DTYPES
@@ -31,7 +33,7 @@ def plans(checked: bool) -> Iterator[Plan]:
 
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
     for words in base.__subclasses__():
-        if words.__module__.startswith("convt3d."):
+        if words.__module__.startswith("convt3d.cpu."):
             yield words
         yield from declared(words)
 
@@ -42,6 +44,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
         for plan in plans(checked):
             for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
+        used |= emit_pack(8, "float32", "float64", checked).used | emit_compare(checked).used
     unread = [
         (words.__name__, field.name)
         for words in declared()

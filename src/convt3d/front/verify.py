@@ -147,7 +147,7 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
     finite = np.isfinite(stored)
     scale = float(np.abs(expected[finite]).max(initial=0.0))
     accumulate_eps = float(np.finfo(dtype.accumulate).eps)
-    tolerance = scale * (dtype.eps / 2 + 16 * sqrt(terms) * accumulate_eps / 2) + _smallest(dtype)
+    tolerance = scale * (dtype.eps / 2 + 16 * sqrt(terms) * accumulate_eps / 2) + dtype.smallest
     with np.errstate(invalid="ignore", over="ignore"):
         errors = np.where(finite, np.abs(actual - expected), np.where(_same(actual, stored), 0.0, np.inf))
     errors[np.isnan(errors)] = np.inf
@@ -157,13 +157,6 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
 
 def _same(a: Storage, b: Storage) -> Any:
     return (a == b) | (np.isnan(a) & np.isnan(b))
-
-
-def _smallest(dtype: DType) -> float:
-    """The spacing of numbers around zero."""
-    if dtype.name == "bfloat16":
-        return 2.0**-133
-    return float(np.finfo(dtype.storage).smallest_subnormal)
 
 
 # --- which blocks -----------------------------------------------------------------------------------------------------

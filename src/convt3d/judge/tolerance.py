@@ -77,7 +77,7 @@ def expectation(
     tolerance = MARGIN * spreads
     if dtype.storage != dtype.accumulate:
         tolerance += STORED_MARGIN * _spread(chain, exact, rng, 0.0, 0.0, stored=dtype.eps / 2)
-    tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
+    tolerance += np.abs(exact) * dtype.eps / 2 + dtype.smallest
     tolerance[chain.may_overflow(exact, float(numbers.max) / OVERFLOW_MARGIN)] = np.inf
     with np.errstate(invalid="ignore"):  # inf - inf
         low, high = (dtype.widen(dtype.narrow(exact + off)) for off in (-tolerance, tolerance))
@@ -107,11 +107,6 @@ def expectation_of_blocks(
     tolerance = np.concatenate(tolerances)
     # A block of one voxel has no others to be compared with: few plays may leave it almost alone.
     return Expectation(np.concatenate(values), np.maximum(tolerance, np.median(tolerance) / 2), dtype)
-
-
-def smallest(dtype: DType) -> float:
-    """The spacing of numbers around zero."""
-    return 2.0**-133 if dtype.name == "bfloat16" else float(np.finfo(dtype.storage).smallest_subnormal)
 
 
 def _spread(chain: _Chain, exact: Array, rng: np.random.Generator, unit: float, least: float, stored: float) -> Array:

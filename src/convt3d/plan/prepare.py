@@ -25,9 +25,9 @@ def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple
 
 def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:
     """Shapes of the simplified pipeline's operands. Rewrites never touch tensors and slopes, so these keep theirs."""
-    given = [shape for shapes in trace.operands for shape in shapes]
+    given = zip(asked.slots, trace.operand_shapes, strict=True)
     kernel = trace.operands[asked.conv_index][0]
-    kept = iter([shape for slot, shape in zip(asked.slots, given, strict=True) if slot.operand.kind in _UNTOUCHED])
+    kept = iter([shape for slot, shape in given if slot.operand.kind in _UNTOUCHED])
     usual = simplified.operand_shapes(trace.values[0], kernel)
     return [
         next(kept) if slot.operand.kind in _UNTOUCHED else shape

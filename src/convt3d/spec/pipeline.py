@@ -43,6 +43,11 @@ class Trace:
     def output(self) -> Shape:
         return self.values[-1]
 
+    @property
+    def operand_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The same for all stages, in slot order."""
+        return tuple(shape for shapes in self.operands for shape in shapes)
+
 
 class Pipeline:
     """Frozen and hashable; equal pipelines are interchangeable."""

@@ -32,12 +32,14 @@ def by_definition(weights: Any, layout: WeightLayout) -> Any:
         own = wide[group * channels : (group + 1) * channels][
             (slice(None), slice(None), *np.ix_(*(p.taps for p in phase)))
         ]
-        matrices = [one.matrix().reshape(one.scheme.points, one.pieces, -1) for one in phase]
-        sums = np.einsum("apx,bqy,crz,noxyz->abcpqrno", *matrices, own)
-        for point in product(*(range(one.scheme.points) for one in phase)):
+        made = [one.products() for one in phase]
+        sums = np.einsum("ax,by,cz,noxyz->abcno", *(matrix for _, matrix in made), own)
+        points = [places[:, 0] for places, _ in made]
+        for point in product(*(range(int(axis.max()) + 1) for axis in points)):
+            pieces = sums[np.ix_(*(np.flatnonzero(axis == at) for axis, at in zip(points, point, strict=True)))]
             first = 0
             for count in layout.tile.blocks(rows):
-                numbers[group].extend(sums[point][..., first : first + count].reshape(-1))
+                numbers[group].extend(pieces[..., first : first + count].reshape(-1))
                 first += count
     return np.array(numbers).astype(layout.number)
 

@@ -10,7 +10,7 @@ from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
 from .describe import Account, describe, fallbacks
 from .plan import Plan, SweepPlan
-from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
+from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from .slab import Slab
 from .tile_cost import step_cycles
 from .winograd import AxisMethod, Together
@@ -48,7 +48,7 @@ def _sweep(plan: Plan, number: int, planned: SweepPlan, account: Account, load: 
         ("tile", f"{by(tiling.tile)} of {by(planned.sweep.result[2:])} voxels: {_count(plan, planned)}"),
     ]
     if registers is not None and tiling.slab is not None:
-        lanes = plan.machine.lanes(number_bytes(plan))
+        lanes = plan.machine.lanes(plan.dtype.number_bytes)
         rest = f", last block {registers.rest} rows" if registers.rest else ""
         shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
         rows.append(("registers", shape + rest))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...plan.names import ArrayName
 from ...spec.shapes import ConvAxis
 from ..plan.geometry import AxisStep, phases
 from ..plan.registers import RegisterTile
@@ -80,7 +81,7 @@ class Convolution(Step):
     blocks: int  # full blocks of output channels in a group
     reads: str  # kind of the array it reads; "": the buffer of the step before
     in_parts: bool  # steps behind it take some channels at a time
-    source: str = field(repr=False, compare=False)
+    source: ArrayName = field(repr=False, compare=False)
 
     convolves = True
 
