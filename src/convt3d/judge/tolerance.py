@@ -194,7 +194,10 @@ class _Chain:
         if key not in self._conv:
             weight, *bias = self.own[index]
             meaning = MEANINGS[ConvTranspose3d]
-            spread = np.sqrt(meaning(stage, value**2, weight**2, *[b**2 for b in bias]))
+            (x, by_x), (w, by_w) = _near_one(value), _near_one(weight)
+            spread = np.ldexp(np.sqrt(meaning(stage, x**2, w**2)), by_x + by_w)
+            for b in bias:
+                spread = np.hypot(spread, b.reshape(-1, 1, 1, 1))
             # Fast algorithms spread their errors over all voxels, those no tap reaches among them.
             spread = np.maximum(spread, 0.25 * _typical(spread))
             self._conv.clear()
@@ -203,11 +206,25 @@ class _Chain:
         return self._conv[key]
 
 
+def _near_one(value: Array, axes: tuple[int, ...] | None = None) -> tuple[Array, npt.NDArray[np.int32]]:
+    """Divided by powers of two, and by which: the largest finite number along the axes is then below 1, so that its
+    square neither overflows nor vanishes."""
+    largest = np.where(np.isfinite(value), np.abs(value), 0.0).max(axis=axes, keepdims=True, initial=0.0)
+    powers = np.frexp(largest)[1]
+    return np.ldexp(value, -powers), powers
+
+
+def _root_of_squares(value: Array, axes: tuple[int, ...]) -> Array:
+    """Of the sum of squares along some axes."""
+    scaled, powers = _near_one(value, axes)
+    found: Array = np.ldexp(np.sqrt((scaled**2).sum(axis=axes, keepdims=True)), powers)
+    return found
+
+
 def _typical(spread: Array) -> float:
-    """Root mean square of the finite ones, which may be as large as numbers get."""
+    """Root mean square of the finite ones."""
     finite = spread[np.isfinite(spread)]
-    largest = float(finite.max(initial=0.0))
-    return largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
+    return float(_root_of_squares(finite, (0,))[0]) / np.sqrt(finite.size) if finite.size else 0.0
 
 
 def _without(value: Array, some: npt.NDArray[np.bool_]) -> Array:
@@ -227,8 +244,8 @@ def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Array
     axes = OVER[over]
     length = prod(value.shape[axis] for axis in axes)
     if after.shape != value.shape:  # a sum
-        return after, np.sqrt((value**2).sum(axis=axes, keepdims=True)), length
-    typical = np.sqrt((after**2).mean(axis=axes, keepdims=True))
+        return after, _root_of_squares(value, axes), length
+    typical = _root_of_squares(after, axes) / np.sqrt(length)
     if isinstance(
         stage, Softmax
     ):  # its sum has terms of one sign, often equal ones: their roundings may all go one way
