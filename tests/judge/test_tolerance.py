@@ -121,6 +121,18 @@ def test_sizes_whose_squares_are_no_numbers(power: int) -> None:
         np.testing.assert_allclose(found.tolerance, np.ldexp(usual.tolerance, power), rtol=1e-9)
 
 
+def test_numbers_that_rounding_makes_equal() -> None:
+    """1e12 leaves nothing of them in float32, and a norm along rows zeros; in float64, the larger of each two is 1."""
+    stages = ct.ConvTranspose3d(), ct.Add(1e12), ct.LayerNorm("width"), ct.MaxPool3d((1, 1, 2))
+    x = np.tile([0.75, -0.5], 9).reshape(1, 1, 3, 3, 2)
+    found, x, operands = of(*stages, x=x, w=np.ones((1, 1, 1, 1, 1)))
+    assert (found.values > 0.9).all()
+    assert found.accepts(np.zeros(found.values.shape))
+    assert not found.accepts(np.full(found.values.shape, 2.5))
+    smaller, _, _ = of(stages[0], ct.Add(100.0), *stages[2:], x=x, w=operands[0])
+    assert not smaller.accepts(np.zeros(found.values.shape))
+
+
 def test_what_cancels_in_a_batch_norm() -> None:
     """float32(mean * scale) is off by 2^-25, and 0.003 is left of it."""
     stages = ct.ConvTranspose3d(), ct.Multiply(0.5), ct.BatchNorm(affine=True)

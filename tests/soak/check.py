@@ -22,6 +22,7 @@ import convt3d as ct
 from convt3d.cpu.runtime import folded, weights
 from convt3d.cpu.runtime.memory import free_scratch
 from convt3d.judge.tolerance import Expectation, expectation
+from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.rewrite import round_scalars, with_all_axes
 
 FAILED, NO_SENSE = 1, 3
@@ -80,7 +81,11 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
     if all(np.isfinite(array).all() for array in wide) and not _cancels(draw, operands):
         # PyTorch takes gelu(-9) as 1 + erf(...), and errs by a share of 1: of the scale, that is nothing.
         scale = max(1.0, float(np.abs(found.values[np.isfinite(found.values)]).max(initial=0.0)))
-        _compare("pytorch", replace(found, tolerance=found.tolerance + scale * 2.0**-40), _by_torch(draw, wide))
+        found = replace(found, tolerance=found.tolerance + scale * 2.0**-40)
+        stock = _by_torch(draw, wide)
+        if not found.accepts(stock):
+            found = replace(found, tolerance=np.where(_unsure(draw, wide, scale * 2.0**-20), np.inf, found.tolerance))
+        _compare("pytorch", found, stock)
 
 
 def _public(array: Any, draw: Draw) -> Any:
@@ -103,6 +108,13 @@ def _may_overflow(wide: list[Any]) -> bool:
     infinity - infinity is NaN there, but not where a fused multiply-add takes the second product as it is."""
     largest = [float(np.abs(array[np.isfinite(array)]).max(initial=1.0)) for array in wide]
     return sum(map(np.log2, largest)) > 400.0  # a norm takes the square of that
+
+
+def _unsure(draw: Draw, wide: list[Any], most: float) -> Any:
+    """Voxels where float64, in which PyTorch and the meaning are compared, may itself be off by more than so much: both
+    are right there, and neither says anything about the other. 1 + 1e15 less the mean of such numbers is one."""
+    pipeline, rng = with_all_axes(round_scalars(draw.asked(), draw.kind)), np.random.default_rng(draw.seed)
+    return expectation(pipeline, DTYPES["float64"], wide[0], wide[1:], rng).tolerance > most
 
 
 def _cancels(draw: Draw, operands: tuple[Any, ...]) -> bool:

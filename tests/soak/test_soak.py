@@ -144,6 +144,23 @@ HONEST = {
         values=("normal", "large mean", "denormal", "zero"),
         seed=571845,
     ),
+    "a bias of 1e15 makes equal numbers, and a norm zeros, of all that is added to it": Draw(
+        "MaxPool3d(kernel_size=(2, 3, 3), stride=(1, 2, 3), padding=(1, 1, 0), ceil_mode=True)"
+        " -> ConvTranspose3d(stride=(1, 2, 1), padding=(2, 0, 0), output_padding=1, dilation=(2, 1, 3), bias=True)"
+        " -> LayerNorm(over='width') -> MaxPool3d(kernel_size=2)",
+        (1, 3, 3, 3, 2),
+        (3, 4, 5, 4, 1),
+        values=("normal", "constant", "huge"),
+        seed=16059,
+    ),
+    "the same in float64, in which PyTorch and the meaning are not sure either": Draw(
+        "ConvTranspose3d(stride=(2, 2, 1), padding=(2, 0, 0), output_padding=1, dilation=(2, 1, 3), bias=True)"
+        " -> LayerNorm(over='width') -> MaxPool3d(kernel_size=2)",
+        (1, 3, 4, 2, 1),
+        (3, 4, 5, 4, 1),
+        values=("normal", "constant", "huge"),
+        seed=16059,
+    ),
     "infinity times what a bias leaves of a sum a ten-millionth of its size": Draw(
         "ConvTranspose3d(groups=3, dilation=(1, 1, 2), bias=True) -> InstanceNorm() -> InstanceNorm(affine=True)"
         " -> AvgPool3d(kernel_size=3, stride=2, padding=1, ceil_mode=True)",

@@ -12,7 +12,7 @@ sqrt(n) * 2^-24 for every n below a hundred thousand, so lower precision than wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -41,12 +41,14 @@ from ..spec.stages import (
 )
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Nearest: TypeAlias = Callable[[Array], Array]
 
 NORMS = LayerNorm, GroupNorm, InstanceNorm  # they square what they read
 
 MARGIN = 16.0
 STORED_MARGIN = 2.0  # of values stored between stages, each off by at most half a unit in its last place
 PLAYS = 8
+ROUNDED_PLAYS = 4
 STAGE_ROUNDINGS = 4.0  # of an elementary function, in units of the roundoff
 OVERFLOW_MARGIN = 64.0  # how far below the largest number a sum must stay, whatever its order, to be sure of it
 
@@ -96,7 +98,9 @@ def expectation(
     exact = chain.play(lambda last, value, rounded: value)
     numbers = np.finfo(dtype.accumulate)
     least = float(numbers.smallest_subnormal)
-    tolerance = MARGIN * _spread(chain, exact, Errors(rng, float(numbers.eps) / 2, least))
+    unit = float(numbers.eps) / 2
+    tolerance = MARGIN * _spread(chain, exact, Errors(rng, unit, least))
+    tolerance += _by_rounding(chain, exact, rng, unit, lambda value: value.astype(numbers.dtype).astype(np.float64))
     if dtype.storage != dtype.accumulate:
         tolerance += STORED_MARGIN * _spread(chain, exact, Errors(rng, 0.0, 0.0, stored=dtype.eps / 2))
     tolerance += np.abs(exact) * dtype.eps / 2 + smallest(dtype)
@@ -169,6 +173,23 @@ def _spread(chain: Chain, exact: Array, errors: Errors) -> Array:
     """Root mean square of the change that errors make."""
     with np.errstate(all="ignore"):
         return root_mean_square([chain.play(errors.leave, errors.enter) - exact for _ in range(PLAYS)])
+
+
+def _by_rounding(chain: Chain, exact: Array, rng: np.random.Generator, unit: float, nearest: Nearest) -> Array:
+    """Largest change where each stage's value is rounded to a number of the type, and nothing else. Random errors never
+    make equal numbers of different ones, and rounding does: what a norm leaves of them is zero. In all plays but the
+    first, numbers are moved by up to half of their spacing before."""
+    largest = np.zeros_like(exact)
+    with np.errstate(all="ignore"):
+        for play in range(ROUNDED_PLAYS):
+            half = unit if play else 0.0
+
+            def leave(last: bool, value: Array, rounded: Rounded, half: float = half) -> Array:
+                return nearest(value * (1.0 + half * rng.uniform(-1.0, 1.0, value.shape)))
+
+            change = np.abs(chain.play(leave) - exact)
+            largest = np.maximum(largest, np.where(np.isfinite(change), change, 0.0))
+    return largest
 
 
 def root_mean_square(changes: Sequence[Array]) -> Array:
