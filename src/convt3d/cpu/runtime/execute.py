@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
-from ...spec.dtypes import DType, float64
+from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ...spec.reference import evaluate
@@ -56,7 +56,7 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
             plan = plan.as_asked
         else:
-            ready, stored_as = prepared, float64
+            ready, stored_as = prepared
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
