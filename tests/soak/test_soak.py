@@ -24,6 +24,7 @@ from soak.reduce import environment, program, reduced  # noqa: E402
 
 from convt3d.cpu.runtime import bind, execute, memory  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
+from convt3d.plan.names import INPUT, OUTPUT
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
 SMALL = Draw(
@@ -204,9 +205,9 @@ def _tampered(change: Any) -> Any:
 
 
 TAMPERS: dict[str, tuple[Any, str]] = {
-    "one voxel a little off": (lambda arrays: _scale(arrays["out"], 1.0 + 1e-4), "meaning: 1 of "),
-    "one voxel missing": (lambda arrays: _scale(arrays["out"], np.nan), "meaning: 1 of "),
-    "an input changed": (lambda arrays: _scale(arrays["x"], 2.0), "memory: an input was written"),
+    "one voxel a little off": (lambda arrays: _scale(arrays[OUTPUT], 1.0 + 1e-4), "meaning: 1 of "),
+    "one voxel missing": (lambda arrays: _scale(arrays[OUTPUT], np.nan), "meaning: 1 of "),
+    "an input changed": (lambda arrays: _scale(arrays[INPUT], 2.0), "memory: an input was written"),
 }
 
 
