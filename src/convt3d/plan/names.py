@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Literal
 
 from ..spec.pipeline import Pipeline
@@ -31,6 +32,9 @@ class ArrayName:
 class CallerName(ArrayName):
     word: Literal["input", "output"]
 
+    def __hash__(self) -> int:
+        return hash(self.word)  # short, as those below: every call looks up its arrays
+
     def title(self, pipeline: Pipeline) -> str:
         return f"the {self.word}"
 
@@ -57,6 +61,9 @@ class ValueName(ArrayName):
     of_numbers = True
     kind = "value"
 
+    def __hash__(self) -> int:
+        return self.number
+
     def title(self, pipeline: Pipeline) -> str:
         return f"value {self.number}"
 
@@ -68,21 +75,27 @@ class StatisticsName(ArrayName):
     number: int
 
     def vector(self, word: StatisticWord) -> StatisticName:
-        return StatisticName(self, word)
+        return _vector(self.number, word)
 
 
 @dataclass(frozen=True)
 class StatisticName(ArrayName):
     """One of these vectors."""
 
-    statistics: StatisticsName
+    number: int
     word: StatisticWord
 
     of_numbers = True
 
+    def __hash__(self) -> int:
+        return hash(self.word)
+
     def title(self, pipeline: Pipeline) -> str:
-        return f"{self.word} of statistics {self.statistics.number}"
+        return f"{self.word} of statistics {self.number}"
 
     @property
-    def made(self) -> ArrayName:
-        return self.statistics
+    def made(self) -> StatisticsName:
+        return StatisticsName(self.number)
+
+
+_vector = cache(StatisticName)  # every call of a norm asks for them: the same object is found at once

@@ -44,7 +44,7 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
     for planned in plan.sweeps:
         names: list[str] = []
         for run, arrays in _stages_run(plan, planned.sweep):
-            statistic = next((name.statistics for name in arrays if isinstance(name, StatisticName)), None)
+            statistic = next((name.made for name in arrays if isinstance(name, StatisticName)), None)
             if statistic is not None:
                 names.append(f"{finishes[statistic].stage.name} (applied)")
             elif (found := _find(stages, place, run)) is not None:

@@ -116,7 +116,7 @@ class Plan(BasePlan):
 
     def array_name(self, array: ArrayName) -> str:
         if isinstance(array, StatisticName):
-            return f"{array.word} of {self.finishes[array.statistics].stage.name}"
+            return f"{array.word} of {self.finishes[array.made].stage.name}"
         return super().array_name(array) + (" (in the output array)" if array in self.aliases else "")
 
     @property

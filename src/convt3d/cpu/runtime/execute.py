@@ -137,7 +137,9 @@ class _Run:
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
             results = finish(sweep.finish, call.partials, binding.voxels, given, self.number)
-            self.arrays |= {name: self._rounded(values) for name, values in results.items()}
+            with np.errstate(over="ignore"):
+                for name, values in results.items():
+                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number))
 
     def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
@@ -154,11 +156,10 @@ class _Run:
 
     def numbers(self, name: ArrayName) -> Array:
         """A vector as contiguous numbers of the arithmetic type."""
-        return self._rounded(self._wide(name)) if isinstance(name, OperandName) else self.arrays[name]
-
-    def _rounded(self, values: npt.NDArray[np.float64]) -> Array:
+        if not isinstance(name, OperandName):
+            return self.arrays[name]
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(values.astype(self.number))
+            return np.ascontiguousarray(self._wide(name).astype(self.number))
 
     def _pack_weights(self) -> Packed:
         layout = next(binding.weights for binding in self.sweeps if binding.weights is not None)
