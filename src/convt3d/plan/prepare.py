@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from ..errors import UnsupportedStageError
 from ..spec.dtypes import DType
 from ..spec.linear import fold_averages
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
+from ..spec.stages import Conv3d
 from ..spec.windows import axes_as_windows
 
 
 def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple[Rewritten, Trace]:
     """The pipeline as it runs on arrays of known shapes, and its shapes."""
+    if isinstance(pipeline.conv, Conv3d) and pipeline.conv.padding_mode != "zeros":
+        mode = pipeline.conv.padding_mode
+        raise UnsupportedStageError("Conv3d", "padding_mode", mode, "is not computed yet", "Pad the input first")
     rewritten = simplify(pipeline, dtype, tame)
     operands = operand_shapes(rewritten.pipeline, pipeline, trace)
     simplified = rewritten.pipeline.trace(trace.values[0], operands)

@@ -18,8 +18,9 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import Function, _SingleLevelFunction
 
 from ..spec import stages
+from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Convolution, ConvTranspose3d
+from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
 from ..spec.text import write_pipeline
 from . import stock
 from .gradients import gradients, needs_result, operands_read
@@ -120,10 +121,14 @@ def _forward_mode(
 
 def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The convolution alone, by our operator."""
-    if not isinstance(stage, ConvTranspose3d):
-        alone = Pipeline(replace(stage, bias=bias is not None))  # type: ignore[call-arg]  # a field of both kinds
-        operands = [weight] if bias is None else [weight, bias]
-        return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
+    if isinstance(stage, Conv3d):
+        if isinstance(stage.padding, str):
+            alone = Pipeline(replace(stage, bias=bias is not None))
+            operands = [weight] if bias is None else [weight, bias]
+            return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
+        geometry = map(as_triple, (stage.stride, stage.padding, stage.dilation))
+        return torch.ops.convt3d.conv3d.default(x, weight, bias, *geometry, stage.groups, stage.padding_mode)
+    assert isinstance(stage, ConvTranspose3d)
     stride, padding, output_padding, dilation = stage.triples
     sizes = stride, padding, output_padding, stage.groups, dilation
     return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)

@@ -107,14 +107,13 @@ def _unpadded(stage: Any, g: Tensor, v: Tensor, padding: list[int]) -> Tensor:
         return aten.replication_pad3d_backward(g, v, padding)
     if stage.padding_mode == "reflect":
         return aten.reflection_pad3d_backward(g, v, padding)
+    if stage.padding_mode == "zeros":
+        return torch.nn.functional.pad(g, [-size for size in padding])
     for axis, (before, after) in zip((4, 3, 2), zip(padding[::2], padding[1::2], strict=True), strict=True):
-        size = v.shape[axis]
-        inner = g.narrow(axis, before, size)
-        if stage.padding_mode == "circular":
-            inner = inner.clone()
-            inner.narrow(axis, size - before, before).add_(g.narrow(axis, 0, before))
-            inner.narrow(axis, 0, after).add_(g.narrow(axis, before + size, after))
-        g = inner
+        size, sides = v.shape[axis], g.split([before, v.shape[axis], after], axis)
+        zeros = [0, 0] * (4 - axis)
+        g = sides[1] + torch.nn.functional.pad(sides[0], [*zeros, size - before, 0])
+        g = g + torch.nn.functional.pad(sides[2], [*zeros, 0, size - after])
     return g
 
 

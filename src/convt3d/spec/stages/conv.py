@@ -212,7 +212,7 @@ class Conv3d(Convolution):
         Voxels of the input from one tap of the kernel to the next.
     bias : bool, default False
         Whether the call takes a bias (Cout,) after the weight.
-    padding_mode : {"zeros", "reflect", "replicate", "circular"}, default "zeros"
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}, default 'zeros'
         What the added voxels are.
 
     Raises
