@@ -9,7 +9,6 @@ numbers that are recorded for backward as well are left to PyTorch's own operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +17,9 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import Function, _SingleLevelFunction
 
 from ..spec import stages
-from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
-from ..spec.text import write_pipeline
 from . import stock
+from .convolutions import conv
 from .gradients import gradients, needs_result, operands_read
 from .operators import Operator
 from .stage_gradients import wider
@@ -117,21 +114,6 @@ def _forward_mode(
     parts += [] if dw is None else [conv(pipeline.conv, x, dw)]
     parts += [each.reshape(-1, 1, 1, 1).expand(value.shape) for each in db if each is not None]
     return torch._VF._make_dual(value, sum(parts[1:], parts[0]), level=_LEVEL)
-
-
-def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution alone, by our operator."""
-    if isinstance(stage, Conv3d):
-        if isinstance(stage.padding, str):
-            alone = Pipeline(replace(stage, bias=bias is not None))
-            operands = [weight] if bias is None else [weight, bias]
-            return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
-        geometry = map(as_triple, (stage.stride, stage.padding, stage.dilation))
-        return torch.ops.convt3d.conv3d.default(x, weight, bias, *geometry, stage.groups, stage.padding_mode)
-    assert isinstance(stage, ConvTranspose3d)
-    stride, padding, output_padding, dilation = stage.triples
-    sizes = stride, padding, output_padding, stage.groups, dilation
-    return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
 
 
 def _standardised(v: Tensor, axes: Sequence[int], eps: float) -> Tensor:

@@ -13,7 +13,7 @@ from ..errors import ArgumentTypeError, described
 from ..spec.checks import real
 from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
-from .derivatives import conv
+from .convolutions import conv
 from .operators import BY_NAME
 from .stock import Tensor
 
