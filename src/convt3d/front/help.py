@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from ..spec.operators import Argument, Operator
 
-_WORDS = {"triple": "int or (int, int, int)", "window": "int or (int, int, int)", "integer": "int", "real": "float"}
+_TRIPLE = "int or (int, int, int)"
+_WORDS = {
+    "triple": _TRIPLE,
+    "window": _TRIPLE,
+    "padding": 'int, (int, int, int), "same" or "valid"',
+    "integer": "int",
+    "real": "float",
+}
 _OUT = Argument("out", "tensor", "Takes the result in the place of a new array, and is returned.", None, True)
 _ALGORITHM = Argument(
     "algorithm",
@@ -93,6 +100,7 @@ def _help(
 ) -> str:
     *imports, call = example
     more, shape = operator.example
+    weight = (4, 8, 3, 3, 3) if "(Cout, Cin" in operator.arguments[1].text else (8, 4, 3, 3, 3)
     sizes, _, rule = operator.result.partition("; ")
     return _sections(
         operator.summary,
@@ -101,7 +109,7 @@ def _help(
         Raises=_raised(errors),
         Examples=[
             *imports,
-            ">>> input, weight = ones((2, 8, 3, 4, 5), **kind), ones((8, 4, 3, 3, 3), **kind)",
+            f">>> input, weight = ones((2, 8, 3, 4, 5), **kind), ones({weight}, **kind)",
             f">>> tuple({call.removeprefix('>>> ')}{operator.name}(input, weight, {more}).shape)",
             str(shape),
         ],

@@ -291,6 +291,8 @@ def _axis_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box], axis: 
     sizes = [shape[axis + 1] for shape in trace.values]
     if any(ratios[here] != ratios[there] for here, there in _meetings(pipeline)):
         return [(0, size) for size in sizes]  # grids of different pitch meet: no crop keeps them together
+    if isinstance(pipeline.conv, Conv3d) and pipeline.conv.padding_mode != "zeros":
+        return [(0, size) for size in sizes]  # a crop may be shorter than what is repeated of it
     period = lcm(*(ratio.denominator for ratio in ratios))
     rows = list(zip((period * ratio for ratio in ratios), sizes, (box[axis] for box in needed), strict=True))
     left = min(floor(low / step) for step, _, (low, _) in rows)

@@ -54,6 +54,7 @@ from ..spec.stages import (
     Subtract,
     Sum,
     Tanh,
+    padding,
 )
 from .names import INPUT, OUTPUT, ArrayName, OperandName, StatisticsName, ValueName
 
@@ -120,6 +121,11 @@ class Conv(Windowed):
 
 
 @dataclass(frozen=True)
+class Pad(Windowed):
+    """A box of the source, with copies of its voxels where it leaves the array: the first step of its sweep."""
+
+
+@dataclass(frozen=True)
 class Interleave(Op):
     """Phase-planar buffer -> buffer (C, D, H, W)."""
 
@@ -181,7 +187,7 @@ class Finish:
 @dataclass(frozen=True)
 class Sweep:
     source: ArrayName
-    shape: Shape  # of the source, repeated along size-1 axes where the value that enters is larger
+    shape: Shape  # of what enters: the source, repeated along size-1 axes where the value is larger, or padded
     ops: tuple[Op, ...]
     result: Shape
     dest: ArrayName | None  # None when only statistics are wanted
@@ -212,7 +218,8 @@ class _Cutter:
 
     def run(self) -> tuple[Sweep, ...]:
         for index, stage in enumerate(self.pipeline.stages):
-            LOWER[type(stage)](self, index)
+            lower = _Cutter.pad if isinstance(stage, padding.Pad) else LOWER[type(stage)]
+            lower(self, index)
         self._natural()
         self._end(self.trace.output, OUTPUT)
         return tuple(self.sweeps)
@@ -253,6 +260,13 @@ class _Cutter:
         self._whole_rows(index)
         self.ops.append(Conv(index))
         self.planar = True
+
+    def pad(self, index: int) -> None:
+        """Copies may lie anywhere in the array: it is read where it is stored."""
+        if self.ops or self.shape != self.trace.values[index]:
+            self.store(self.trace.values[index])
+        self.shape = self.trace.values[index + 1]
+        self.ops.append(Pad(index))
 
     def pool(self, index: int) -> None:
         self._whole_rows(index)

@@ -55,6 +55,7 @@ from .stages import (
     Sum,
     Tanh,
 )
+from .stages.padding import NUMPY_MODES, Pad
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Meaning: TypeAlias = Callable[..., Array]
@@ -71,7 +72,7 @@ def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
             own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             if stage.uses:
                 own = [kept[stage.uses]]
-            value = MEANINGS[type(stage)](stage, value, *own)
+            value = pad(stage, value) if isinstance(stage, Pad) else MEANINGS[type(stage)](stage, value, *own)
             if stage.keeps:
                 kept[stage.keeps] = value
     return value.squeeze(pipeline.dropped)
@@ -82,15 +83,12 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
-_NUMPY_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
 @MEANINGS.of(ConvTranspose3d, Conv3d)
 def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
     """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation where it is transposed, and
     i = o * stride - padding + k * dilation where it is not."""
     if isinstance(stage, Conv3d) and stage.padding_mode != "zeros":
-        x = np.pad(x, ((0, 0), (0, 0), *stage.paddings(w.shape)), _NUMPY_MODES[stage.padding_mode])
+        x = pad(Pad(stage.paddings(w.shape), stage.padding_mode), x)
         stage = replace(stage, padding=0, padding_mode="zeros")
     batch, cin = x.shape[:2]
     axes = stage.axes(x.shape, w.shape)
@@ -110,6 +108,11 @@ def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = Non
             part = weight.T @ source.reshape(batch, per_in, math.prod(source.shape[2:]))
             y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
     return y if bias is None else y + _column(bias)
+
+
+def pad(stage: Pad, x: Array) -> Array:
+    """What a Conv3d becomes a part of; nobody asks for it."""
+    return np.pad(x, ((0, 0), (0, 0), *stage.sides), NUMPY_MODES[stage.mode])
 
 
 def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:

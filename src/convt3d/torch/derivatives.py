@@ -9,7 +9,6 @@ numbers that are recorded for backward as well are left to PyTorch's own operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +18,8 @@ from torch.autograd.function import Function, _SingleLevelFunction
 
 from ..spec import stages
 from ..spec.pipeline import Pipeline
-from ..spec.stages import Convolution, ConvTranspose3d
-from ..spec.text import write_pipeline
 from . import stock
+from .convolutions import conv
 from .gradients import gradients, needs_result, operands_read
 from .operators import Operator
 from .stage_gradients import wider
@@ -116,17 +114,6 @@ def _forward_mode(
     parts += [] if dw is None else [conv(pipeline.conv, x, dw)]
     parts += [each.reshape(-1, 1, 1, 1).expand(value.shape) for each in db if each is not None]
     return torch._VF._make_dual(value, sum(parts[1:], parts[0]), level=_LEVEL)
-
-
-def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution alone, by our operator."""
-    if not isinstance(stage, ConvTranspose3d):
-        alone = Pipeline(replace(stage, bias=bias is not None))  # type: ignore[call-arg]  # a field of both kinds
-        operands = [weight] if bias is None else [weight, bias]
-        return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
-    stride, padding, output_padding, dilation = stage.triples
-    sizes = stride, padding, output_padding, stage.groups, dilation
-    return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
 
 
 def _standardised(v: Tensor, axes: Sequence[int], eps: float) -> Tensor:

@@ -12,6 +12,7 @@ from torch._decomp import register_decomposition
 from torch.utils.flop_counter import register_flop_formula
 
 from ..spec.pipeline import Pipeline
+from ..spec.stages import ConvTranspose3d
 from . import derivatives, gpu, stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
@@ -71,7 +72,9 @@ def _flops(operator: Operator) -> Callable[..., int]:
         pipeline, x, operands = operator.lower(*arguments, **named)
         x, operands, _ = stock.batched(pipeline, x, operands)
         weight = stock.weight_of(pipeline, operands)
-        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
+        # every weight meets each input of a transposed convolution, each output of another
+        at = pipeline.conv_index + (not isinstance(pipeline.conv, ConvTranspose3d))
+        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[at]
         return int(2 * batch * d * h * w * weight.numel())
 
     return count

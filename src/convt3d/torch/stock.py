@@ -120,7 +120,8 @@ def _conv(stage: stages.ConvTranspose3d, v: Tensor, w: Tensor, bias: Tensor | No
 
 
 def _conv_forward(stage: stages.Conv3d, v: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    padded, padding = padded_input(stage, v, w)
+    padded, padding = (v, stage.padding) if stage.padding_mode == "zeros" else padded_input(stage, v, w)
+    padding = padding if isinstance(padding, str) else as_triple(padding)
     return _conv3d(padded, w, bias, as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups)
 
 

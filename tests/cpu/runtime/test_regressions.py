@@ -122,3 +122,11 @@ def _exit_code(child: int, seconds: float) -> int:
     os.kill(child, 9)
     os.waitpid(child, 0)
     raise AssertionError("the child hangs")
+
+
+def test_windows_of_zeros_at_both_ends_of_a_row() -> None:
+    """More padding than the kernel is wide: the last row of a channel was written over the next channel."""
+    for taps, padding in ((1, 3), (1, 8), (2, 5), (3, 16)):
+        for width in (7, 13, 16):
+            pipeline = convt3d.Pipeline(convt3d.Conv3d(padding=(0, 3, padding), bias=True))
+            make(pipeline, (1, 2, 1, 7, width), (3, 2, 1, 2, taps)).check()

@@ -8,7 +8,7 @@ from math import prod
 
 from ...plan.base import by
 from ...plan.names import OUTPUT, ArrayName, StatisticName, StatisticsName
-from ...plan.sweeps import RowNorm, Sweep
+from ...plan.sweeps import Pad, RowNorm, Sweep
 from ...spec.stage import Stage
 from ...spec.stages import Binary, GroupNorm, Keep, Recall
 from .plan import Plan, SweepPlan
@@ -99,6 +99,8 @@ def _why_it_ends(plan: Plan, number: int, sweep: Sweep) -> str:
             f"{stage.name} over space needs all voxels of a {per}: "
             f"statistics of tiles ({tiles} a sample) are combined, then sweep {number + 2} {then}"
         )
+    if following.source == sweep.dest and isinstance(next(iter(following.ops), None), Pad):
+        return f"sweep {number + 2} pads the value: it reads copies of voxels that may lie anywhere"
     if following.source == sweep.dest and following.shape != sweep.result:
         return f"sweep {number + 2} repeats the value from {by(sweep.result)} to {by(following.shape)}"
     later = [(at, other.sweep) for at, other in enumerate(plan.sweeps) if at > number]

@@ -76,7 +76,8 @@ def slab_of(
         pitch = -(-row // width.pace)
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
-        pitch -= max(0, min(-(low + least), high + most - width.axis.size))
+        shared = max(0, min(-(low + least), high + most - width.axis.size))
+        pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
     # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
     # are skipped for one depth at a time.
     merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0

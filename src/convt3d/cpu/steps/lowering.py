@@ -12,6 +12,7 @@ from .base import Step, Where
 from .chain import Chain, RowNorm
 from .direct import DirectConvolution
 from .interleave import Interleave, by_shuffles
+from .padding import PaddedLoad
 from .pool import PhasePool, Pool
 from .reduce import Reduce
 from .winograd import WinogradConvolution
@@ -28,7 +29,7 @@ class _Lowering:
 
     def run(self) -> tuple[Step, ...]:
         one = self.one
-        if not (one.ops and isinstance(one.ops[0], sweeps.Conv)):  # the convolution reads the array itself
+        if not (one.ops and isinstance(one.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
             self.steps.append(Load(one.source.kind, one.source))
         for at, op in enumerate(one.ops):
             if type(op) not in STEPS:
@@ -63,6 +64,7 @@ class _Lowering:
 
 STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.Conv: _Lowering.convolution,  # type: ignore[dict-item]
+    sweeps.Pad: lambda self, op, behind: PaddedLoad(self.one.source.kind, self.one.source, op.stage),  # type: ignore[attr-defined]
     sweeps.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]

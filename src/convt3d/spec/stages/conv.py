@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...errors import ArgumentError, ShapeError, described
 from ..checks import Triple, as_triple, flag, integer, one_of, triple
 from ..shapes import AXES, Box, ConvAxis, ForwardAxis, Shape, TransposedAxis, check_extent
 from ..stage import CHANNELS, SPATIAL, Operand, Stage, stage
+from .padding import Pad
 
 MOST_CHANNELS, MOST_TAPS = 2**24, 2**16  # what is planned one by one: phases, and blocks of channels
 
@@ -212,7 +214,7 @@ class Conv3d(Convolution):
         Voxels of the input from one tap of the kernel to the next.
     bias : bool, default False
         Whether the call takes a bias (Cout,) after the weight.
-    padding_mode : {"zeros", "reflect", "replicate", "circular"}, default "zeros"
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}, default 'zeros'
         What the added voxels are.
 
     Raises
@@ -283,6 +285,13 @@ class Conv3d(Convolution):
         else:
             d, h, w = ((size, size) for size in as_triple(self.padding))
         return d, h, w
+
+    def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:
+        if self.padding_mode == "zeros":
+            return super().reads(box, shape, operands)
+        pad = Pad(self.paddings(operands[0]), self.padding_mode)
+        plain = replace(self, padding=0, padding_mode="zeros")
+        return pad.reads(plain.reads(box, pad.out_shape(shape, ()), operands), shape, ())
 
     def axes(self, shape: Shape, weight: Sequence[int]) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
         rows = zip(
