@@ -24,7 +24,7 @@ from soak.reduce import environment, program, reduced  # noqa: E402
 
 from convt3d.cpu.runtime import bind, execute, memory  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
-from convt3d.plan.names import INPUT, OUTPUT
+from convt3d.plan.names import INPUT, OUTPUT  # noqa: E402
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
 SMALL = Draw(
