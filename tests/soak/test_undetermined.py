@@ -80,6 +80,12 @@ def test_an_infinite_weight_meets_what_cancels() -> None:
     assert found(*stages, x=np.float32([7.1, 9.0, 3.0]), w=np.ones_like(RIGHT)) == []
 
 
+def test_the_other_convolution_meets_it_too() -> None:
+    """Output o takes inputs o to o + 1; zeros around the input are known to be zero."""
+    stages, w = (ct.Add(-7.1), ct.Conv3d(padding=(0, 0, 1))), np.array([np.inf, 1.0]).reshape(1, 1, 1, 1, 2)
+    assert found(*stages, x=np.float32([7.1, 9.0, 3.0]), w=w) == [1]
+
+
 def test_an_input_that_is_zero_makes_nan_of_infinity() -> None:
     assert found(ct.Multiply("channel"), ct.ConvTranspose3d(), x=[0.0, 1.0, -0.0], operands=[INFINITE]) == []
     assert found(ct.ConvTranspose3d(), x=[0.0, 1.0, -0.0], w=RIGHT) == []

@@ -22,7 +22,7 @@ from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import MEANINGS
 from convt3d.spec.rewrite import round_scalars
 from convt3d.spec.stage import Stage
-from convt3d.spec.stages import Add, BatchNorm, Binary, ConvTranspose3d, Keep, LayerNorm, Multiply, Recall
+from convt3d.spec.stages import Add, BatchNorm, Binary, Convolution, Keep, LayerNorm, Multiply, Recall
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _nothing_known(stage: Stage, now: Known, others: list[Known]) -> Any:
     marked = [np.where(known.nothing, np.nan, 0.5) for known in (now, *others)]
     plain = [np.full(known.values.shape, 0.5) for known in (now, *others)]
     depends = np.isnan(meaning(stage, *marked)) & ~np.isnan(meaning(stage, *plain))
-    if isinstance(stage, ConvTranspose3d):
+    if isinstance(stage, Convolution):
         meetings = meaning(replace(stage, bias=False), now.near_zero * 1.0, np.isinf(others[0].values) * 1.0)
         return depends | (meetings > 0.0)
     if stage.couples:

@@ -26,6 +26,7 @@ from convt3d.spec.stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Divide,
     GroupNorm,
@@ -67,6 +68,12 @@ FIRES = [
     ),
     ("constant_before_norm", (CONV, Add(65536.0), LayerNorm()), (CONV, LayerNorm()), "the largest number allowed"),
     ("bias_before_norm", (BIASED, InstanceNorm(eps=0.1)), (CONV, InstanceNorm(eps=0.1)), "the convolution's bias"),
+    (
+        "bias_before_norm",
+        (Conv3d(padding=1, bias=True), InstanceNorm()),
+        (Conv3d(padding=1), InstanceNorm()),
+        "that of the other convolution",
+    ),
     (
         "bias_before_norm",
         (CONV, Add("channel"), InstanceNorm(affine=True), Multiply("tensor")),
@@ -223,6 +230,8 @@ def test_means_the_same(name: str, before: tuple[Stage, ...], after: Any, rng: n
     """On signed data, and with NaN and infinities in x. The largest constants cost as many digits as they have."""
     pipeline = Pipeline(*before)
     kernel = (3, 2, 3, 2, 4) if pipeline.conv.groups == 3 else KERNEL
+    if isinstance(pipeline.conv, Conv3d):
+        kernel = (KERNEL[1], KERNEL[0], *KERNEL[2:])
     operands = operand_data(pipeline, SHAPE, kernel, rng)
     x = signed(rng, SHAPE)
     if Add(65536.0) in before:

@@ -160,8 +160,8 @@ def bias_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Mat
     match stages[start : start + 2]:
         case (before, InstanceNorm(eps=eps) | LayerNorm(over="width", eps=eps)) if eps > 0.0:
             match before:
-                case ConvTranspose3d(bias=True):
-                    return Match(start, 1, (replace(before, bias=False),), leave_out, skip=1, holds=cancels)
+                case Convolution(bias=True):
+                    return Match(start, 1, (_with_bias(before, False),), leave_out, skip=1, holds=cancels)
                 case Add(other="channel") | Subtract(other="channel", reverse=False):
                     return Match(start, 1, (), leave_out, holds=cancels)
     return None

@@ -92,6 +92,17 @@ def test_a_bias_that_cancels_costs_no_digits(rng: Any) -> None:
     assert 1e-4 < np.abs(added - without).max() < 1e-2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_bias_that_cancels_behind_the_other_convolution(dtype: str, rng: Any) -> None:
+    """Its weights pass in their own type and order."""
+    x, w = rng.standard_normal((2, 6, 4, 5, 6)).astype(dtype), rng.standard_normal((8, 3, 3, 2, 3)).astype(dtype)
+    pipe = ct.Pipeline(ct.Conv3d(padding=1, groups=2, bias=True), ct.InstanceNorm())
+    bias = rng.standard_normal(8).astype(dtype)
+    y = torch.nn.functional.conv3d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1, groups=2)
+    same(pipe(x, w, bias), torch.nn.functional.instance_norm(y).numpy(), 1e-3 if dtype == "float16" else 1e-5)
+    assert pipe(x, w, bias).tobytes() == pipe(x, w, np.zeros_like(bias)).tobytes()
+
+
 def test_weights_too_large_for_float32_after_folding(rng: Any) -> None:
     """A batch norm folded into the weights may overflow where the pipeline itself does not."""
     x, w = rng.standard_normal((1, 2, 3, 3, 3)).astype("f"), np.full((2, 3, 2, 2, 2), 1e30, np.float32)
