@@ -16,6 +16,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from ..gpu.tune import autotune
+from .backend import Optimized, optimize
+from .backend import register as _register
 from .functions import (
     conv3d,
     conv_transpose3d,
@@ -47,6 +49,7 @@ __all__ = [
     "FusedSequential",
     "LazyConv3d",
     "LazyConvTranspose3d",
+    "Optimized",
     "Report",
     "autotune",
     "conv3d",
@@ -55,6 +58,9 @@ __all__ = [
     "conv_transpose3d_layernorm_gelu_scaling",
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
+    "optimize",
     "pipeline",
     "swap",
 ]
+
+_register()

@@ -1,0 +1,386 @@
+"""A captured graph cut into pipelines: each starts at a convolution and takes in what follows, as far as it is stages.
+
+For each convolution, later nodes are collected that read its values and that a rule of `patterns` knows. The pipeline
+ends at the last of them that is the only one whose value leaves. Values that are used again get names. The last
+convolution of the graph comes first, so that a sum of two branches goes to the branch that is computed last.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import Error
+from ..spec.pipeline import Pipeline
+from ..spec.stage import Stage
+from ..spec.stages import Binary, Divide, Keep, Recall, Subtract
+from ..spec.text import write_pipeline
+from . import functions
+from .engine import knows
+from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
+from .patterns import NEED_RESULT, OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
+from .views import PLAIN, NoStageError, Value, dropped, same
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A pipeline with the nodes that it takes the place of, in order; the last one is its result."""
+
+    nodes: tuple[Any, ...]
+    stages: tuple[Stage, ...]
+    input: Any
+    operands: tuple[Given, ...]
+    squeezed: tuple[int, ...]  # axes that the last node does not have
+    why: str  # it ends there
+
+    @property
+    def text(self) -> str:
+        return write_pipeline(Pipeline(*self.stages))
+
+
+@dataclass
+class Captured:
+    """What was found in a graph; `left` says of each other convolution why it is PyTorch's still."""
+
+    fused: list[Fused] = field(default_factory=list)
+    left: dict[Any, str] = field(default_factory=dict)
+    rest: list[Any] = field(default_factory=list)  # all other nodes that compute something
+    failed: str = ""  # the error that ended it
+
+
+def capture(graph: Any) -> Captured:
+    """Finds the pipelines of a graph whose nodes have an `example_value`, a tensor of their shape and type."""
+    nodes = list(graph.nodes)
+    after_writes(nodes)
+    found = Captured()
+    taken: set[Any] = set()
+    for at in reversed(range(len(nodes))):
+        name, _ = name_of(nodes[at])
+        if name not in STARTS:
+            continue
+        try:
+            fused = _Walk(nodes, at, taken).fused()
+        except (NoStageError, Error) as error:
+            found.left[nodes[at]] = _reason(error)
+            continue
+        found.fused.insert(0, fused)
+        taken |= set(fused.nodes)
+    found.rest = [node for node in nodes if node.op.startswith("call") and node not in taken]
+    return found
+
+
+def rewrite(graph: Any, found: Captured) -> None:
+    """Puts the pipelines into the graph, in the place of their nodes."""
+    places = {node: at for at, node in enumerate(graph.nodes)}
+    result: dict[Any, Any] = {}  # node -> the pipeline in its place
+    for fused in sorted(found.fused, key=lambda each: places[each.nodes[-1]]):
+        last = fused.nodes[-1]
+        with graph.inserting_before(last):
+            given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
+            operands = [_insert_operand(graph, each) for each in given]
+            x = result.get(fused.input, fused.input)
+            new = graph.call_function(functions.pipeline, (x, operands, fused.text))
+            if fused.squeezed:
+                new = graph.call_function(torch.squeeze, (new, fused.squeezed))
+        new.meta, result[last] = dict(last.meta), new
+        for user in list(last.users):
+            if user.op == "call_method" and user.target == "view":
+                user.target = "reshape"  # should a result have other strides than PyTorch's
+        last.replace_all_uses_with(new)
+        for node in reversed(fused.nodes):
+            graph.erase_node(node)
+
+
+def _insert_operand(graph: Any, given: Given) -> Any:
+    if given.vector:
+        return graph.call_method("reshape", (given.node, -1))
+    node = given.node
+    if given.ones:
+        node = graph.call_function(operator.getitem, (node, (None,) * given.ones + (Ellipsis,)))
+    return graph.call_method("permute", (node, *given.order)) if given.order else node
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Error):
+        return f"has parameters that no stage takes ({error.argument} {error.rule})"
+    return str(error)
+
+
+# --- one pipeline -----------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """From one convolution on: what it could take in, and what it does."""
+
+    def __init__(self, nodes: Sequence[Any], at: int, taken: set[Any]) -> None:
+        self.nodes, self.at, self.taken = nodes, at, taken
+        self.places = {node: place for place, node in enumerate(nodes)}
+        self.values: dict[Any, Value] = {}
+        self.meanings: dict[Any, Meaning] = {}
+        self.whys: dict[Any, str] = {}
+        self.like = example(nodes[at])
+        self.start: Start = self._start(nodes[at])
+        self.values[nodes[at]] = Value(nodes[at], PLAIN, tuple(self.like.shape), nodes[at])
+        self._collect()
+
+    def _start(self, node: Any) -> Start:
+        name, _ = name_of(node)
+        like = example(node)
+        if node in self.taken:
+            raise NoStageError("is taken")
+        if not isinstance(like, torch.Tensor) or like.dim() != 5:
+            raise NoStageError("has no batch")
+        transposed = name == "conv_transpose3d"
+        if like.device.type not in (("cpu", "cuda") if transposed else ("cpu",)):
+            raise NoStageError(f"is computed on {like.device.type}")
+        if not knows(like.dtype):
+            raise NoStageError(f"computes in {like.dtype}")
+        if any(same(size, 0) for size in like.shape):
+            raise NoStageError("has an empty result")
+        start: Start = self._called(STARTS[name], node)
+        if not isinstance(start.input, Outer):
+            raise NoStageError("has no tensor as input")
+        return replace(start, input=start.input.node)
+
+    def _called(self, rule: Any, node: Any, **more: Any) -> Any:
+        """The rule for a node, called as the node is."""
+        args = fx.node.map_aggregate(node.args, self._seen)
+        kwargs = fx.node.map_aggregate(node.kwargs, self._seen)
+        kwargs = {("input" if name == "self" else name): value for name, value in kwargs.items()}
+        try:
+            return rule(*args, **kwargs, **more)
+        except TypeError as error:
+            if isinstance(error, Error):
+                raise
+            raise NoStageError("is called with arguments that no stage has") from None
+
+    def _seen(self, argument: Any) -> Any:
+        """An argument of a node as rules see it."""
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument in self.values:
+            return self.values[argument]
+        tensor = example(argument)
+        if isinstance(tensor, torch.Tensor):
+            if tensor.dtype != self.like.dtype or tensor.device != self.like.device:
+                raise NoStageError(f"takes tensors of {self.like.dtype} and of {tensor.dtype}")
+            return Outer(argument, tensor)
+        return argument
+
+    def _collect(self) -> None:
+        for node in self.nodes[self.at + 1 :]:
+            if any(argument in self.values for argument in node.all_input_nodes) and node.op != "output":
+                try:
+                    self._take(node)
+                    continue
+                except (NoStageError, Error) as error:
+                    self.whys[node] = _reason(error)
+            if node not in self.taken and is_barrier(node):
+                return
+
+    def _take(self, node: Any) -> None:
+        if node in self.taken:
+            raise NoStageError("belongs to another convolution")
+        meaning = self._meaning(node)
+        name, writes = name_of(node)
+        if writes:
+            self._check_write(node, meaning)
+        result = example(node)
+        if name not in ("max", "min"):
+            if result.dtype != self.like.dtype or result.device != self.like.device:
+                raise NoStageError("changes the type")
+            if not self._fits(result, meaning):
+                raise NoStageError("has a result of another shape")
+        root = self.values[meaning.main.node].root if meaning.alias or writes else node
+        self.meanings[node] = meaning
+        self.values[node] = Value(node, meaning.view, meaning.sizes, root)
+
+    def _meaning(self, node: Any) -> Meaning:
+        name, _ = name_of(node)
+        if node.op == "call_function" and node.target is operator.getitem:
+            source, index = node.args
+            if name_of(source)[0] in ("max", "min") and source in self.values and index == 0:
+                value = self.values[source]
+                return Meaning(value, (), value.view, value.sizes, alias=True)
+        if name in ("max", "min"):
+            if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
+                raise NoStageError("gives indices that are used")
+            name = f"{name}.values"
+        if name not in RULES:
+            raise NoStageError("is no stage of convt3d")
+        if not is_tensor(node) and not name.endswith(".values"):
+            raise NoStageError("gives several tensors")
+        more = {"result": example(node)} if name in NEED_RESULT else {}
+        meaning: Meaning = self._called(RULES[name], node, **more)
+        return meaning
+
+    def _check_write(self, node: Any, meaning: Meaning) -> None:
+        """What it writes to must be a value of the pipeline, and nobody may see that it was written to."""
+        if target_of(node) is not meaning.main.node:
+            raise NoStageError("writes to a tensor that is used elsewhere")
+        root = meaning.main.root
+        for value in self.values.values():
+            later = (user for user in value.node.users if user is not node and self.places[user] > self.places[node])
+            if value.root is root and any(later):
+                raise NoStageError("writes to a tensor that is used later under another name")
+        if not same(prod(meaning.sizes), prod(meaning.main.sizes)):
+            raise NoStageError("has a result of another shape")
+
+    def _fits(self, result: Any, meaning: Meaning) -> bool:
+        """Whether the node's tensor has the shape of the view."""
+        value = Value(None, meaning.view, meaning.sizes, None)
+        shape = tuple(result.shape)
+        return len(shape) == len(meaning.view) and all(
+            same(size, value.size(group)) for size, group in zip(shape, meaning.view, strict=True)
+        )
+
+    # --- where it ends ---
+
+    def fused(self) -> Fused:
+        """The longest pipeline."""
+        refused = ""
+        for last in reversed([self.nodes[self.at], *self.meanings]):
+            nodes = self._between(last)
+            squeezed = dropped(self.values[last].view)
+            if squeezed is None or not is_tensor(last) or not self._closed(nodes):
+                continue
+            try:
+                stages, operands = self._line(nodes)
+                Pipeline(*stages)
+                self._check_result(stages, operands, last, squeezed)
+            except Error as error:
+                refused = _reason(error)
+                continue
+            except NoStageError as error:
+                refused = str(error)
+                continue
+            return Fused(nodes, stages, self.start.input, operands, squeezed, self._why(last, nodes))
+        raise NoStageError(refused)
+
+    def _between(self, last: Any) -> tuple[Any, ...]:
+        """The nodes that `last` needs, in order."""
+        needed, todo = {self.nodes[self.at]}, [last]
+        while todo:
+            node = todo.pop()
+            if node not in needed:
+                needed.add(node)
+                meaning = self.meanings[node]
+                todo += [each.node for each in (meaning.main, meaning.second) if each is not None]
+        return tuple(node for node in self.values if node in needed)
+
+    def _closed(self, nodes: Sequence[Any]) -> bool:
+        """Whether all values but the last stay inside."""
+        return all(user in nodes for node in nodes[:-1] for user in node.users)
+
+    def _line(self, nodes: Sequence[Any]) -> tuple[tuple[Stage, ...], tuple[Given, ...]]:
+        """The nodes as stages one after the other, with Keep and Recall where a value is used that is not at hand."""
+        same_value = self._without_stages(nodes)
+        steps = [node for node in nodes[1:] if self.meanings[node].parts]
+        named = {same_value[value] for value in self._used_by_name(nodes[0], steps, same_value)}
+        labels = {value: f"v{number}" for number, value in enumerate(node for node in nodes if node in named)}
+        parts: list[Part] = [(self.start.stage, self.start.operands)]
+        current = nodes[0]
+        for node in steps:
+            parts += [(Keep(labels[current]), ())] if current in labels and not _keeps(parts, labels[current]) else []
+            main, second, own = self._step(node, current, same_value)
+            parts += [] if main is current else [(Recall(labels[main]), ())]
+            words = {SELF: labels.get(main), SECOND: labels.get(second), OWN: f"w{len(parts)}"}
+            parts += [(_labelled(stage, words), given) for stage, given in own]
+            current = node
+        return tuple(stage for stage, _ in parts), tuple(each for _, given in parts for each in given)
+
+    def _without_stages(self, nodes: Sequence[Any]) -> dict[Any, Any]:
+        """The node that computes each value: a view has the numbers of what it shows."""
+        found: dict[Any, Any] = {nodes[0]: nodes[0]}
+        for node in nodes[1:]:
+            meaning = self.meanings[node]
+            found[node] = node if meaning.parts else found[meaning.main.node]
+        return found
+
+    def _step(self, node: Any, current: Any, same_value: dict[Any, Any]) -> tuple[Any, Any, tuple[Part, ...]]:
+        """The value that a node's stages are applied to, the one they take by name, and the stages: the other way round
+        if that spares a Recall."""
+        meaning = self.meanings[node]
+        main = same_value[meaning.main.node]
+        second = None if meaning.second is None else same_value[meaning.second.node]
+        if second is current and main is not current:
+            (stage, given), *_ = meaning.parts
+            if isinstance(stage, Binary):
+                return second, main, ((_turned(stage), given),)
+        return main, second, meaning.parts
+
+    def _used_by_name(self, first: Any, steps: Sequence[Any], same_value: dict[Any, Any]) -> Iterator[Any]:
+        current = first
+        for node in steps:
+            main, second, parts = self._step(node, current, same_value)
+            if main is not current:
+                yield main
+            if second is not None:
+                yield second
+            if any(stage.uses == SELF for stage, _ in parts):
+                yield main
+            current = node
+
+    def _check_result(
+        self, stages: Sequence[Stage], operands: Sequence[Given], last: Any, squeezed: Sequence[int]
+    ) -> None:
+        """The operator itself, on tensors without numbers, must give the shape and type that PyTorch gives."""
+        graph = fx.Graph()
+        made: dict[Any, Any] = {}
+
+        def tensor(given: Given) -> Any:
+            node = graph.placeholder(f"given{len(made)}")
+            made[node] = example(given.node)
+            return _insert_operand(graph, replace(given, node=node))
+
+        x = tensor(Given(self.start.input))
+        rest = [tensor(given) for given in operands]
+        new = graph.call_function(functions.pipeline, (x, rest, write_pipeline(Pipeline(*stages))))
+        graph.output(graph.call_function(torch.squeeze, (new, tuple(squeezed))) if squeezed else new)
+        mode = getattr(self.like, "fake_mode", None)
+        if mode is None:
+            return
+        with mode, torch.set_grad_enabled(False):
+            result = fx.Interpreter(fx.GraphModule({}, graph)).run(*made.values())
+        expected = example(last)
+        fits = len(result.shape) == expected.dim() and all(map(same, result.shape, expected.shape))
+        if not fits or result.dtype != expected.dtype:
+            raise NoStageError("would have a result of another shape")
+
+    def _why(self, last: Any, nodes: Sequence[Any]) -> str:
+        """Why it ends at its last node."""
+        users = [user for user in last.users if user.op != "output"]
+        if not users:
+            return "the end of the graph"
+        if len(last.users) > 1:
+            return "used more than once"
+        user = users[0]
+        if name_of(user)[0] in STARTS:
+            return "the next convolution"
+        return f"{shown(user)} {self.whys[user]}" if user in self.whys else f"{shown(user)} cannot end a pipeline"
+
+
+def _keeps(parts: Sequence[Part], label: str) -> bool:
+    return any(isinstance(stage, Keep) and stage.label == label for stage, _ in parts)
+
+
+def _labelled(stage: Stage, words: dict[str, str | None]) -> Stage:
+    """The stage with a name in the place of a word."""
+    if isinstance(stage, (Keep, Recall)):
+        return replace(stage, label=words.get(stage.label) or stage.label)
+    if isinstance(stage, Binary) and isinstance(stage.other, str):
+        return replace(stage, other=words.get(stage.other) or stage.other)
+    return stage
+
+
+def _turned(stage: Binary) -> Binary:
+    """The same with its sides exchanged."""
+    if isinstance(stage, (Subtract, Divide)):
+        return replace(stage, reverse=not stage.reverse)
+    return stage
