@@ -24,8 +24,11 @@ from ..spec.text import write_pipeline
 from . import functions
 from .engine import knows
 from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
-from .patterns import NEED_RESULT, OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
+from .patterns import ALIASES, NEED_RESULT, OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 from .views import PLAIN, NoStageError, Value, dropped, same
+
+# In the meta of new nodes: the Fused that a pipeline comes from, and the name of the old node whose value they give.
+FUSED, RESULT = "convt3d_fused", "convt3d_result"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Fused:
     input: Any
     operands: tuple[Given, ...]
     squeezed: tuple[int, ...]  # axes that the last node does not have
+    laid_out: bool  # whether the result has the strides of the last node
     why: str  # it ends there
 
     @property
@@ -71,8 +75,12 @@ def capture(graph: Any) -> Captured:
             continue
         found.fused.insert(0, fused)
         taken |= set(fused.nodes)
-    found.rest = [node for node in nodes if node.op.startswith("call") and node not in taken]
+    found.rest = [node for node in nodes if node not in taken and node.op.startswith("call") and not _is_size(node)]
     return found
+
+
+def _is_size(node: Any) -> bool:
+    return isinstance(example(node), (int, torch.SymInt))
 
 
 def rewrite(graph: Any, found: Captured) -> None:
@@ -85,16 +93,37 @@ def rewrite(graph: Any, found: Captured) -> None:
             given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
             operands = [_insert_operand(graph, each) for each in given]
             x = result.get(fused.input, fused.input)
-            new = graph.call_function(functions.pipeline, (x, operands, fused.text))
+            new = call = graph.call_function(functions.pipeline, (x, operands, fused.text))
             if fused.squeezed:
-                new = graph.call_function(torch.squeeze, (new, fused.squeezed))
-        new.meta, result[last] = dict(last.meta), new
-        for user in list(last.users):
-            if user.op == "call_method" and user.target == "view":
-                user.target = "reshape"  # should a result have other strides than PyTorch's
+                new = graph.call_function(torch.squeeze, (call, fused.squeezed))
+        new.meta, result[last] = dict(last.meta) | {RESULT: last.name}, new
+        call.meta = call.meta | {FUSED: fused}
+        if not fused.laid_out:
+            new = _with_layout(graph, new, last)
         last.replace_all_uses_with(new)
         for node in reversed(fused.nodes):
             graph.erase_node(node)
+
+
+def _with_layout(graph: Any, new: Any, last: Any) -> Any:
+    """A result with other strides than PyTorch's (LayerNorm over channels). Views of it become reshapes; it is copied
+    where it might leave the graph, or where something later writes, which a reshape might not see."""
+    leaves, shares, seen, todo = False, {last}, {last}, [last]
+    while todo:
+        node = todo.pop()
+        for user in node.users:
+            leaves |= node in shares and (user.op == "output" or is_barrier(user))
+            shares |= {user} if node in shares and name_of(user)[0] in ALIASES else set()
+            todo += [] if user in seen else [user]
+            seen.add(user)
+            if user.op == "call_method" and user.target == "view":
+                user.target = "reshape"
+    if not leaves or not example(last).is_contiguous(memory_format=torch.channels_last_3d):
+        return new
+    with graph.inserting_before(last):
+        copied = graph.call_method("contiguous", (new,), {"memory_format": torch.channels_last_3d})
+    copied.meta = dict(new.meta)
+    return copied
 
 
 def _insert_operand(graph: Any, given: Given) -> Any:
@@ -253,14 +282,14 @@ class _Walk:
             try:
                 stages, operands = self._line(nodes)
                 Pipeline(*stages)
-                self._check_result(stages, operands, last, squeezed)
+                laid_out = self._check_result(stages, operands, last, squeezed)
             except Error as error:
                 refused = _reason(error)
                 continue
             except NoStageError as error:
                 refused = str(error)
                 continue
-            return Fused(nodes, stages, self.start.input, operands, squeezed, self._why(last, nodes))
+            return Fused(nodes, stages, self.start.input, operands, squeezed, laid_out, self._why(last, nodes))
         raise NoStageError(refused)
 
     def _between(self, last: Any) -> tuple[Any, ...]:
@@ -329,8 +358,9 @@ class _Walk:
 
     def _check_result(
         self, stages: Sequence[Stage], operands: Sequence[Given], last: Any, squeezed: Sequence[int]
-    ) -> None:
-        """The operator itself, on tensors without numbers, must give the shape and type that PyTorch gives."""
+    ) -> bool:
+        """The operator itself, on tensors without numbers, must give the shape and type that PyTorch gives; whether it
+        gives the strides, too."""
         graph = fx.Graph()
         made: dict[Any, Any] = {}
 
@@ -345,13 +375,14 @@ class _Walk:
         graph.output(graph.call_function(torch.squeeze, (new, tuple(squeezed))) if squeezed else new)
         mode = getattr(self.like, "fake_mode", None)
         if mode is None:
-            return
+            return True
         with mode, torch.set_grad_enabled(False):
             result = fx.Interpreter(fx.GraphModule({}, graph)).run(*made.values())
         expected = example(last)
         fits = len(result.shape) == expected.dim() and all(map(same, result.shape, expected.shape))
         if not fits or result.dtype != expected.dtype:
             raise NoStageError("would have a result of another shape")
+        return all(map(same, result.stride(), expected.stride()))
 
     def _why(self, last: Any, nodes: Sequence[Any]) -> str:
         """Why it ends at its last node."""

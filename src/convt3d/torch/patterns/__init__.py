@@ -17,6 +17,7 @@ from . import arithmetic, conv, norms, pointwise, pools, reductions, views  # no
 from .base import OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 
 __all__ = [
+    "ALIASES",
     "FUNCTIONS",
     "METHODS",
     "NEED_RESULT",
@@ -35,6 +36,9 @@ __all__ = [
 # Rules that are told the tensor that the node gives.
 NEED_RESULT = frozenset(name for name, rule in RULES.items() if "result" in inspect.signature(rule).parameters)
 
+
+# Rules of functions that give the memory of their input, or may.
+ALIASES = frozenset(name for name, rule in RULES.items() if rule.__module__ == views.__name__)
 
 _IN_PLACE_OPERATORS = {
     operator.iadd: "add",
