@@ -235,6 +235,47 @@ def test_a_sum_goes_to_the_branch_that_is_computed_last() -> None:
     assert recorder.rest == []
 
 
+class Activated(nn.Module):  # type: ignore[misc]
+    """Norm and activation before the convolution, as residual networks have them."""
+
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.conv, self.act = nn.GroupNorm(2, 4), nn.Conv3d(4, 4, 3, padding=1), act
+
+    def forward(self, x: Any) -> Any:
+        x = torch.sin(x)
+        return x + self.conv(self.act(self.norm(x)))
+
+
+BEFORE = {
+    "plain": (nn.ReLU(), 1),
+    "in place": (nn.ReLU(inplace=True), 1),
+    "dropout": (nn.Sequential(nn.SiLU(), nn.Dropout(0.5)), 1),
+    "no stage": (torch.cos, 0),
+    "in place of no stage": (lambda y: nn.functional.relu(torch.cos(y), inplace=True), 0),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_stages_before_the_convolution(name: str) -> None:
+    act, before = BEFORE[name]
+    recorder = agrees(Activated(act).eval(), given())
+    assert recorder.texts[0].startswith("GroupNorm") == bool(before)
+    assert recorder.texts[0].endswith("Add(other='tensor')")
+    agrees_in_training(Activated(act).eval().double(), given(dtype=torch.float64))
+
+
+def test_what_comes_before_is_not_moved_past_a_write() -> None:
+    def written(y: Any, x: Any) -> Any:
+        z = torch.sin(x)
+        again = F.conv3d(F.relu(z), torch.ones(2, 4, 1, 1, 1))
+        z.add_(1)
+        return again.tanh() + z.mean(1, keepdim=True)
+
+    agrees(made(written), given())
+
+
 def test_two_branches_one_input() -> None:
     """Values of one pipeline are operands of the other."""
 

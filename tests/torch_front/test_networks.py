@@ -20,9 +20,11 @@ REST: dict[str, set[str]] = {
     "monai-dynunet": {"cat"},
     "monai-attention-unet": {"cat", "mul"},
     "nnunet": {"cat"},
-    "nnunet-residual": {"cat", "avg_pool3d"},
+    "nnunet-residual": {"cat"},
     "3d-gan": set(),
     "3d-gan-batch": set(),
+    "monai-segresnet": {"group_norm", "relu", "interpolate", "add"},
+    "vae-decoder": set(),
     "stereo-hourglass": {"arange", "view", "squeeze", "softmax", "mul", "sum"},
 }
 

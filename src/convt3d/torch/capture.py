@@ -7,45 +7,27 @@ convolution of the graph comes first, so that a sum of two branches goes to the 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import torch
-from torch import fx
 
 from ..errors import Error
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
 from ..spec.stages import Binary, Divide, Keep, Recall, Subtract
-from ..spec.text import write_pipeline
 from . import functions
+from .before import with_stages_before
 from .engine import knows
 from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
-from .patterns import ALIASES, NEED_RESULT, OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
+from .meanings import Fused, called, check_result, insert_operand, meaning_of, reason
+from .patterns import ALIASES, OWN, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 from .views import PLAIN, NoStageError, Value, dropped, same
 
 # In the meta of new nodes: the Fused that a pipeline comes from, and the name of the old node whose value they give.
 FUSED, RESULT = "convt3d_fused", "convt3d_result"
-
-
-@dataclass(frozen=True)
-class Fused:
-    """A pipeline with the nodes that it takes the place of, in order; the last one is its result."""
-
-    nodes: tuple[Any, ...]
-    stages: tuple[Stage, ...]
-    input: Any
-    operands: tuple[Given, ...]
-    squeezed: tuple[int, ...]  # axes that the last node does not have
-    laid_out: bool  # whether the result has the strides of the last node
-    why: str  # it ends there
-
-    @property
-    def text(self) -> str:
-        return write_pipeline(Pipeline(*self.stages))
 
 
 @dataclass
@@ -71,10 +53,11 @@ def capture(graph: Any) -> Captured:
         try:
             fused = _Walk(nodes, at, taken).fused()
         except (NoStageError, Error) as error:
-            found.left[nodes[at]] = _reason(error)
+            found.left[nodes[at]] = reason(error)
             continue
         found.fused.insert(0, fused)
         taken |= set(fused.nodes)
+    found.fused = with_stages_before(nodes, found.fused, taken)
     found.rest = [node for node in nodes if node not in taken and node.op.startswith("call") and not _is_size(node)]
     return found
 
@@ -91,7 +74,7 @@ def rewrite(graph: Any, found: Captured) -> None:
         last = fused.nodes[-1]
         with graph.inserting_before(last):
             given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
-            operands = [_insert_operand(graph, each) for each in given]
+            operands = [insert_operand(graph, each) for each in given]
             x = result.get(fused.input, fused.input)
             new = call = graph.call_function(functions.pipeline, (x, operands, fused.text))
             if fused.squeezed:
@@ -126,21 +109,6 @@ def _with_layout(graph: Any, new: Any, last: Any) -> Any:
     return copied
 
 
-def _insert_operand(graph: Any, given: Given) -> Any:
-    if given.vector:
-        return graph.call_method("reshape", (given.node, -1))
-    node = given.node
-    if given.ones:
-        node = graph.call_function(operator.getitem, (node, (None,) * given.ones + (Ellipsis,)))
-    return graph.call_method("permute", (node, *given.order)) if given.order else node
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, Error):
-        return f"has parameters that no stage takes ({error.argument} {error.rule})"
-    return str(error)
-
-
 # --- one pipeline -----------------------------------------------------------------------------------------------------
 
 
@@ -172,35 +140,10 @@ class _Walk:
             raise NoStageError(f"computes in {like.dtype}")
         if any(same(size, 0) for size in like.shape):
             raise NoStageError("has an empty result")
-        start: Start = self._called(STARTS[name], node)
+        start: Start = called(STARTS[name], node, {}, self.like)
         if not isinstance(start.input, Outer):
             raise NoStageError("has no tensor as input")
         return replace(start, input=start.input.node)
-
-    def _called(self, rule: Any, node: Any, **more: Any) -> Any:
-        """The rule for a node, called as the node is."""
-        args = fx.node.map_aggregate(node.args, self._seen)
-        kwargs = fx.node.map_aggregate(node.kwargs, self._seen)
-        kwargs = {("input" if name == "self" else name): value for name, value in kwargs.items()}
-        try:
-            return rule(*args, **kwargs, **more)
-        except TypeError as error:
-            if isinstance(error, Error):
-                raise
-            raise NoStageError("is called with arguments that no stage has") from None
-
-    def _seen(self, argument: Any) -> Any:
-        """An argument of a node as rules see it."""
-        if not isinstance(argument, fx.Node):
-            return argument
-        if argument in self.values:
-            return self.values[argument]
-        tensor = example(argument)
-        if isinstance(tensor, torch.Tensor):
-            if tensor.dtype != self.like.dtype or tensor.device != self.like.device:
-                raise NoStageError(f"takes tensors of {self.like.dtype} and of {tensor.dtype}")
-            return Outer(argument, tensor)
-        return argument
 
     def _collect(self) -> None:
         for node in self.nodes[self.at + 1 :]:
@@ -209,14 +152,14 @@ class _Walk:
                     self._take(node)
                     continue
                 except (NoStageError, Error) as error:
-                    self.whys[node] = _reason(error)
+                    self.whys[node] = reason(error)
             if node not in self.taken and is_barrier(node):
                 return
 
     def _take(self, node: Any) -> None:
         if node in self.taken:
             raise NoStageError("belongs to another convolution")
-        meaning = self._meaning(node)
+        meaning = meaning_of(node, self.values, self.like)
         name, writes = name_of(node)
         if writes:
             self._check_write(node, meaning)
@@ -229,25 +172,6 @@ class _Walk:
         root = self.values[meaning.main.node].root if meaning.alias or writes else node
         self.meanings[node] = meaning
         self.values[node] = Value(node, meaning.view, meaning.sizes, root)
-
-    def _meaning(self, node: Any) -> Meaning:
-        name, _ = name_of(node)
-        if node.op == "call_function" and node.target is operator.getitem:
-            source, index = node.args
-            if name_of(source)[0] in ("max", "min") and source in self.values and index == 0:
-                value = self.values[source]
-                return Meaning(value, (), value.view, value.sizes, alias=True)
-        if name in ("max", "min"):
-            if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
-                raise NoStageError("gives indices that are used")
-            name = f"{name}.values"
-        if name not in RULES:
-            raise NoStageError("is no stage of convt3d")
-        if not is_tensor(node) and not name.endswith(".values"):
-            raise NoStageError("gives several tensors")
-        more = {"result": example(node)} if name in NEED_RESULT else {}
-        meaning: Meaning = self._called(RULES[name], node, **more)
-        return meaning
 
     def _check_write(self, node: Any, meaning: Meaning) -> None:
         """What it writes to must be a value of the pipeline, and nobody may see that it was written to."""
@@ -282,9 +206,9 @@ class _Walk:
             try:
                 stages, operands = self._line(nodes)
                 Pipeline(*stages)
-                laid_out = self._check_result(stages, operands, last, squeezed)
+                laid_out = check_result(stages, self.start.input, operands, last, squeezed)
             except Error as error:
-                refused = _reason(error)
+                refused = reason(error)
                 continue
             except NoStageError as error:
                 refused = str(error)
@@ -355,34 +279,6 @@ class _Walk:
             if any(stage.uses == SELF for stage, _ in parts):
                 yield main
             current = node
-
-    def _check_result(
-        self, stages: Sequence[Stage], operands: Sequence[Given], last: Any, squeezed: Sequence[int]
-    ) -> bool:
-        """The operator itself, on tensors without numbers, must give the shape and type that PyTorch gives; whether it
-        gives the strides, too."""
-        graph = fx.Graph()
-        made: dict[Any, Any] = {}
-
-        def tensor(given: Given) -> Any:
-            node = graph.placeholder(f"given{len(made)}")
-            made[node] = example(given.node)
-            return _insert_operand(graph, replace(given, node=node))
-
-        x = tensor(Given(self.start.input))
-        rest = [tensor(given) for given in operands]
-        new = graph.call_function(functions.pipeline, (x, rest, write_pipeline(Pipeline(*stages))))
-        graph.output(graph.call_function(torch.squeeze, (new, tuple(squeezed))) if squeezed else new)
-        mode = getattr(self.like, "fake_mode", None)
-        if mode is None:
-            return True
-        with mode, torch.set_grad_enabled(False):
-            result = fx.Interpreter(fx.GraphModule({}, graph)).run(*made.values())
-        expected = example(last)
-        fits = len(result.shape) == expected.dim() and all(map(same, result.shape, expected.shape))
-        if not fits or result.dtype != expected.dtype:
-            raise NoStageError("would have a result of another shape")
-        return all(map(same, result.stride(), expected.stride()))
 
     def _why(self, last: Any, nodes: Sequence[Any]) -> str:
         """Why it ends at its last node."""

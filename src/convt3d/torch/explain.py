@@ -14,8 +14,9 @@ from torch import fx
 
 from ..units import counted, duration, ratio
 from .backend import fused
-from .capture import FUSED, RESULT, Captured, Fused
+from .capture import FUSED, RESULT, Captured
 from .graphs import shown
+from .meanings import Fused
 
 ROUNDS = 3
 PAUSE = 0.03  # seconds between turns: PyTorch's threads spin for a while after their work
@@ -123,7 +124,7 @@ def explain(model: Any, *inputs: Any, times: bool = True, show: Callable[[str], 
 
 
 def _describe(made: Explanation, found: Captured) -> None:
-    made.rows += [Row(_name(each.nodes[0]), each.text, each.why) for each in found.fused]
+    made.rows += [Row(_name(each.conv), each.text, each.why) for each in found.fused]
     made.left += [(_name(node), why) for node, why in found.left.items()]
     made.rest.update(shown(node) for node in found.rest)
     made.failed += [found.failed] if found.failed else []
