@@ -42,6 +42,8 @@ def operand_of(value: Value, other: Outer) -> tuple[str, Given]:
         raise NoStageError("meets a tensor whose axes are flattened")
     # One axis of the tensor for each of the five: () groups stand for axes that no group has.
     missing = [axis for axis in range(5) if (axis,) not in view]
+    if view.count(()) > len(missing):
+        raise NoStageError("meets a tensor with more axes than five")
     axes = [group[0] if group else missing.pop() for group in view]
     ones += len(missing)
     axes = missing + axes
