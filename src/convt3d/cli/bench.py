@@ -23,6 +23,8 @@ from ..bench.table import HEADERS, notes, peer_names, ratio_cell, table_row
 from ..errors import ArgumentError, ArgumentTypeError, described
 from ..spec.dtypes import DTYPES
 from ..units import counted, duration
+from .bench_networks import SUITE as NETWORKS
+from .bench_networks import bench_networks
 from .judge_bench import bench_file
 from .report import CHECK_FAILED, OK, complain, emit, emit_json, tell
 from .terminal import Progress, Screen
@@ -53,6 +55,8 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    if NETWORKS in args.suite:
+        return bench_networks(args)
     cases = choose_cases(args.suite, DTYPES[args.dtype or "float32"], args.threads, args.filter, args.quick)
     names = list(dict.fromkeys([OWN, *args.peer])) if args.peer else [n for n in MODULES if not _left_out(n, args)]
     path, begun = Path(args.output or RESULTS), time.monotonic()

@@ -131,7 +131,9 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     suites = parser.add_argument_group("of the suites")
     suites.add_argument("--quick", action="store_true", help="few cases, peers that start at once, under a minute")
-    suites.add_argument("--suite", action="append", default=[], choices=SUITES, help="all, unless some are named")
+    suites.add_argument(
+        "--suite", action="append", default=[], choices=[*SUITES, "networks"], help="all but networks, unless named"
+    )
     suites.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
     suites.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
     suites.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")

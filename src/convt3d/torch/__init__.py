@@ -16,6 +16,9 @@ except ModuleNotFoundError as error:
     ) from None
 
 from ..gpu.tune import autotune
+from .backend import Optimized, optimize
+from .backend import register as _register
+from .explain import Explanation, explain
 from .functions import (
     conv3d,
     conv_transpose3d,
@@ -44,9 +47,11 @@ __all__ = [
     "ConvTranspose3dLayerNormGELUScaling",
     "ConvTranspose3dMaxMaxSum",
     "ConvTranspose3dSumLayerNormAvgPoolGELU",
+    "Explanation",
     "FusedSequential",
     "LazyConv3d",
     "LazyConvTranspose3d",
+    "Optimized",
     "Report",
     "autotune",
     "conv3d",
@@ -55,6 +60,10 @@ __all__ = [
     "conv_transpose3d_layernorm_gelu_scaling",
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
+    "explain",
+    "optimize",
     "pipeline",
     "swap",
 ]
+
+_register()

@@ -1,0 +1,172 @@
+"""`torch.compile(model, backend="convt3d")` and `optimize(model)`: captured graphs, with pipelines in them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from .capture import Captured, capture, rewrite
+
+NAME, RESTS = "convt3d", ("eager", "inductor")
+_GROUP = "torch_dynamo_backends"  # of entry points
+_log = logging.getLogger(__name__)
+
+
+def convt3d(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: Any = None
+) -> Callable[..., Any]:
+    """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
+    rest = checked_options(options or {}).get("rest", "eager")
+    rewritten, _ = fused(gm)
+    if rest == "inductor":
+        from torch._inductor.compile_fx import compile_fx
+
+        compiled: Callable[..., Any] = compile_fx(rewritten, list(example_inputs))
+        return compiled
+    forward: Callable[..., Any] = rewritten.forward
+    return forward
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    if set(options) - {"rest"} or options.get("rest", "eager") not in RESTS:
+        raise ValueError(
+            f"convt3d: options = {dict(options)}: may hold rest='eager' or rest='inductor' only. "
+            "Write options={'rest': 'eager'}"
+        )
+    return dict(options)
+
+
+def fused(gm: Any) -> tuple[Any, Captured]:
+    """A graph module with its pipelines. Should looking for them fail, it is the one given."""
+    try:
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(gm.graph, {}))
+        found = capture(graph)
+        rewrite(graph, found)
+        graph.lint()
+        return fx.GraphModule(gm, graph), found
+    except Exception as error:  # PyTorch's own computation is always there
+        _log.warning("convt3d: a graph is left to PyTorch: %r", error)
+        return gm, Captured(failed=repr(error))
+
+
+def register() -> None:
+    """Makes the name known to PyTorch. An installed package is found by its entry point when it is asked for; importing
+    Dynamo here would take a second."""
+    if "torch._dynamo" not in sys.modules and any(each.name == NAME for each in entry_points(group=_GROUP)):
+        return
+    from torch._dynamo.backends import registry
+
+    if NAME not in registry._COMPILER_FNS:
+        registry.register_backend(convt3d, name=NAME)
+
+
+class Optimized(nn.Module):  # type: ignore[misc]
+    """What `optimize` gives: a model that is computed through `torch.compile` with convt3d's backend.
+
+    Its parameters, state_dict, attributes and modes are the model's. It can be copied and pickled.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, which is not changed.
+    rest : str, default "eager"
+        Who computes what is no pipeline: PyTorch operation by operation, or "inductor".
+    dynamic : bool, optional
+        As `torch.compile` takes it.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3), torch.nn.ReLU()).eval()
+    >>> with torch.no_grad():
+    ...     convt3d.torch.optimize(model)(torch.ones(1, 1, 5, 6, 7)).shape
+    torch.Size([1, 4, 3, 4, 5])
+    """
+
+    def __init__(self, model: Any, rest: str = "eager", dynamic: bool | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self._how = {"options": checked_options({"rest": rest}), "dynamic": dynamic}
+        self._compiled: Any = None
+        self.train(model.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        compiled = self._compiled
+        if compiled is None:
+            compiled = self.__dict__["_compiled"] = torch.compile(self.model, backend=convt3d, **self._how)
+        if compiled is self.model:
+            return compiled(*args, **kwargs)
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return compiled(*args, **kwargs)
+        except TorchDynamoException as error:
+            _log.warning("convt3d: the model is left to PyTorch: %r", error)
+            self.__dict__["_compiled"] = self.model
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_compiled": None}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model.load_state_dict(*args, **kwargs)
+
+
+def optimize(model: Any, example_inputs: Any = None, *, rest: str = "eager", dynamic: bool | None = None) -> Optimized:
+    """A model whose convolutions, with what follows them, are computed by convt3d.
+
+    Chains of operations around a Conv3d or a ConvTranspose3d become pipelines, however the model's code writes them;
+    all else stays as it is. `explain` shows what became of a model. The model itself is not changed.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model, in training or in eval.
+    example_inputs : Tensor or tuple, optional
+        What the model will be called with: it is called once, without gradients, so that later calls need not wait.
+        A model in training is not called, since that could change it.
+    rest : str, default "eager"
+        Who computes what is no pipeline: PyTorch operation by operation, or "inductor", which takes longer to compile.
+    dynamic : bool, optional
+        As `torch.compile` takes it. None: a size is a variable from the second value on that it has.
+
+    Returns
+    -------
+    Optimized
+        A module with the model's parameters.
+
+    Raises
+    ------
+    ValueError
+        Another `rest`.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3), torch.nn.InstanceNorm3d(4), torch.nn.ReLU()).eval()
+    >>> fast = convt3d.torch.optimize(model)
+    >>> with torch.no_grad():
+    ...     fast(torch.ones(1, 1, 5, 6, 7)).shape
+    torch.Size([1, 4, 3, 4, 5])
+    """
+    optimized = Optimized(model, rest, dynamic)
+    if example_inputs is not None and not model.training:
+        with torch.no_grad():
+            optimized(*(example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)))
+    return optimized

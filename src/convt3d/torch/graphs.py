@@ -1,0 +1,75 @@
+"""Nodes of a captured graph: what they call, what they write to, and what must not be moved past them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .patterns import FUNCTIONS, METHODS
+
+# Parts of the names of functions that change how later ones compute.
+_CONTEXTS = ("autocast", "set_grad_enabled", "inference_mode", "functorch")
+
+
+def name_of(node: Any) -> tuple[str, bool]:
+    """The name of the rule for what a node calls, and whether it writes to its first argument."""
+    name, writes = "", False
+    if node.op == "call_function":
+        try:
+            name, writes = FUNCTIONS.get(node.target, ("", False))
+        except TypeError:  # a target that cannot be hashed
+            return "", False
+    elif node.op == "call_method":
+        name, writes = METHODS.get(node.target, ("", False))
+    place = {"dropout": 3, "relu": 1, "leaky_relu": 2, "hardtanh": 3}.get(name, 99)  # of `inplace`
+    inplace = node.kwargs.get("inplace", node.args[place] if len(node.args) > place else False)
+    return name, writes or inplace is True
+
+
+def example(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def is_tensor(node: Any) -> bool:
+    return isinstance(example(node), torch.Tensor)
+
+
+def target_of(node: Any) -> Any:
+    """The tensor that a node writes to."""
+    return node.args[0] if node.args else node.kwargs.get("input")
+
+
+def after_writes(nodes: Sequence[Any]) -> None:
+    """Who reads a tensor after a function has written to it reads what the function gives, which is the same tensor."""
+    places = {node: at for at, node in enumerate(nodes)}
+    for node in nodes:
+        written = target_of(node) if name_of(node)[1] else None
+        if isinstance(written, fx.Node) and is_tensor(written) and is_tensor(node):
+            for user in list(written.users):
+                if places[user] > places[node]:
+                    user.replace_input_with(written, node)
+
+
+def is_barrier(node: Any) -> bool:
+    """Whether tensors, or how they are computed, may be others behind this node than before it."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return False
+    if name_of(node)[1]:
+        return True
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", node.target))
+    if node.op == "call_method":
+        return name.endswith("_") and not name.endswith("__")
+    if node.op == "call_module":
+        return True
+    writes = name.endswith("_") and not name.endswith("__")
+    known = name in ("setitem", "delitem") or (name[:1] == "i" and getattr(operator, name, None) is node.target)
+    return writes or known or "out" in node.kwargs or any(word in str(node.target) for word in _CONTEXTS)
+
+
+def shown(node: Any) -> str:
+    """What a node calls, for people."""
+    return str(node.target) if node.op != "call_function" else getattr(node.target, "__name__", str(node.target))

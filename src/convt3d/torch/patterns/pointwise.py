@@ -1,0 +1,87 @@
+"""Functions of one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...spec import stages as s
+from ...spec.stage import Stage
+from ..views import NoStageError, same
+from .base import OWN, SELF, Given, Meaning, inside, mapped, number, outer, rule, without_gradient
+
+
+def _plain_function(stage: Callable[[], Stage], *names: str) -> None:
+    rule(*names)(lambda input, inplace=False: mapped(input, stage()))
+
+
+_plain_function(s.ReLU, "relu")
+_plain_function(lambda: s.HardTanh(0.0, 6.0), "relu6")
+_plain_function(s.SiLU, "silu")
+_plain_function(s.Sigmoid, "sigmoid", "expit")
+_plain_function(s.Tanh, "tanh")
+_plain_function(s.HardSwish, "hardswish")
+_plain_function(s.Mish, "mish")
+_plain_function(s.Exp, "exp")
+_plain_function(s.Log, "log")
+_plain_function(lambda: s.Multiply(-1.0), "neg", "negative")
+_plain_function(lambda: s.Divide(1.0, reverse=True), "reciprocal")
+_plain_function(lambda: s.Multiply(SELF), "square")
+
+
+@rule("leaky_relu")
+def _leaky_relu(input: Any, negative_slope: Any = 0.01, inplace: Any = False) -> Meaning:
+    return mapped(input, s.LeakyReLU(number(negative_slope)))
+
+
+@rule("gelu")
+def _gelu(input: Any, *, approximate: Any = "none") -> Meaning:
+    return mapped(input, s.GELU(approximate))
+
+
+@rule("softplus")
+def _softplus(input: Any, beta: Any = 1, threshold: Any = 20) -> Meaning:
+    return mapped(input, s.Softplus(number(beta), number(threshold)))
+
+
+@rule("hardtanh")
+def _hardtanh(input: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: Any = False) -> Meaning:
+    return mapped(input, s.HardTanh(number(min_val), number(max_val)))
+
+
+@rule("clamp", "clip")
+def _clamp(input: Any, min: Any = None, max: Any = None) -> Meaning:
+    low, high = (None if each is None else number(each, "a bound") for each in (min, max))
+    return mapped(input, s.Clamp(low, high))
+
+
+@rule("clamp_min")
+def _clamp_min(input: Any, min: Any) -> Meaning:
+    return mapped(input, s.Clamp(number(min, "a bound"), None))
+
+
+@rule("clamp_max")
+def _clamp_max(input: Any, max: Any) -> Meaning:
+    return mapped(input, s.Clamp(None, number(max, "a bound")))
+
+
+@rule("hardsigmoid")
+def _hardsigmoid(input: Any, inplace: Any = False) -> Meaning:
+    without_gradient(input, "where it bends")
+    return mapped(input, s.Add(3.0), s.Clamp(0.0, 6.0), s.Divide(6.0))
+
+
+@rule("prelu")
+def _prelu(input: Any, weight: Any) -> Meaning:
+    shape = outer(weight).shape
+    if not (len(shape) == 0 or (len(shape) == 1 and same(shape[0], 1)) or input.view[1:2] == ((1,),)):
+        raise NoStageError("has its channels on another axis")
+    return Meaning(inside(input), ((s.PReLU(), (Given(weight.node),)),), input.view, input.sizes)
+
+
+@rule("elu")
+def _elu(input: Any, alpha: Any = 1.0, inplace: Any = False) -> Meaning:
+    """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
+    scaled = () if number(alpha) == 1 else (s.Multiply(float(alpha)),)
+    below = s.Clamp(None, 0.0), s.Exp(), s.Subtract(1.0), *scaled
+    return mapped(input, *below, s.Keep(OWN), s.Recall(SELF), s.ReLU(), s.Add(OWN))
