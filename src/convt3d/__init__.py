@@ -31,6 +31,7 @@ from .front.functions import (
     conv_transpose3d_sum_layernorm_avgpool_gelu,
 )
 from .front.pipeline import Pipeline
+from .front.prepared import Prepared
 from .front.solutions import problems
 from .spec.stages import (
     GELU,
@@ -104,6 +105,7 @@ __all__ = [
     "OutputError",
     "PReLU",
     "Pipeline",
+    "Prepared",
     "ProblemFileError",
     "ReLU",
     "Recall",

@@ -32,6 +32,7 @@ from .modules import (
     ConvTranspose3dSumLayerNormAvgPoolGELU,
     LazyConvTranspose3d,
 )
+from .prepared import forget, prepared_bytes
 from .swap import FusedSequential, Report, swap
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "conv_transpose3d_layernorm_gelu_scaling",
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
+    "forget",
     "pipeline",
+    "prepared_bytes",
     "swap",
 ]
