@@ -16,7 +16,10 @@ from convt3d.spec.stage import Stage
 
 def everything() -> dict[str, Any]:
     found = {f"convt3d.{name}": getattr(convt3d, name) for name in convt3d.__all__}
-    found |= {f"convt3d.Pipeline.{name}": getattr(convt3d.Pipeline, name) for name in ("__call__", "explain")}
+    found |= {
+        f"convt3d.Pipeline.{name}": getattr(convt3d.Pipeline, name) for name in ("__call__", "explain", "prepare")
+    }
+    found["convt3d.Prepared.__call__"] = convt3d.Prepared.__call__
     try:
         import convt3d.torch as front
     except ImportError:

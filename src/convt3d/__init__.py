@@ -32,6 +32,7 @@ from .front.functions import (
     conv_transpose3d_sum_layernorm_avgpool_gelu,
 )
 from .front.pipeline import Pipeline
+from .front.prepared import Prepared
 from .front.solutions import problems
 from .spec.stages import (
     GELU,
@@ -105,6 +106,7 @@ __all__ = [
     "OutputError",
     "PReLU",
     "Pipeline",
+    "Prepared",
     "ProblemFileError",
     "ReLU",
     "Recall",

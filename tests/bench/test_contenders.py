@@ -109,7 +109,7 @@ def test_jax_uses_all_cores_or_none() -> None:
 
 
 def test_unknown_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match="must be one of convt3d, convt3d-direct, torch"):
+    with pytest.raises(ArgumentError, match="must be one of convt3d, convt3d-direct, convt3d-prepared, torch"):
         find_contender("numpy")
     monkeypatch.setitem(MODULES, "jax", "no_such_module")
     absent = find_contender("jax")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from convt3d.torch import functions
+from convt3d.torch import forget
+from convt3d.torch.operators import BY_NAME
 
 
 def close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
@@ -18,15 +19,15 @@ def close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
 def fused_calls(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many fused chains a call runs."""
     texts: list[str] = []
-    real = functions._call
+    lower = BY_NAME["pipeline"].meaning
 
-    def spy(name: str, *arguments: Any) -> Any:
-        if name == "pipeline":
-            texts.append(arguments[2])
-        return real(name, *arguments)
+    def spy(input: Any, operands: Any, stages: str) -> Any:
+        texts.append(stages)
+        return lower(input, operands, stages)
 
-    monkeypatch.setattr(functions, "_call", spy)
+    forget(model)  # what its chains mean is asked once
+    monkeypatch.setitem(BY_NAME["pipeline"].__dict__, "meaning", spy)
     with torch.no_grad():
         model(x)
-    monkeypatch.setattr(functions, "_call", real)
+    monkeypatch.setitem(BY_NAME["pipeline"].__dict__, "meaning", lower)
     return len(texts)

@@ -10,12 +10,14 @@ import numpy as np
 
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.plan import make_plan
-from ..cpu.runtime.execute import execute_plan
+from ..cpu.runtime.again import Again
+from ..cpu.runtime.execute import EVERYONE, execute_plan
 from ..cpu.runtime.memory import check_size, empty
+from ..cpu.runtime.ready import Keeper
 from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
-from .arrays import Storage, Taken, mark_written, overlap, overlap_within, take
+from .arrays import Storage, mark_written, overlap, overlap_within, take
 
 
 def how(algorithm: str, precision: str) -> Options:
@@ -33,15 +35,16 @@ def apply(
         tensors = tuple(
             take(operator, slot.name, operand) for slot, operand in zip(pipeline.slots, operands, strict=True)
         )
-        _same_dtype(operator, pipeline, source, tensors)
+        for slot, taken in zip(pipeline.slots, tensors, strict=True):
+            same_dtype(operator, slot.name, taken.dtype, "input", source.dtype)
 
         def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
             if out is None:
                 return allocated(operator, shape, source.dtype)
-            return _take_out(operator, out, shape, source.dtype, inputs)
+            return take_out(operator, out, shape, source.dtype, inputs)
 
         arrays = [taken.storage for taken in tensors]
-        target = compute(operator, pipeline, source.dtype, source.storage, arrays, allocate, options)
+        target, _ = compute(operator, pipeline, source.dtype, source.storage, arrays, allocate, options)
         if out is None:
             return source.wrap(target)
         mark_written(out)
@@ -56,8 +59,10 @@ def compute(
     operands: Sequence[Storage],
     allocate: Callable[[tuple[int, ...], Sequence[Storage]], Storage],
     options: Options = AUTO,
-) -> Storage:
-    """The result for storage of one type, in the array that allocate(its shape, all inputs) gives."""
+    keeper: Keeper = EVERYONE,
+) -> tuple[Storage, Again | None]:
+    """The result for storage of one type, in the array that allocate(its shape, all inputs) gives; and what gives it
+    again for arrays of the same layout, where weights have an owner."""
     unbatched = x.ndim == 4
     batch = x[None] if unbatched else x
     arrays = [
@@ -77,14 +82,14 @@ def compute(
         if 0 in array.strides:
             _check_memory(operator, name, array)
     try:
-        execute_plan(plan, batch, vectors, np.expand_dims(target, missing) if missing else target)
+        again = execute_plan(plan, batch, vectors, np.expand_dims(target, missing) if missing else target, keeper)
     except AllocationError:
         raise
     except MemoryError as problem:
         received = described(f"out of memory: {problem}")
         rule = "scratch, packed weights and intermediate values must fit in memory"
         raise AllocationError(operator, "scratch", received, rule, "Use a smaller batch, or fewer threads") from None
-    return target
+    return target, again
 
 
 def _check_memory(operator: str, name: str, array: Storage) -> None:
@@ -102,16 +107,15 @@ def _check_memory(operator: str, name: str, array: Storage) -> None:
 _LARGE = 1 << 30
 
 
-def _same_dtype(operator: str, pipeline: Pipeline, x: Taken, tensors: Sequence[Taken]) -> None:
-    for slot, taken in zip(pipeline.slots, tensors, strict=True):
-        if taken.dtype.name != x.dtype.name:
-            raise DTypeError(
-                operator,
-                slot.name,
-                described(f"array of {taken.dtype.name}"),
-                f"must have the same type as input, which is {x.dtype.name}",
-                "Convert one of them",
-            )
+def same_dtype(operator: str, name: str, dtype: DType, other: str, wanted: DType) -> None:
+    if dtype.name != wanted.name:
+        raise DTypeError(
+            operator,
+            name,
+            described(f"array of {dtype.name}"),
+            f"must have the same type as {other}, which is {wanted.name}",
+            "Convert one of them",
+        )
 
 
 def allocated(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
@@ -128,7 +132,7 @@ def allocated(operator: str, shape: tuple[int, ...], dtype: DType) -> Storage:
         ) from None
 
 
-def _take_out(operator: str, out: Any, shape: tuple[int, ...], dtype: DType, inputs: Sequence[Storage]) -> Storage:
+def take_out(operator: str, out: Any, shape: tuple[int, ...], dtype: DType, inputs: Sequence[Storage]) -> Storage:
     taken = take(operator, "out", out, writable=True)
     received = described(f"array of shape {taken.storage.shape}, {taken.dtype.name}")
     if taken.dtype != dtype:

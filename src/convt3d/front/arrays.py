@@ -143,17 +143,20 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
     return Taken(stored, dtype, wrap)
 
 
-def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = False) -> Storage:
+def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = False, holding: bool = True) -> Storage:
     """The memory of a strided CPU tensor of that type. Nothing about the tensor changes: after `.numpy()` it could not
-    be resized any more, and one that is copied when written would be copied."""
-    address = tensor.data_ptr() if writable else _address(tensor, torch)
+    be resized any more, and one that is copied when written would be copied. Unless `holding`, the array does not keep
+    the tensor alive."""
+    address = tensor.data_ptr() if writable else address_of(tensor)
     if not address and tensor.numel():
         raise RuntimeError("it has no memory")
     if not address:  # nothing to share, and numpy 1.25 takes no array from the address 0
         return np.empty(tuple(tensor.shape), dtype.storage)
     item = dtype.itemsize
     strides = tuple([step * item for step in tensor.stride()])
-    return np.asarray(_Memory(tensor, address, _NUMPY_WORDS[dtype.storage], tuple(tensor.shape), strides))
+    return np.asarray(
+        _Memory(tensor if holding else None, address, _NUMPY_WORDS[dtype.storage], tuple(tensor.shape), strides)
+    )
 
 
 class _Memory:
@@ -172,11 +175,13 @@ class _Memory:
         }
 
 
-def _address(tensor: Any, torch: Any) -> int:
-    """Of the first element, to read from."""
-    if hasattr(tensor, "const_data_ptr"):
-        return int(tensor.const_data_ptr())
-    return int(torch._C._data_address(tensor) + tensor.storage_offset() * tensor.element_size())  # before it, torch 2.4
+def address_of(tensor: Any) -> int:
+    """Of the first element of a tensor, to read from."""
+    try:
+        return tensor.const_data_ptr()  # type: ignore[no-any-return]
+    except AttributeError:  # torch 2.4 has no such method
+        data = sys.modules["torch"]._C._data_address(tensor)
+        return int(data + tensor.storage_offset() * tensor.element_size())
 
 
 def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:

@@ -13,6 +13,7 @@ from ..spec.checks import answers, integer, is_a, one_of
 from ..spec.dtypes import DTYPES
 from .apply import apply, how
 from .arrays import AnyArray, Array
+from .prepared import Prepared
 
 
 class Pipeline(spec.Pipeline):
@@ -98,6 +99,43 @@ class Pipeline(spec.Pipeline):
         result: Array = apply("Pipeline", self, input, tensors, out, options)
         return result
 
+    def prepare(
+        self, *operands: AnyArray, algorithm: str = "auto", precision: str = "full", **named_operands: AnyArray
+    ) -> Prepared:
+        """The pipeline with its weights, to be called often.
+
+        Parameters
+        ----------
+        *operands : array
+            The tensors of `operand_names` in order, without those of the value's shape (of `Add("tensor")`, say), which
+            the calls take.
+        algorithm, precision : str
+            As in a call.
+        **named_operands : array
+            Those that are given by name.
+
+        Returns
+        -------
+        Prepared
+            Call it with an input. It owns folded and packed weights, and sees when one has changed.
+
+        Raises
+        ------
+        convt3d.Error
+            ArgumentError, ArgumentTypeError, DTypeError. Shapes are checked by the calls.
+
+        Examples
+        --------
+        >>> import numpy as np, convt3d
+        >>> pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2), convt3d.ReLU())
+        >>> layer = pipe.prepare(np.ones((8, 4, 2, 2, 2)))
+        >>> layer(np.ones((1, 8, 3, 4, 5))).shape
+        (1, 4, 6, 8, 10)
+        """
+        names = tuple(slot.name for slot in self.slots if slot.operand.kind != "tensor")
+        own = spec.bind("Pipeline.prepare", (), names, operands, named_operands)
+        return Prepared(self, own, algorithm, precision)
+
     def explain(
         self,
         input: Sequence[int],
@@ -145,6 +183,7 @@ class Pipeline(spec.Pipeline):
     if not TYPE_CHECKING:  # tools see the signatures above
         __init__ = answers(spec.Pipeline.__init__, "Pipeline")
         __call__ = answers(__call__, "Pipeline")
+        prepare = answers(prepare, "Pipeline.prepare")
         explain = answers(explain, "Pipeline.explain")
 
 

@@ -129,23 +129,7 @@ class Pipeline:
         """Operands in slot order from what a call was given by position and by name."""
         if not named and len(positional) == len(self.slots) and not any(value is None for value in positional):
             return tuple(positional)
-        names = self.operand_names
-        takes = f"takes input, {', '.join(names)}"
-        remedy = "Pass each of them once, by position or by name"
-        if len(positional) > len(names) or (not named and len(positional) < len(names)):
-            received = described(f"{len(positional)} tensors after input")
-            raise ArgumentTypeError(operator, "operands", received, f"{takes}: {len(names)} after input", remedy)
-        given = dict(zip(names, positional, strict=False))
-        for name, value in named.items():
-            if name not in names or name in given:
-                rule = f"{'is given twice' if name in given else 'is unknown'}; the pipeline {takes}"
-                instead = remedy if name in names else remedy_for(name, names)
-                raise ArgumentTypeError(operator, name, described(type(value).__name__), rule, instead)
-            given[name] = value
-        for name in names:
-            if given.get(name) is None:
-                raise ArgumentTypeError(operator, name, None, f"is missing; the pipeline {takes}", remedy)
-        return tuple(given[name] for name in names)
+        return bind(operator, ("input",), self.operand_names, positional, named)
 
     def trace(self, x: Sequence[int], operands: Sequence[Sequence[int]]) -> Trace:
         """All shapes, or the error that says which stage cannot take what reaches it."""
@@ -183,6 +167,33 @@ class Pipeline:
 
     def _normal(self, slot: Slot, shape_of: Callable[[Slot, Shape], tuple[int, ...]], value: Shape) -> tuple[int, ...]:
         return slot.operand.normal_shape(self.stages[slot.stage].name, slot.name, shape_of(slot, value), value)
+
+
+def bind(
+    operator: str,
+    before: tuple[str, ...],
+    names: tuple[str, ...],
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """Tensors in the order of `names` from what was given by position, after the arguments `before`, and by name."""
+    takes = f"takes {', '.join((*before, *names)) or 'no tensors'}"
+    remedy = "Pass each of them once, by position or by name"
+    after = f" after {before[-1]}" if before else ""
+    if len(positional) > len(names) or (not named and len(positional) < len(names)):
+        received = described(f"{len(positional)} tensors{after}")
+        raise ArgumentTypeError(operator, "operands", received, f"{takes}: {len(names)}{after}", remedy)
+    given = dict(zip(names, positional, strict=False))
+    for name, value in named.items():
+        if name not in names or name in given:
+            rule = f"{'is given twice' if name in given else 'is unknown'}; the pipeline {takes}"
+            instead = remedy if name in names else remedy_for(name, names)
+            raise ArgumentTypeError(operator, name, described(type(value).__name__), rule, instead)
+        given[name] = value
+    for name in names:
+        if given.get(name) is None:
+            raise ArgumentTypeError(operator, name, None, f"is missing; the pipeline {takes}", remedy)
+    return tuple(given[name] for name in names)
 
 
 def _instead(stage: Any) -> str:

@@ -38,6 +38,7 @@ from .modules import (
     LazyConv3d,
     LazyConvTranspose3d,
 )
+from .prepared import forget, prepared_bytes
 from .swap import FusedSequential, Report, swap
 
 __all__ = [
@@ -61,8 +62,10 @@ __all__ = [
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
     "explain",
+    "forget",
     "optimize",
     "pipeline",
+    "prepared_bytes",
     "swap",
 ]
 

@@ -9,6 +9,7 @@ numbers that are recorded for backward as well are left to PyTorch's own operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -47,11 +48,29 @@ def kernel(operator: Operator, overload: Any) -> Callable[..., Tensor]:
             if any(tangent is not None for _, tangent in pairs):
                 return _forward_mode(pipeline, tensors, pairs)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            with enable_single_level_autograd_function():
-                return _Recorded.apply(below, pipeline, *tensors)
+            return record(below, pipeline, tensors)
         return below()
 
     return autograd
+
+
+def record(below: Callable[[], Tensor], pipeline: Pipeline, tensors: Sequence[Tensor]) -> Tensor:
+    """below(), the result of the pipeline for x and its operands, with what backward needs."""
+    with enable_single_level_autograd_function():
+        return _Recorded.apply(below, pipeline, *tensors)
+
+
+def _kept(pipeline: Pipeline, wanted: tuple[bool, ...]) -> tuple[bool, tuple[bool, ...]]:
+    """Whether backward needs the result, and which operands it reads."""
+    try:
+        return _known_kept(pipeline, wanted)
+    except Exception:  # sizes that are symbols are no keys
+        return needs_result(pipeline, wanted), tuple(operands_read(pipeline, wanted))
+
+
+@lru_cache(maxsize=1024)
+def _known_kept(pipeline: Pipeline, wanted: tuple[bool, ...]) -> tuple[bool, tuple[bool, ...]]:
+    return needs_result(pipeline, wanted), tuple(operands_read(pipeline, wanted))
 
 
 # --- reverse mode -----------------------------------------------------------------------------------------------------
@@ -65,8 +84,8 @@ class _Recorded(_SingleLevelFunction):  # type: ignore[misc]
     def forward(ctx: Any, below: Callable[[], Tensor], pipeline: Pipeline, *tensors: Tensor) -> Tensor:
         result, operands = below(), tensors[1:]
         wanted = ctx.needs_input_grad[2:]
-        ctx.pipeline, ctx.result_kept = pipeline, needs_result(pipeline, wanted)
-        read = operands_read(pipeline, wanted)
+        ctx.pipeline = pipeline
+        ctx.result_kept, read = _kept(pipeline, wanted)
         ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(operands, read, strict=True)]
         kept = [tensor for tensor, reads in zip(operands, read, strict=True) if reads]
         ctx.save_for_backward(tensors[0], *kept, *([result] if ctx.result_kept else []))

@@ -32,22 +32,35 @@ _NO_TENSORS = frozenset((int, float, tuple, str, type(None)))  # others are look
 
 def direct(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
-    if torch.compiler.is_compiling() or _raw(_C._dispatch_tls_local_include_set()) not in _PLAIN_THREADS:
-        return False
-    if torch.is_autocast_enabled("cpu") or _C._is_torch_function_mode_enabled() or torch.autograd._profiler_enabled():
-        return False
-    if forward_ad._current_level >= 0:
+    if not plain_thread():
         return False
     recording = torch.is_grad_enabled()
     for argument in arguments:
         if type(argument) is list:
-            if not all(_plain(each, recording) for each in argument):
+            if not all(_untouched(each, recording) for each in argument):
                 return False
-        elif type(argument) not in _NO_TENSORS and not _plain(argument, recording):
+        elif type(argument) not in _NO_TENSORS and not _untouched(argument, recording):
             return False
     return isinstance(arguments[0], torch.Tensor)
 
 
-def _plain(tensor: Any, recording: bool) -> bool:
+def plain_thread() -> bool:
+    """Whether the thread has set none."""
+    return (
+        not torch.compiler.is_compiling()
+        and _raw(_C._dispatch_tls_local_include_set()) in _PLAIN_THREADS
+        and not torch.is_autocast_enabled("cpu")
+        and not _C._is_torch_function_mode_enabled()
+        and not torch.autograd._profiler_enabled()
+        and forward_ad._current_level < 0
+    )
+
+
+def plain(tensor: Any) -> bool:
+    """Whether it is a tensor that carries no other keys."""
     known = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
-    return known and not (recording and tensor.requires_grad) and _raw(_C._dispatch_keys(tensor)) in _PLAIN_TENSORS
+    return known and _raw(_C._dispatch_keys(tensor)) in _PLAIN_TENSORS
+
+
+def _untouched(tensor: Any, recording: bool) -> bool:
+    return plain(tensor) and not (recording and tensor.requires_grad)

@@ -6,15 +6,18 @@ import sys
 import warnings
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ..cpu.plan.choice import AUTO
+from ..cpu.runtime.again import Again
 from ..cpu.runtime.memory import HUGE_FROM
 from ..errors import Error
 from ..front.apply import allocated, compute
-from ..front.arrays import Storage, tensor_storage
+from ..front.arrays import Storage, address_of, tensor_storage
+from ..front.prepared import Weights
 from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Pipeline
 from . import stock
@@ -25,12 +28,31 @@ _DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
 _told: set[str] = set()
 
 
-def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+class _Quick(NamedTuple):
+    """What a call on a plain contiguous tensor of a known layout does."""
+
+    run: Again
+    shape: tuple[int, ...]  # of the result
+
+
+def run_prepared(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights) -> Tensor:
+    """The same as `run`, for operands whose owner keeps `weights` made from them, and an x of their type."""
+    quick: _Quick | None = weights.quick.get((x.shape, x.stride()))
+    if quick is not None:
+        result, address = torch.empty(quick.shape, dtype=x.dtype), address_of(x)
+        if address % x.itemsize == 0 and quick.run(address, result.data_ptr()):
+            return result
+    return run(operator, pipeline, x, operands, weights)
+
+
+def run(
+    operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights | None = None
+) -> Tensor:
     """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well."""
     reason, refusal = _reason(x, operands), None
     if reason is None:
         try:
-            return _on_engine(operator, pipeline, x, operands)
+            return _on_engine(operator, pipeline, x, operands, weights)
         except Error as error:
             reason, refusal = f"the CPU engine refuses its {error.argument}", error
     return run_stock(operator, pipeline, x, operands, reason, refusal)
@@ -80,6 +102,11 @@ def _reason(x: Tensor, operands: Sequence[Tensor]) -> str | None:
     return None
 
 
+def dtype_of(kind: Any) -> DType:
+    """Of one of the four element types of PyTorch."""
+    return _DTYPES[kind]
+
+
 def knows(dtype: Any) -> bool:
     """Whether it is one of the four element types."""
     return dtype in _DTYPES
@@ -93,7 +120,9 @@ def foreign(tensor: Tensor) -> str:
     return f"the CPU engine takes no {tensor.layout} tensors on {tensor.device.type}".replace("torch.", "")
 
 
-def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+def _on_engine(
+    operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights | None
+) -> Tensor:
     dtype = _DTYPES[x.dtype]
     source = tensor_storage(x, dtype, torch)
     arrays = [
@@ -117,7 +146,14 @@ def _on_engine(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[
         result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch, writable=True)
 
-    compute(operator, pipeline, dtype, source, arrays, allocate)
+    if weights is None:
+        compute(operator, pipeline, dtype, source, arrays, allocate)
+        return result
+    target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
+    if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
+        contiguous = bool(pipeline.dropped) or _plain(stock.weight_of(pipeline, arrays))  # whatever PyTorch would say
+        if contiguous and not any(slot.operand.kind == "tensor" for slot in pipeline.slots):
+            weights.remember((x.shape, x.stride()), _Quick(again, tuple(result.shape)))
     return result
 
 

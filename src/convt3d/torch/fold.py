@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
@@ -30,6 +31,57 @@ def why_apart(module: nn.Module) -> str:
     if any(len(getattr(module_hooks, name)) for name in _GLOBAL_HOOKS):
         return "is seen by global hooks"
     return "has a forward of its own" if any(name in module.__dict__ for name in _CALLS) else ""
+
+
+_IMMUTABLE = frozenset((bool, int, float, str, type(None), tuple, torch.dtype, torch.device))
+_REPLACED = frozenset(_CALLS)
+
+
+def looked_at(sequence: nn.Sequential) -> tuple[list[Any], list[Any]] | None:
+    """All that folding the modules of a sequence depends on: values that nobody can change, and modules, parameters and
+    buffers. While these are the same objects, the result is the same, if `watchable` says so. None where that cannot be
+    said: hooks, and calls that somebody has replaced."""
+    for name in _GLOBAL_HOOKS:
+        if getattr(module_hooks, name):
+            return None
+    values: list[Any] = []
+    things: list[Any] = []
+    for module in sequence._modules.values():
+        kind, own = type(module), module.__dict__
+        if kind in FOLDS or isinstance(module, nn.ConvTranspose3d):
+            for tensors in (own["_parameters"], own["_buffers"]):
+                for each in tensors.values():
+                    values.append(each is None)
+                    if each is not None:
+                        things.append(each)
+            values += [value for value in own.values() if type(value) in _IMMUTABLE]
+        elif isinstance(module, nn.Sequential):
+            inside = looked_at(module)
+            if inside is None:
+                return None
+            values += (len(inside[0]), *inside[0])
+            things += inside[1]
+        else:
+            values.append(kind)
+            things.append(module)
+            continue
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            return None
+        if not _REPLACED.isdisjoint(own):
+            return None
+        values.append(kind)
+        things.append(module)
+    return values, things
+
+
+def watchable(sequence: nn.Sequential) -> bool:
+    """Whether no module that may be folded has an attribute that can change and stay the same object."""
+    return all(
+        type(value) in _IMMUTABLE or name[0] == "_"
+        for module in sequence.modules()
+        if type(module) in FOLDS or isinstance(module, nn.ConvTranspose3d)
+        for name, value in module.__dict__.items()
+    )
 
 
 def fold(module: nn.Module, training: bool) -> Folded:

@@ -5,16 +5,53 @@ Each is PyTorch's by its constructor, its parameters and its state_dict, so weig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import Parameter, Signature, signature
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ..front.help import module_help
 from ..spec.operators import OPERATORS
-from . import functions
+from . import functions, prepared
 from .stock import Tensor
+
+
+class _Arguments(NamedTuple):
+    """Of an operator, in a module: tensors are parameters, all others are attributes."""
+
+    operator: str
+    names: tuple[str, ...]  # in the order of a call, without the input
+    named: tuple[str, ...]  # tensors, then all others
+    tensors: Callable[[Any], tuple[Any, ...]]
+    others: Callable[[Any], tuple[Any, ...]]
+
+
+def _arguments(operator: str) -> _Arguments:
+    declared = OPERATORS[operator]
+    names = declared.names[1:]
+    tensors = tuple(name for name in names if name in declared.tensors)
+    others = tuple(name for name in names if name not in tensors)
+    return _Arguments(operator, names, tensors + others, itemgetter(*tensors), itemgetter(*others))
+
+
+_FORWARD, _TRANSPOSED = _arguments("conv3d"), _arguments("conv_transpose3d")
+
+
+def _prepared(module: nn.Module, own: _Arguments, input: Tensor) -> Tensor | None:
+    """The result by weights that the module owns, where it does."""
+    try:
+        tensors, others = own.tensors(module._parameters), own.others(module.__dict__)
+    except KeyError:  # what is computed at each call, say
+        return None
+
+    def arguments() -> list[Any]:
+        given = dict(zip(own.named, tensors + others, strict=True))
+        return [given[name] for name in own.names]
+
+    return prepared.run(module, 0, own.operator, input, tensors, others, arguments)
 
 
 class Conv3d(nn.Conv3d):  # type: ignore[misc]
@@ -36,6 +73,10 @@ class Conv3d(nn.Conv3d):  # type: ignore[misc]
     >>> convt3d.torch.Conv3d(8, 4, 3, padding="same")(torch.ones(1, 8, 3, 4, 5)).shape
     torch.Size([1, 4, 3, 4, 5])
     """
+
+    def forward(self, input: Tensor) -> Tensor:
+        result = None if torch.compiler.is_compiling() else _prepared(self, _FORWARD, input)
+        return super().forward(input) if result is None else result
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         conv = self.stride, self.padding, self.dilation, self.groups
@@ -86,6 +127,10 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
     """
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if output_size is None and not torch.compiler.is_compiling():
+            result = _prepared(self, _TRANSPOSED, input)
+            if result is not None:
+                return result
         output_padding = self._sized(input, output_size)
         conv = self.stride, self.padding, output_padding, self.groups, self.dilation
         return functions.conv_transpose3d(input, self.weight, self.bias, *conv)
@@ -129,6 +174,7 @@ class _Fused(ConvTranspose3d):
 
     operator: str
     tail: dict[str, Any]  # numbers and their defaults; the repr shows them beside the convolution
+    own: _Arguments
     given: tuple[str, ...]  # arguments of the function that are attributes
     affine = False  # whether there is a norm, which may have a weight and a bias
 
@@ -137,6 +183,7 @@ class _Fused(ConvTranspose3d):
             return
         declared = OPERATORS[cls.operator]
         cls.tail = {each.name: each.default for each in declared.tail}
+        cls.own = _arguments(cls.operator)
         cls.given = tuple(name for name in declared.names[1:] if name != "output_padding")
         cls.affine = "norm_weight" in cls.given
         own = cls.tail | ({"elementwise_affine": False} if cls.affine else {})
@@ -159,6 +206,10 @@ class _Fused(ConvTranspose3d):
             self.scale = nn.Parameter(torch.ones(1, self.out_channels, 1, 1, 1, **like))
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if output_size is None and not torch.compiler.is_compiling():
+            result = _prepared(self, self.own, input)
+            if result is not None:
+                return result
         before = input  # of the convolution
         if output_size is not None and "pool_kernel" in self.given:
             before = torch.nn.functional.avg_pool3d(input, self.pool_kernel)

@@ -7,20 +7,24 @@ from elsewhere and optimisers stay as they are; `Report.undo()` gives the classe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import is_
+from sys import intern
 from textwrap import fill
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 from torch import nn
 
 from ..errors import ArgumentTypeError, described
 from .engine import knows
-from .fold import fold_chain, why_apart
+from .fold import fold_chain, looked_at, watchable, why_apart
 from .functions import pipeline
 from .modules import Conv3d, ConvTranspose3d, LazyConv3d, LazyConvTranspose3d
+from .prepared import forget, owned, run
 from .stock import Tensor
 
 # How PyTorch runs the modules of a sequence, also where somebody else changes that later.
@@ -57,13 +61,23 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         """A class made by `fused_class` is nobody's subclass to register, and has no arguments for that."""
 
     def forward(self, input: Tensor) -> Tensor:
-        modules = flat(self)
+        known = None if torch.compiler.is_compiling() or type(input) is not torch.Tensor else decisions(self)
+        modules = flat(self) if known is None else known.modules
         at = 0
         while at < len(modules):
             count = 1
             # Of 4-D values norms and softmax mean others. A symbol of torch.fx is no tensor: it sees every module.
             if type(modules[at]) in (Conv3d, ConvTranspose3d) and isinstance(input, torch.Tensor) and input.dim() == 5:
-                text, operands, count, _ = fold_chain(modules[at:], input.shape)
+                if known is None:
+                    text, operands, count, _ = fold_chain(modules[at:], input.shape)
+                else:
+                    text, operands, count = known.chain(at, input.shape)
+                    if count > 1:
+                        result = run(self, at, "pipeline", input, operands, (text,), partial(_both, operands, text))
+                        if result is not None:
+                            input = result
+                            at += count
+                            continue
                 if count > 1 and _one_type(input, operands):
                     input = pipeline(input, operands, text)
                     at += count
@@ -91,6 +105,11 @@ def _remade(build: Callable[..., Any], *arguments: Any) -> Any:
     module = build(*arguments)
     _set_class(module, fused_class(type(module)))
     return module
+
+
+def _both(operands: list[Tensor], text: str) -> tuple[list[Tensor], str]:
+    """The arguments of a pipeline after its input."""
+    return operands, text
 
 
 # By the class they are made for; gone with the last module of theirs.
@@ -122,6 +141,51 @@ def flat(sequence: nn.Sequential) -> list[nn.Module]:
     return modules
 
 
+class Decisions:
+    """What a sequence has fused, for as long as all that was looked at is as it was. It keeps no module and no tensor:
+    they may refer to the sequence."""
+
+    def __init__(self, sequence: nn.Sequential, values: list[Any], things: list[Any]) -> None:
+        self._values, self._things = values, [ref(each) for each in things]
+        self._modules = [ref(each) for each in flat(sequence)]
+        self._chains: dict[Any, tuple[str, list[Any], int]] = {}
+
+    def hold(self, values: list[Any], things: list[Any]) -> bool:
+        if len(values) != len(self._values) or len(things) != len(self._things):
+            return False
+        return all(map(is_, values, self._values)) and all(map(is_, things, [each() for each in self._things]))
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [each() for each in self._modules]
+
+    def chain(self, at: int, shape: Sequence[int]) -> tuple[str, list[Tensor], int]:
+        """Text, operands and number of the modules that are fused into the convolution at this place."""
+        found = self._chains.get((at, shape))
+        if found is None:
+            text, tensors, count, _ = fold_chain(self.modules[at:], shape)
+            if len(self._chains) >= _SHAPES:
+                self._chains = {}
+            found = self._chains[at, shape] = intern(text), [ref(each) for each in tensors], count
+        text, operands, count = found
+        return text, [each() for each in operands], count
+
+
+_SHAPES = 64  # that decisions are remembered for
+
+
+def decisions(sequence: nn.Sequential) -> Decisions | None:
+    """Those that hold here and now; None where something that nobody can watch decides."""
+    seen = looked_at(sequence)
+    if seen is None:
+        return None
+    mine = owned(sequence)
+    known: Decisions | None = mine.notes
+    if known is None or not known.hold(*seen):
+        known = mine.notes = Decisions(sequence, *seen) if watchable(sequence) else None
+    return known
+
+
 def _is_inlined(module: nn.Module) -> bool:
     return is_sequence(module) and not why_apart(module)
 
@@ -150,6 +214,7 @@ class Change:
         if type(self.module) not in given:
             return False
         _set_class(self.module, given[type(self.module)])
+        forget(self.module)
         return True
 
 

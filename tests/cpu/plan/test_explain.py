@@ -37,8 +37,8 @@ from convt3d.cpu.plan.describe import describe
 from convt3d.cpu.plan.explain import explain, scratch_of_all, tiles
 from convt3d.cpu.plan.plan import Plan, make_plan
 from convt3d.cpu.plan.roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
-from convt3d.cpu.runtime.execute import bindings
 from convt3d.cpu.runtime.packing import pack
+from convt3d.cpu.runtime.ready import bindings
 from convt3d.spec.dtypes import DTYPES
 
 X, W = (2, 3, 4, 5, 6), (3, 4, 3, 2, 3)  # by stride 2: (2, 4, 9, 10, 13)

@@ -11,6 +11,7 @@ from .base import Absent, Contender
 MODULES = {
     "convt3d": "own",
     "convt3d-direct": "own",
+    "convt3d-prepared": "own",
     "torch": "eager",
     "torch-channels-last": "eager",
     "torch-compile": "compiled",

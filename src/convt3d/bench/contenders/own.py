@@ -1,4 +1,5 @@
-"""convt3d itself, through its public call, into an array that is reused; `convt3d-direct` sums products one by one."""
+"""convt3d itself, through its public call, into an array that is reused; `convt3d-direct` sums products one by one,
+`convt3d-prepared` is given its weights once, as peers are."""
 
 from __future__ import annotations
 
@@ -8,23 +9,39 @@ from typing import Any
 import numpy as np
 
 from ...cpu.plan.cores import num_threads
+from ...front.prepared import Prepared
 from ..cases import Arrays, Case, Storage
 from .base import Ready, UnsupportedError
 
-OPTIONS: dict[str, dict[str, Any]] = {"convt3d": {}, "convt3d-direct": {"algorithm": "direct"}}
+OPTIONS: dict[str, dict[str, Any]] = {"convt3d-direct": {"algorithm": "direct"}}
 
 
 def contender(name: str) -> Own:
-    return Own(OPTIONS[name])
+    return Own(OPTIONS.get(name, {}), prepared=name == "convt3d-prepared")
 
 
 @dataclass(frozen=True)
 class Own:
     options: dict[str, Any] = field(default_factory=dict)
+    prepared: bool = False
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
         out = np.full(case.output, case.dtype.narrow(np.array(np.nan)), case.dtype.storage)
         x, y, *operands = (_public(case, array) for array in (arrays.x, out, *arrays.operands))
+
+        if self.prepared:
+            kinds = [slot.operand.kind for slot in case.pipeline.slots]
+            own = [operand.copy() for operand, kind in zip(operands, kinds, strict=True) if kind != "tensor"]
+            for each in own:
+                each.flags.writeable = False  # constant, as a peer's are
+            rest = [operand for operand, kind in zip(operands, kinds, strict=True) if kind == "tensor"]
+            layer = Prepared(case.pipeline, own)
+
+            def run_prepared() -> Any:
+                with num_threads(case.threads):
+                    return layer(x, *rest, out=y)
+
+            return Ready(run_prepared, lambda _: out)
 
         def run() -> Any:
             with num_threads(case.threads):

@@ -23,7 +23,7 @@ from .packing import WeightLayout
 _SHARED_FROM = 1_000_000  # operations
 
 # Words before the table, among which the counter of tiles has a cache line of its own.
-_BEFORE, _COUNTER = 16, 8
+BEFORE, COUNTER = 16, 8
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Binding:
         if declared != given:
             raise TypeError(f"steps declare {declared} and give {given}")
         known = [number for words in self.sets for number in words.numbers(checked)]
-        return np.array([0] * _BEFORE + known + [0] * self._call_size, dtype=np.int64)
+        return np.array([0] * BEFORE + known + [0] * self._call_size, dtype=np.int64)
 
     def table(self, call: Sequence[Words]) -> tuple[npt.NDArray[np.int64], int]:
         """The table of one call, an array to be kept alive as `call` is, and its address. The counter of tiles, which
@@ -119,10 +119,10 @@ class Binding:
         known = len(template) - self._call_size
         table[known:] = call_numbers(call, checked)
         address = table.ctypes.data
-        table[known] = address + 8 * _COUNTER
+        table[known] = address + 8 * COUNTER
         if checked:
-            table[known + 1 : known + 3] = address + 8 * _COUNTER, address + 8 * (_COUNTER + 1)
-        return table, address + 8 * _BEFORE
+            table[known + 1 : known + 3] = address + 8 * COUNTER, address + 8 * (COUNTER + 1)
+        return table, address + 8 * BEFORE
 
     @lazy
     def _call_types(self) -> tuple[type[Words], ...]:

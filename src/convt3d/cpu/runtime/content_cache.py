@@ -54,11 +54,11 @@ class ContentCache(Generic[Value]):
         value, arrays = make(own)
         witnesses = tuple(weakref.ref(source) if isinstance(source, ImmutableArray) else source for source in own)
         copies = [source for source in own if not isinstance(source, ImmutableArray)]
-        self.entries.put(full_key, (witnesses, value), ENTRY_BYTES + _bytes([*copies, *arrays]))
+        self.entries.put(full_key, (witnesses, value), ENTRY_BYTES + memory_of([*copies, *arrays]))
         return value
 
 
-def _bytes(arrays: Iterable[Array]) -> int:
+def memory_of(arrays: Iterable[Array]) -> int:
     """Of memory: arrays may share it."""
     sizes: dict[int, int] = {}
     for array in arrays:
@@ -84,8 +84,11 @@ def _sample(array: Array) -> tuple[Any, ...]:
 def _is_of(witness: Witness, given: Array) -> bool:
     if isinstance(witness, weakref.ref):
         return witness() is given
-    kept, given = np.ascontiguousarray(witness), np.ascontiguousarray(given)
+    return same_numbers(witness, given)
+
+
+def same_numbers(kept: Array, given: Array) -> bool:
+    """Whether all bits of two arrays of one shape and type are the same."""
     if given.nbytes >= LARGE:
-        return same_bits(kept, given)
-    word = f"u{kept.itemsize}"
-    return bool((kept.view(word) == given.view(word)).all())
+        return same_bits(np.ascontiguousarray(kept), np.ascontiguousarray(given))
+    return kept.tobytes() == given.tobytes()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +18,20 @@ from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
 from ..plan.winograd import HUGE
-from ..words import DestinationCall, SourceCall, SweepCall, VectorCall
+from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
+from .again import Again
 from .bind import Binding
 from .blocks import channels_adjacent, squares
 from .build import Code
-from .content_cache import ImmutableArray
-from .folded import folded
 from .memory import empty, shared_scratch
+from .ready import Everyone, Keeper, Ready, bindings
 from .regions import faults
 from .statistics import finish
 from .team import launch
-from .weights import Packed, packed
 
 Array = npt.NDArray[Any]
+Done: TypeAlias = "tuple[Call, list[Words], Array]"  # a sweep, the words that it was given, its scratch memory
+EVERYONE = Everyone()
 
 
 def execute(
@@ -46,54 +46,53 @@ def execute(
     execute_plan(make_plan(pipeline, x.shape, _shapes(operands), dtype, options), x, operands, out)
 
 
-def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) -> None:
-    """The same, where a plan for arrays of these shapes is at hand."""
+def execute_plan(
+    plan: Plan, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper = EVERYONE
+) -> Again | None:
+    """The same, where a plan for arrays of these shapes is at hand, with weights that `keeper` has. Returns what does
+    it again for other arrays of the same layout, where that is possible."""
     if x.shape[0] == 0:
-        return
-    ready, stored_as = operands, plan.dtype
-    if plan.rewritten.needs_tame:
-        prepared = folded(plan.rewritten, plan.asked, plan.dtype, operands)
-        if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
-            plan = plan.as_asked
-        else:
-            ready, stored_as = prepared
+        return None
+    ready = keeper.ready(plan, operands)
+    plan = ready.plan
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
-            _execute_sample(alone, sample, x, operands, out)
-        return
-    run = _Run(plan, x, ready, stored_as, out)
-    if not run.weights.finite:
-        _by_meaning(plan, x, ready, stored_as, out)
-    elif not (plan.method.direct or run.weights.transformable):
-        execute_plan(plan.directly, x, operands, out)
+            _execute_sample(alone, sample, x, operands, out, keeper)
+    elif not ready.weights.finite:
+        _by_meaning(EVERYONE.ready(plan, operands), x, out)
+    elif not (plan.method.direct or ready.weights.transformable):
+        return execute_plan(plan.directly, x, operands, out, keeper)
     else:
-        run.run()
+        run = _Run(ready, x, out)
+        last = run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
-            _execute_sample(plan.one_sample.directly, sample, x, operands, out)
+            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
+        return None if keeper is EVERYONE else run.again(*last)
+    return None
 
 
-def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array) -> None:
+def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper) -> None:
     """One sample alone, by a plan of batch 1."""
     own = tuple(
         _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
         for slot, operand in zip(plan.asked.slots, operands, strict=True)
     )
-    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample))
+    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample), keeper)
 
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(operand.shape for operand in operands)
 
 
-def _by_meaning(plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
+def _by_meaning(ready: Ready, x: Array, out: Array) -> None:
     """Kernels multiply the zeros around the input with weights, which an infinite or NaN weight would turn into NaN.
     Such weights go the slow way, sample by sample."""
-    pipeline, dtype = plan.rewritten.pipeline, plan.dtype
+    pipeline, dtype, stored_as = ready.plan.rewritten.pipeline, ready.plan.dtype, ready.stored_as
     for sample in range(x.shape[0]):
         own = [
             dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else stored_as.widen(array)
-            for slot, array in zip(pipeline.slots, operands, strict=True)
+            for slot, array in zip(pipeline.slots, ready.operands, strict=True)
         ]
         out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
 
@@ -115,23 +114,24 @@ def _sample_of(array: Array, sample: int) -> Array:
 class _Run:
     """One execution: where the values of the plan are."""
 
-    def __init__(self, plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
-        self.plan, self.operands, self.stored_as = plan, operands, stored_as
+    def __init__(self, ready: Ready, x: Array, out: Array) -> None:
+        self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
-        self.number = np.dtype(plan.dtype.accumulate)
-        self.sweeps = bindings(plan)
-        self.weights = self._pack_weights()
+        self.number = np.dtype(self.plan.dtype.accumulate)
+        self.sweeps = bindings(self.plan)
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
 
-    def run(self) -> None:
+    def run(self) -> Done:
+        """Runs all sweeps; what the last one was given."""
         for binding in self.sweeps:
-            self._run_sweep(binding)
+            done = self._run_sweep(binding)
+        return done
 
-    def _run_sweep(self, binding: Binding) -> None:
+    def _run_sweep(self, binding: Binding) -> Done:
         sweep, call = binding.one.sweep, Call(self, binding)
         threads = min(get_num_threads(), binding.items) if binding.worth_sharing else 1
         with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
-            call.launch(memory, threads)
+            words = call.launch(memory, threads)
         if sweep.finish is not None:
             given = [self._wide(name) for name in sweep.finish.arrays]
             if self.skipped.any():  # tiles that were left out
@@ -140,6 +140,23 @@ class _Run:
             with np.errstate(over="ignore"):
                 for name, values in results.items():
                     self.arrays[name] = np.ascontiguousarray(values.astype(self.number))
+        return call, words, memory
+
+    def again(self, call: Call, words: list[Words], scratch: Array) -> Again | None:
+        """What does the same for other arrays, where that is one sweep, and does not depend on their addresses."""
+        binding, *more = self.sweeps
+        if more or binding.one.streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
+            return None
+        tensors = [
+            operand
+            for operand, slot in zip(self.operands, self.plan.rewritten.pipeline.slots, strict=True)
+            if slot.operand.kind == "tensor"
+        ]
+        changing = [scratch, self.skipped, self.arrays[INPUT], self.arrays[OUTPUT], *tensors]
+        numbers = {id(array): number for number, array in enumerate(changing)}
+        if len(numbers) < len(changing):  # one array in two places
+            return None
+        return Again(binding, words, numbers, len(self.skipped), (self.weights, call._blocks))
 
     def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
@@ -161,13 +178,6 @@ class _Run:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
-    def _pack_weights(self) -> Packed:
-        layout = next(binding.weights for binding in self.sweeps if binding.weights is not None)
-        kernel = self.operands[self.plan.conv_operands[0]]
-        if self.stored_as.name == "bfloat16":
-            kernel = self.stored_as.widen(kernel)
-        return packed(kernel if isinstance(kernel, ImmutableArray) else np.ascontiguousarray(kernel), layout)
-
 
 _ALL = 1 << 31  # more groups, and more blocks, than there are
 
@@ -181,17 +191,19 @@ class Call:
         self._dest = None if sweep.dest is None else run.dest(sweep.dest, sweep.result)
         self._blocks: Code | None = None  # code for arrays whose channels lie side by side, held until the call is over
 
-    def launch(self, scratch: Array, threads: int) -> None:
+    def launch(self, scratch: Array, threads: int) -> list[Words]:
+        """Runs it; the words that it filled."""
         binding, checked = self.binding, self.machine.check_bounds
         steps = [words for step in binding.one.structure.steps for words in step.bind_call(self)]
         read, write = (self._blocks.addresses[way] for way in ("read", "write")) if self._blocks else (0, 0)
         if checked:
             scratch[...] = 0xFF  # NaN: what nobody wrote shows
         with faults(binding.one.structure.name) if checked else nullcontext(0) as noted:
-            call = [SweepCall(scratch if checked else 0, scratch, read, write, noted), *steps]
+            call: list[Words] = [SweepCall(scratch if checked else 0, scratch, read, write, noted), *steps]
             table, address = binding.table(call)
             launch(binding.native["run"], address, threads)
             del table
+        return call
 
     def array(self, name: ArrayName) -> SourceCall:
         """Address and strides. Axes of size 1 are repeated where the value is larger."""
@@ -273,8 +285,3 @@ class Call:
         """(B, tiles, C, numbers) of statistics."""
         sweep, binding = self.binding.one.sweep, self.binding
         return np.empty((sweep.shape[0], len(binding.voxels), sweep.result[1], binding.statistics))
-
-
-@lru_cache(maxsize=256)
-def bindings(plan: Plan) -> tuple[Binding, ...]:
-    return tuple(Binding(plan, planned) for planned in plan.sweeps)

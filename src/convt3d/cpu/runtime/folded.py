@@ -19,12 +19,26 @@ def folded(
     rewritten: Rewritten, pipeline: Pipeline, dtype: DType, operands: Sequence[Array]
 ) -> tuple[tuple[Array, ...], DType] | None:
     """The simplified pipeline's operands and the type that they are stored as; None where one is not tame."""
-    if rewritten.left_out is None:
-        made = _made(rewritten, pipeline, dtype, operands)
-        return None if made is None else (made, float64)
-    if not all(_holds(holds, operands[at].tobytes(), dtype) for at, holds in rewritten.left_out.items()):
-        return None
-    return tuple(operand for at, operand in enumerate(operands) if at not in rewritten.left_out), dtype
+    if rewritten.left_out is not None:
+        return (remaining(rewritten, operands), dtype) if all_hold(rewritten, dtype, operands) else None
+
+    def make(own: tuple[Array, ...]) -> tuple[tuple[Array, ...] | None, tuple[Array, ...]]:
+        made = fold(rewritten, pipeline, dtype, own)
+        return made, made or ()
+
+    found = _kept.get((rewritten.pipeline, pipeline, dtype.name), without_tensors(pipeline, operands), make)
+    return None if found is None else (with_tensors(rewritten, found, operands), float64)
+
+
+def remaining(rewritten: Rewritten, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """Where operands are left out and none is changed: the others."""
+    gone = rewritten.left_out or {}
+    return tuple(operand for at, operand in enumerate(operands) if at not in gone)
+
+
+def all_hold(rewritten: Rewritten, dtype: DType, operands: Sequence[Array]) -> bool:
+    """Whether those that are left out are such that they may be."""
+    return all(_holds(holds, operands[at].tobytes(), dtype) for at, holds in (rewritten.left_out or {}).items())
 
 
 @lru_cache(maxsize=256)
@@ -32,33 +46,28 @@ def _holds(holds: Holds, numbers: bytes, dtype: DType) -> bool:
     return holds([dtype.widen(np.frombuffer(numbers, dtype.storage))])
 
 
-def _made(
-    rewritten: Rewritten, pipeline: Pipeline, dtype: DType, operands: Sequence[Array]
-) -> tuple[Array, ...] | None:
-    """Tensors of the value's shape pass as they are."""
-    kinds = [slot.operand.kind for slot in pipeline.slots]
-    # A tensor stands in by an array that says which one it is.
-    places = [np.array([float(at)]) for at in range(len(kinds))]
+def fold(rewritten: Rewritten, pipeline: Pipeline, dtype: DType, own: Sequence[Array]) -> tuple[Array, ...] | None:
+    """What the operands that are no tensors of the value's shape become. In the place of such a tensor stands an array
+    that says which one it is."""
+    rest = iter(own)
+    wide = tuple(
+        np.array([float(at)]) if slot.operand.kind == "tensor" else _wide(next(rest), slot.operand.kind, dtype)
+        for at, slot in enumerate(pipeline.slots)
+    )
+    made = rewritten.operands(wide)
+    return None if made is None else tuple(np.ascontiguousarray(array).view(ImmutableArray) for array in made)
 
-    def make(own: tuple[Array, ...]) -> tuple[tuple[Array, ...] | None, tuple[Array, ...]]:
-        rest = iter(own)
-        wide = tuple(
-            place if kind == "tensor" else _wide(next(rest), kind, dtype)
-            for kind, place in zip(kinds, places, strict=True)
-        )
-        made = rewritten.operands(wide)
-        if made is None:
-            return None, ()
-        arrays = tuple(np.ascontiguousarray(array).view(ImmutableArray) for array in made)
-        return arrays, arrays
 
-    own = [operand for kind, operand in zip(kinds, operands, strict=True) if kind != "tensor"]
-    found = _kept.get((rewritten.pipeline, pipeline, dtype.name), own, make)
-    if found is None:
-        return None
+def without_tensors(pipeline: Pipeline, operands: Sequence[Array]) -> list[Array]:
+    """Operands that are no tensors of the value's shape."""
+    return [operand for operand, slot in zip(operands, pipeline.slots, strict=True) if slot.operand.kind != "tensor"]
+
+
+def with_tensors(rewritten: Rewritten, made: Sequence[Array], operands: Sequence[Array]) -> tuple[Array, ...]:
+    """What `fold` made, and the tensors of a call."""
     after = [slot.operand.kind for slot in rewritten.pipeline.slots]
     return tuple(
-        operands[int(array[0])] if kind == "tensor" else array for kind, array in zip(after, found, strict=True)
+        operands[int(array[0])] if kind == "tensor" else array for kind, array in zip(after, made, strict=True)
     )
 
 

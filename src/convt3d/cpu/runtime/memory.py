@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -65,7 +66,7 @@ class shared_scratch:  # noqa: N801 - used as a function; a class starts faster 
     its own private copy.
     """
 
-    __slots__ = ("_block", "size", "threads")
+    __slots__ = ("_block", "address", "size", "threads")
 
     def __init__(self, size: int, threads: int = 1) -> None:
         self.size, self.threads = size, threads
@@ -74,7 +75,8 @@ class shared_scratch:  # noqa: N801 - used as a function; a class starts faster 
         while True:
             try:
                 self._block = _take(self.size * self.threads)
-                return self._block[: self.size * self.threads], self.threads
+                self.address = self._block.address
+                return self._block.memory[: self.size * self.threads], self.threads
             except MemoryError:
                 if self.threads == 1:
                     raise
@@ -141,31 +143,39 @@ def _keep(mapping: mmap.mmap) -> None:
             _left.popleft()
 
 
+class _Block(NamedTuple):
+    size: int
+    address: int
+    memory: NDArray[np.uint8]
+
+
 class _Kept(threading.local):
     """Scratch blocks of one thread, least recently used first."""
 
     def __init__(self) -> None:
-        self.blocks: list[NDArray[np.uint8]] = []
+        self.blocks: list[_Block] = []
 
 
 _kept = _Kept()
 
 
-def _take(size: int) -> NDArray[np.uint8]:
+def _take(size: int) -> _Block:
     kept = _kept.blocks
+    if len(kept) == 1 and kept[0].size >= size:  # what small calls find
+        return kept.pop()
     fitting = [(block.size, index) for index, block in enumerate(kept) if block.size >= size]
     if fitting:
         return kept.pop(min(fitting)[1])
     if size >= SCRATCH_HUGE_FROM:  # a tile's channels lie on many small pages, but on one huge page
-        size = -(-size // HUGE_PAGE) * HUGE_PAGE
-        return empty(max(size, HUGE_FROM), np.uint8)  # type: ignore[return-value]
-    return empty(size, np.uint8)  # type: ignore[return-value]
+        size = max(-(-size // HUGE_PAGE) * HUGE_PAGE, HUGE_FROM)
+    memory: NDArray[np.uint8] = empty(size, np.uint8)  # type: ignore[assignment]
+    return _Block(size, memory.ctypes.data, memory)
 
 
-def _give_back(block: NDArray[np.uint8]) -> None:
+def _give_back(block: _Block) -> None:
     if block.size > SCRATCH_KEPT:
         return
     kept = _kept.blocks
     kept.append(block)
-    while sum(one.size for one in kept) > SCRATCH_KEPT:
+    while len(kept) > 1 and sum(one.size for one in kept) > SCRATCH_KEPT:
         kept.pop(0)

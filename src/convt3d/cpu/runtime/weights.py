@@ -25,10 +25,16 @@ def packed(weights: Array, layout: WeightLayout) -> Packed:
     """weights (Cin, Cout/groups, Kd, Kh, Kw) in the layout's order."""
 
     def make(own: tuple[Array, ...]) -> tuple[Packed, list[Array]]:
-        rows, largest = pack(own[0], layout)
-        return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number)), [rows]
+        made = pack_now(own[0], layout)
+        return made, [made.weights]
 
     return _kept.get(layout, [weights], make)
+
+
+def pack_now(weights: Array, layout: WeightLayout) -> Packed:
+    """The same, for one who keeps them."""
+    rows, largest = pack(weights, layout)
+    return Packed(rows, rows.ctypes.data, bool(np.isfinite(largest)), _tame(largest, layout.number))
 
 
 def _tame(largest: float, number: str) -> bool:

@@ -1,0 +1,79 @@
+"""An execution done again, for other arrays of the same layout: all that a call fills in is where they lie.
+
+A small call spends most of its time in finding out what to do. What was found out is a kernel's table, in which only a
+few words are the addresses of the caller's arrays. Each call takes a table that no other call uses, and gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..plan.cores import get_num_threads
+from ..words import Words
+from .bind import BEFORE, COUNTER, Binding
+from .memory import shared_scratch
+from .team import launch
+
+Array = npt.NDArray[Any]
+
+
+class _Table(NamedTuple):
+    words: memoryview  # what stands before the table, the table, and a word for each sample that is to be computed anew
+    address: int
+    skipped: Array
+
+
+class Again:
+    """One sweep, with its weights and vectors."""
+
+    def __init__(
+        self, binding: Binding, call: Sequence[Words], changing: Mapping[int, int], batch: int, kept: object
+    ) -> None:
+        """`call` are the words of a call that was; `changing` maps the ids of those of its arrays that are another's
+        next time to their number: 0 scratch memory, 1 marks of skipped samples, then in the order of a call's
+        addresses. `kept` is all that the other words point to."""
+        table, _ = binding.table(call)
+        first = len(table) - sum(len(words.__dict__) for words in call)
+        values = [value for words in call for value in words.__dict__.values()]
+        numbers = [changing.get(id(value)) for value in values]
+        self._template = np.concatenate([table, np.zeros(batch, np.int64)])
+        self._places = [(first + at, number) for at, number in enumerate(numbers) if number is not None]
+        self._counter = first  # the first word of a call is its address
+        self._batch, self._marks_nothing = batch, 1 not in numbers
+        self._kept = kept, [each for each, number in zip(values, numbers, strict=True) if number is None]
+        self._binding, self._function = binding, binding.native["run"]
+        self._scratch = binding.tiling.scratch
+        self._threads = binding.items if binding.worth_sharing else 1
+        self._free: list[_Table] = []
+
+    def __call__(self, *addresses: int) -> bool:
+        """Of the input, the result, and the tensors of the value's shape. False: some samples are not computed, since
+        Winograd's method cannot."""
+        try:
+            table = self._free.pop()
+        except IndexError:
+            table = self._table()
+        words = table.words
+        words[COUNTER] = 0
+        threads = self._threads if self._threads == 1 else min(get_num_threads(), self._threads)
+        scratch = shared_scratch(self._scratch, threads)
+        with scratch as (_, threads):
+            given = (scratch.address, table.address + 8 * (len(words) - self._batch), *addresses)
+            for at, number in self._places:
+                words[at] = given[number]
+            launch(self._function, table.address + 8 * BEFORE, threads)
+        complete = self._marks_nothing or not table.skipped.any()
+        if not complete:
+            table.skipped[...] = 0
+        self._free.append(table)
+        return complete
+
+    def _table(self) -> _Table:
+        words = self._template.copy()
+        address = words.ctypes.data
+        words[self._counter] = address + 8 * COUNTER
+        return _Table(memoryview(words), address, words[len(words) - self._batch :])

@@ -1,0 +1,105 @@
+"""Operands made ready for a plan, folded and packed: kept for everyone, by their numbers, or for one owner."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...spec.dtypes import DType, float64
+from ..plan.plan import Plan
+from .bind import Binding
+from .content_cache import ImmutableArray, memory_of
+from .folded import all_hold, fold, folded, remaining, with_tensors, without_tensors
+from .packing import WeightLayout
+from .weights import Packed, pack_now, packed
+
+Array = npt.NDArray[Any]
+
+
+class Ready(NamedTuple):
+    plan: Plan  # without the rewrites that rely on tame operands, where one is not
+    operands: tuple[Array, ...]  # as the plan's pipeline takes them; an owner leaves out the convolution's kernel
+    stored_as: DType
+    weights: Packed
+
+
+class Keeper(Protocol):
+    def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready: ...
+
+
+class Everyone:
+    """Kept for all callers, up to so many bytes: found by the numbers of the operands."""
+
+    def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
+        made, stored_as = operands, plan.dtype
+        if plan.rewritten.needs_tame:
+            prepared = folded(plan.rewritten, plan.asked, plan.dtype, operands)
+            if prepared is None:
+                return self.ready(plan.as_asked, operands)
+            made, stored_as = prepared
+        return Ready(plan, made, stored_as, packed(_kernel(plan, made, stored_as), _layout(plan)))
+
+
+class _Made(NamedTuple):
+    operands: tuple[Array, ...] | None  # folded ones, an empty array in the place of the kernel
+    weights: Packed
+
+
+class Owner:
+    """Kept for one owner as long as it lives, and made from operands that never change: whoever owns it takes a new
+    one when they do. Threads may share it; at worst two of them make the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, _Made | None] = {}
+
+    def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
+        key = plan.asked, plan.rewritten.pipeline, plan.dtype.name, _layout(plan)
+        if key not in self._made:
+            self._made[key] = _make(plan, operands)
+        made = self._made[key]
+        if made is None:
+            return self.ready(plan.as_asked, operands)
+        if made.operands is None:
+            return Ready(plan, remaining(plan.rewritten, operands), plan.dtype, made.weights)
+        return Ready(plan, with_tensors(plan.rewritten, made.operands, operands), float64, made.weights)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all that is kept."""
+        made = [each for each in tuple(self._made.values()) if each is not None]
+        return memory_of([array for each in made for array in (each.weights.weights, *(each.operands or ()))])
+
+
+def _make(plan: Plan, operands: Sequence[Array]) -> _Made | None:
+    """None where an operand is not tame."""
+    rewritten, dtype = plan.rewritten, plan.dtype
+    if rewritten.left_out is not None:
+        if not all_hold(rewritten, dtype, operands):
+            return None
+        return _Made(None, pack_now(_kernel(plan, remaining(rewritten, operands), dtype), _layout(plan)))
+    made = fold(rewritten, plan.asked, dtype, without_tensors(plan.asked, operands))
+    if made is None:
+        return None
+    weights = pack_now(_kernel(plan, made, float64), _layout(plan))
+    at = plan.conv_operands[0]
+    return _Made((*made[:at], np.empty(0), *made[at + 1 :]), weights)
+
+
+def _kernel(plan: Plan, operands: Sequence[Array], stored_as: DType) -> Array:
+    kernel = operands[plan.conv_operands[0]]
+    if stored_as.name == "bfloat16":
+        kernel = stored_as.widen(kernel)
+    return kernel if isinstance(kernel, ImmutableArray) else np.ascontiguousarray(kernel)
+
+
+def _layout(plan: Plan) -> WeightLayout:
+    return next(binding.weights for binding in bindings(plan) if binding.weights is not None)
+
+
+@lru_cache(maxsize=256)
+def bindings(plan: Plan) -> tuple[Binding, ...]:
+    return tuple(Binding(plan, planned) for planned in plan.sweeps)

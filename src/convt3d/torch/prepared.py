@@ -1,0 +1,207 @@
+"""Modules that own their weights: folded and packed once, made again when PyTorch says that a parameter has changed.
+
+What a module owns is kept beside it, not in it: its attributes, pickles and copies are those of PyTorch's own module.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import ArgumentTypeError, Error, described
+from ..front.arrays import tensor_storage
+from ..front.prepared import Weights
+from ..front.witness import Tracked
+from ..spec.pipeline import Pipeline
+from .derivatives import record
+from .direct import plain, plain_thread
+from .engine import dtype_of, knows, run_prepared
+from .operators import BY_NAME
+from .stock import Tensor
+
+_CONSTANT = frozenset((bool, int, float, str, type(None)))
+
+
+class _Absent:
+    """An operand that is not there."""
+
+    nbytes = 0
+
+    def confirms(self, tensor: Any) -> bool:
+        return tensor is None
+
+
+class _State(NamedTuple):
+    """What a module's arguments mean, and what was made from its tensors as they are."""
+
+    asked: tuple[Any, ...]  # arguments that are no tensors
+    witnesses: tuple[Tracked | _Absent, ...]
+    order: tuple[int, ...]  # of the tensors among the operands
+    pipeline: Pipeline
+    dtype: Any
+    weights: Weights
+
+
+class _Owned:
+    """All that is kept for a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        key = id(module)
+        self.module = weakref.ref(module, lambda _: _owned.pop(key, None))
+        self.states: dict[Any, _State] = {}
+        self.notes: Any = None  # of whoever decides what is fused
+
+
+_owned: dict[int, _Owned] = {}  # by the id of a module that lives: it goes when the module goes
+
+
+def owned(module: nn.Module) -> _Owned:
+    """What is kept for a module, from now until it is gone."""
+    found = _owned.get(id(module))
+    if found is None or found.module() is not module:
+        found = _owned[id(module)] = _Owned(module)
+    return found
+
+
+def run(
+    module: nn.Module,
+    place: int,
+    operator: str,
+    x: Any,
+    tensors: Sequence[Tensor | None],
+    asked: tuple[Any, ...],
+    arguments: Callable[[], Sequence[Any]],
+) -> Tensor | None:
+    """operator(x, *arguments()), where nothing but the CPU kernel, and autograd, would see the call; else None.
+    `tensors` are those among the arguments, `asked` all others; `place` tells what one module owns apart."""
+    if not (plain_thread() and plain(x)):
+        return None
+    mine = owned(module).states
+    state = mine.get(place)
+    if state is None or not _holds(state, tensors, asked):
+        state = _new(operator, x, tensors, asked, arguments)
+        if state is None:
+            return None
+        mine[place] = state
+    if x.dtype is not state.dtype:
+        return None
+    operands = [tensors[at] for at in state.order]
+    if torch.is_grad_enabled() and (x.requires_grad or any(each.requires_grad for each in operands)):  # type: ignore[union-attr]
+        below = lambda: run_prepared(operator, state.pipeline, x, operands, state.weights)  # noqa: E731
+        return record(below, state.pipeline, (x, *operands))
+    return run_prepared(operator, state.pipeline, x, operands, state.weights)
+
+
+def _holds(state: _State, tensors: Sequence[Tensor | None], asked: tuple[Any, ...]) -> bool:
+    if len(asked) != len(state.asked) or len(tensors) != len(state.witnesses) or not all(map(is_, asked, state.asked)):
+        return False
+    for own, tensor in zip(state.witnesses, tensors, strict=True):  # noqa: SIM110 - a loop is quicker
+        if not own.confirms(tensor):
+            return False
+    return True
+
+
+def _new(
+    operator: str,
+    x: Tensor,
+    tensors: Sequence[Tensor | None],
+    asked: tuple[Any, ...],
+    arguments: Callable[[], Sequence[Any]],
+) -> _State | None:
+    given = [each for each in tensors if each is not None]
+    kind = given[0].dtype
+    if not (knows(kind) and all(map(_constant, asked))):
+        return None
+    if not all(each.dtype is kind and plain(each) and not each.is_inference() for each in given):
+        return None
+    try:
+        pipeline, _, operands = BY_NAME[operator].lower(x, *arguments())
+    except Error:  # whoever calls the operator gets it
+        return None
+    places = {id(tensor): at for at, tensor in enumerate(tensors)}
+    order = tuple(places[id(operand)] for operand in operands)
+    dtype = dtype_of(kind)
+    witnesses = tuple(
+        _Absent() if each is None else Tracked(each, tensor_storage(each, dtype, torch, holding=False))
+        for each in tensors
+    )
+    weights = Weights([each for each in witnesses if isinstance(each, Tracked)], dtype)
+    return _State(asked, witnesses, order, pipeline, kind, weights)
+
+
+def _constant(value: Any) -> bool:
+    """Whether the same object is the same value."""
+    return type(value) in _CONSTANT or (type(value) is tuple and all(type(each) in _CONSTANT for each in value))
+
+
+# --- for callers ------------------------------------------------------------------------------------------------------
+
+
+def prepared_bytes(model: nn.Module) -> int:
+    """Memory of the folded and packed weights that the modules of a model own.
+
+    Parameters
+    ----------
+    model : Module
+        With all modules inside it.
+
+    Returns
+    -------
+    int
+        In bytes, beside the parameters themselves. 0 before the first call.
+
+    Raises
+    ------
+    convt3d.ArgumentTypeError
+        No module.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> layer = convt3d.torch.ConvTranspose3d(8, 4, 2, stride=2)
+    >>> convt3d.torch.prepared_bytes(layer)
+    0
+    """
+    return sum(state.weights.nbytes for each in _of(model, "prepared_bytes") for state in tuple(each.states.values()))
+
+
+def forget(model: nn.Module) -> None:
+    """Frees the folded and packed weights that the modules of a model own; the next call makes them again.
+
+    Also for weights that were changed behind PyTorch's back: some elements of a large one through `.data`, say.
+
+    Parameters
+    ----------
+    model : Module
+        With all modules inside it.
+
+    Returns
+    -------
+    None
+        Nothing about the model has changed.
+
+    Raises
+    ------
+    convt3d.ArgumentTypeError
+        No module.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.forget(convt3d.torch.ConvTranspose3d(8, 4, 2, stride=2))
+    """
+    for each in _of(model, "forget"):
+        each.states, each.notes = {}, None
+
+
+def _of(model: nn.Module, operator: str) -> Iterator[_Owned]:
+    if not isinstance(model, nn.Module):
+        what = described(type(model).__name__)
+        raise ArgumentTypeError(operator, "model", what, "must be an nn.Module", "Pass the model itself")
+    found = ((_owned.get(id(module)), module) for module in model.modules())
+    return iter([each for each, module in found if each is not None and each.module() is module])
