@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from helpers.draws import drawn  # noqa: E402
+from helpers.draws import drawn, make  # noqa: E402
 from helpers.eager import CASES, tensors  # noqa: E402
+from spec.stage_rows import ROWS  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
+from convt3d import num_threads  # noqa: E402
+from convt3d.errors import Error  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.stages import Convolution, Log  # noqa: E402
 from convt3d.spec.text import read_stages, write_pipeline  # noqa: E402
 from convt3d.torch import gradients, stock  # noqa: E402
 
@@ -57,6 +62,44 @@ def test_gradcheck(case: str) -> None:
     values = tensors(*shapes, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda *given: ours(*given, **rest), values, fast_mode=True)
     assert torch.autograd.gradgradcheck(lambda *given: ours(*given, **rest), values, fast_mode=True)
+
+
+SMOOTH = [row for row in ROWS if not (row.stage.uses or isinstance(row.stage, Convolution))]
+
+
+@pytest.mark.parametrize("conv", ["Conv3d(padding=1, bias=True)", "ConvTranspose3d(stride=2, padding=1, bias=True)"])
+@pytest.mark.parametrize("row", SMOOTH, ids=lambda row: row.id)
+def test_gradcheck_of_every_stage(row: Any, conv: str) -> None:
+    """Behind both convolutions, against finite differences."""
+    kernel = (6, 2, 3, 3, 3) if conv.startswith("Conv3d") else (2, 6, 3, 3, 3)
+    pipeline = Pipeline(*read_stages(conv), row.stage)
+    try:
+        case = make(pipeline, (1, 2, 3, 3, 4), kernel, "float64", 3)
+        assert case.output[0]
+    except Error:
+        pytest.skip("does not fit the sizes of this test")
+    if isinstance(row.stage, Log):
+        case = replace(case, x=np.abs(case.x), operands=tuple(map(np.abs, case.operands)))
+    text = write_pipeline(pipeline)
+    given = leaves(case)
+    if not ct.pipeline(given[0], given[1:], text).isfinite().all():
+        pytest.skip("has no finite differences")
+    assert torch.autograd.gradcheck(lambda x, *own: ct.pipeline(x, list(own), text), given, fast_mode=True)
+
+
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    """Of gradients with respect to the input."""
+    torch.manual_seed(10)
+    for text, shapes in (
+        ("Conv3d(stride=2, padding=1) -> GELU()", ((2, 16, 9, 10, 11), (24, 16, 3, 3, 3))),
+        ("ConvTranspose3d(stride=2, padding=1) -> SiLU()", ((2, 16, 5, 6, 7), (16, 24, 4, 3, 3))),
+    ):
+        x, w = tensors(*shapes)
+        found = []
+        for threads in (1, 2, 5):
+            with num_threads(threads):
+                found.append(torch.autograd.grad(ct.pipeline(x, [w], text).square().sum(), x)[0])
+        assert all(torch.equal(found[0], each) for each in found[1:])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -60,9 +60,10 @@ def input_gradient(stage: Convolution, g: Tensor, weight: Tensor, shape: Any) ->
         sizes = stride, before, extra, stage.groups, dilation
         made = torch.ops.convt3d.conv_transpose3d.default(g, weight, None, *sizes)
     # Long output_padding, and zeros behind the input, make voxels that it has not.
+    inside = made
     for axis in (2, 3, 4):
-        made = made if made.shape[axis] == shape[axis] else made.narrow(axis, 0, shape[axis])
-    return made
+        inside = inside if inside.shape[axis] == shape[axis] else inside.narrow(axis, 0, shape[axis])
+    return made if inside is made else inside.clone()
 
 
 def _made(axis: ConvAxis) -> int:

@@ -222,11 +222,11 @@ def _by_groups(stage: Any, groups: int, g: Tensor, v: Tensor, own: Sequence[Tens
         back, unit = back.reshape(shape), unit.reshape(shape)
         grads = [per_channel(g * unit), per_channel(g)] if own else []
     else:
-        variance, mean = torch.var_mean(v.reshape(split), (2, 3, 4, 5), correction=0)
-        scale = torch.rsqrt(variance + stage.eps)
         flat = None if weight is None else weight.reshape(-1)
         voxels, mask = space[0] * space[1] * space[2], [True, bool(own), bool(own)]
         g, v = g.contiguous(), v.contiguous()
+        # its statistics alone: torch.var_mean takes twice as long
+        _, mean, scale = aten.native_group_norm(v, None, None, batch, channels, voxels, groups, stage.eps)
         back, *grads = aten.native_group_norm_backward(g, v, mean, scale, flat, batch, channels, voxels, groups, mask)
     return (back.to(kind), *(each.to(kind) for each in grads[: len(own)]))
 
