@@ -154,7 +154,7 @@ def test_savings_multiply_over_the_axes() -> None:
         (4, 2, {2: Fraction(6, 8)}),  # two taps on the inputs of either remainder
         (3, 2, {2: Fraction(5, 6)}),  # two and one
         (5, 2, {2: Fraction(7, 10)}),
-        (7, 2, {2: Fraction(10, 14)}),  # two and two, and three
+        (7, 2, {}),  # two and two, and three: errors would grow
         (2, 2, {}),
     ],
 )

@@ -6,7 +6,8 @@ Rows follow each other without a break, so that positions can be walked across t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from llvmlite import ir
 
@@ -116,15 +117,17 @@ def _fill_rows(
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.paces[1]
+    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
-    end = k.dot((pitch, pace or conv.paces[2]), (1, conv.copies), (1, k.lanes * pace))  # of what is read of a row
-    with b.loop(0, channels, together) as block, b.loop(0, conv.slab_depth) as d, b.loop(0, turns) as turn:
+    # Of what is read of a row: whole vectors, or number by number.
+    length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
+    end = b.add(length, conv.copies)
+    with b.loop(0, channels, together) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
         with b.loop(0, per_turn, at_once) as first:
             rows = b.min(at_once, b.sub(per_turn, first))
             with b.loop(0, rows) as more:
-                in_h = b.sub(b.add(b.mul(b.add(first, more), turns), turn), place[1])
+                in_h = b.sub(k.dot((b.add(first, more), conv.paces[1]), (1, turn)), place[1])
                 inside, buffer = _both(k, in_d, valid[0], in_h, valid[1]), b.mul(more, row_pitch)
                 with each_channel(k, together, some) as c:
                     there = b.select(inside, valid[2], 0)
@@ -142,6 +145,15 @@ def _fill_rows(
                 target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
                 row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
                 _sort(k, conv, row, target, pace, seen)
+
+
+@contextmanager
+def _planes(k: Kernel, conv: ConvWords) -> Iterator[Number]:
+    """Those of the slab that a tap meets at some position."""
+    b, pace = k.b, conv.paces[0]
+    end = conv.slab_depth
+    with b.loop(0, end, pace) as first, b.loop(first, b.min(b.add(first, conv.planes), end)) as d:
+        yield d
 
 
 def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int, seen: ir.Value | None) -> None:

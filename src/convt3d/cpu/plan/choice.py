@@ -15,7 +15,7 @@ from ..steps.lowering import steps_of
 from .geometry import conv_axes
 from .tile_cost import choose, cost, step_cycles
 from .tiles import Tiling, Tilings
-from .winograd import EXACT_POINTS, MOST_POINTS, AxisMethod, Method, axis_methods
+from .winograd import EXACT_POINTS, MOST_PACE, MOST_POINTS, AxisMethod, Method, axis_methods
 
 ALGORITHMS = ("auto", "direct", "winograd")
 PRECISIONS = ("full", "fast")
@@ -100,18 +100,23 @@ def _methods(sweep: Sweep, where: Where, options: Options, direct: Tiling) -> li
             return inf
         return sum(step_cycles(steps, so, tiling)) * prod(tiling.counts)
 
-    if where.kernel[0] // where.groups * where.kernel[1] < _FEWEST_PAIRS:
+    axes = conv_axes(where.pipeline, where.trace)
+    if where.kernel[0] // where.groups * where.kernel[1] < _FEWEST_PAIRS or axes[2].inputs_per_output > MOST_PACE:
         return []
-    d, h, w = (axis_methods(axis, options.points) for axis in conv_axes(where.pipeline, where.trace))
+    d, h, w = (axis_methods(axis, options.points) for axis in axes)
     choices = (Method(axes) for axes in product(d, h, w) if len({axis.outputs for axis in axes} - {1}) == 1)
     ranked = sorted((rough(method), number, method) for number, method in enumerate(choices) if _is_small(method))
     return [method for cycles, _, method in ranked[:_TRIED] if cycles < inf]
 
 
-_MOST_GROUPS = 512
+_MOST_GROUPS, _MOST_PIECES = 512, 512
 _FEWEST_PAIRS = 8  # of input and output channels in a group: below, transforms cost more than they save
 
 
 def _is_small(method: Method) -> bool:
-    """Long strides and dilations have very many phases, which would take longer to plan than to sum."""
-    return prod(len(axis.groups()) for axis in method.axes) <= _MOST_GROUPS
+    """Long strides and dilations have very many phases, and long kernels very many pieces, which would take longer to
+    plan than to sum."""
+    groups = [axis.groups() for axis in method.axes]
+    return (
+        prod(map(len, groups)) <= _MOST_GROUPS and prod(max(g.pieces for g in axis) for axis in groups) <= _MOST_PIECES
+    )

@@ -21,13 +21,15 @@ class Slab:
     shift along the width, rows are as short as the output's and no position between them is computed in vain. Where a
     position is more than one input wide, each copy holds every pace-th input, one copy for each remainder or for each
     shift, and rows are sorted by their number modulo the pace of the height: what neighbouring positions read lies side
-    by side.
+    by side. Remainders that no tap meets, of depth and height, have no rows.
     """
 
     copies: int
     copy: int  # elements from one copy to the next
     depth: int
-    height: int  # rows of a plane, `height / pace` for each remainder
+    height: int  # rows of a plane, `height / turns` for each remainder
+    turns: int  # remainders of the height that taps meet
+    planes: int  # and of the depth
     pitch: int  # of a row
     channel: int  # elements from one input channel to the next
     plane: int  # output elements from one depth to the next
@@ -66,7 +68,8 @@ def slab_of(
 ) -> Slab:
     position = [spans.longest(step, "positions") for spans in axes]
     depth, height, row = (reach(walk, count) for walk, count in zip(walks, position, strict=True))
-    height = round_up(height, walks[1].pace)
+    planes, turns = (min(walk.pace, walk.shift_range[1] - walk.shift_range[0] + 1) for walk in walks[:2])
+    height = -(-height // walks[1].pace) * turns
     width = walks[2]
     pitch = row
     least, most = width.shift_range
@@ -74,7 +77,7 @@ def slab_of(
         pitch = position[2]
     elif width.pace > 1:
         pitch = -(-row // width.pace)
-    elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
+    elif axes[2].count == 1 and planes == walks[0].pace:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         shared = max(0, min(-(low + least), high + most - width.axis.size))
         pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
@@ -90,6 +93,8 @@ def slab_of(
         copy=channels * channel,
         depth=depth,
         height=height,
+        turns=turns,
+        planes=planes,
         pitch=pitch,
         channel=channel,
         plane=plane,
@@ -144,7 +149,7 @@ class SlabPlaces:
 
     def height(self, shift: int) -> int:
         turn, remainder = divmod(self.walks[1].clipped(shift) - self.least[1], self.pace_h)
-        return (remainder * (self.slab.height // self.pace_h) + turn) * self.slab.pitch
+        return (remainder * (self.slab.height // self.slab.turns) + turn) * self.slab.pitch
 
     def width(self, shift: int) -> int:
         """A copy for each shift, or one for each remainder."""

@@ -147,6 +147,11 @@ class Together:
     def products(self) -> int:
         return sum(scheme.points for scheme in self.schemes)
 
+    @lazy
+    def even(self) -> bool:
+        """Whether all pieces have all points."""
+        return all(scheme == self.scheme for scheme in self.schemes)
+
     def point(self, piece: int, number: int) -> int:
         """Where a point of a piece stands among all: infinity is the last one of each."""
         own = self.schemes[piece].points
@@ -203,7 +208,7 @@ class AxisMethod:
     @property
     def exact(self) -> bool:
         """Whether it rounds no worse than direct summation."""
-        few = all(len(_cut(run, self)) <= EXACT_PIECES for runs in _runs(self.axis).values() for run in runs)
+        few = all(sum(len(_cut(run, self)) for run in runs) <= EXACT_PIECES for runs in _runs(self.axis).values())
         return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and few
 
 
@@ -256,7 +261,9 @@ def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     exact = points <= EXACT_POINTS
     most = EXACT_OUTPUTS if exact else points - 1
     together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
-    fitting = [one for one in together if one.walk.pace <= MOST_PACE and (one.exact or not exact)]
+    fitting = [
+        one for one in together if axis.inputs_per_output * one.together <= MOST_PACE and (one.exact or not exact)
+    ]
     return [plain, *(one for one in fitting if one.products < one.together * plain.products)]
 
 
@@ -293,8 +300,7 @@ def pieces_of(group: Group) -> tuple[Piece, ...]:
 
 def gather_kind(group: Group, piece: Piece) -> GatherKind:
     d, h, w = (one.schemes[at] for one, at in zip(group, piece, strict=True))
-    even = all(scheme == one.scheme for one in group for scheme in one.schemes)
-    return GatherKind(terms(d.inputs_matrix), h, w, even)
+    return GatherKind(terms(d.inputs_matrix), h, w, all(one.even for one in group))
 
 
 def scatter_kind(group: Group) -> ScatterKind:

@@ -19,6 +19,7 @@ from ..plan.slab import Slab, slab_of
 from ..words import Array, Arrays, Buffer, Room, Size, Sizes, SourceCall, Words
 from .arrays import describe_load
 from .base import Step, Where
+from .interleave import by_shuffles
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan, SweepPlan
@@ -34,6 +35,8 @@ class ConvWords(Words):
     row: Size  # of the slab: elements from one row to the next
     slab_depth: Size
     slab_height: Size
+    turns: Size  # remainders of rows modulo the pace that are kept
+    planes: Size  # the same of planes
     copies: Size
     copy: Size  # elements from one copy to the next
     phased: Buffer
@@ -101,8 +104,11 @@ class Convolution(Step):
 
     def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         """Of one input row of some channels, before it is sorted by remainders modulo the pace."""
-        pace = where.method.walks[2].pace
-        return rooms.add(where.lanes, round_up(slab.row, rooms.lanes) + (pace + 1) * rooms.lanes)
+        pace = by_shuffles(where.method.walks[2].pace)
+        length = (
+            slab.row + (pace + 1) * rooms.lanes if pace else (slab.pitch - 1) * where.method.walks[2].pace + slab.copies
+        )
+        return rooms.add(where.lanes, round_up(length, rooms.lanes) + rooms.lanes)
 
     def phased(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         rooms.channels, rooms.step = where.out_channels, rooms.step + 1
@@ -117,6 +123,8 @@ class Convolution(Step):
             row=slab.pitch,
             slab_depth=slab.depth,
             slab_height=slab.height,
+            turns=slab.turns,
+            planes=slab.planes,
             copies=slab.copies,
             copy=slab.copy,
             phase=slab.phase,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...errors import ArgumentError, ShapeError, described
-from ..checks import Triple, as_triple, flag, integer, one_of, triple
+from ..checks import Triple, as_triple, flag, integer, is_a, one_of, triple
 from ..shapes import AXES, Box, ConvAxis, ForwardAxis, Shape, TransposedAxis, check_extent
 from ..stage import CHANNELS, SPATIAL, Operand, Stage, stage
 from .padding import Pad
@@ -244,7 +244,7 @@ class Conv3d(Convolution):
 
     def __post_init__(self) -> None:
         padding = self.padding
-        if isinstance(padding, str):
+        if is_a(padding, str):
             one_of(self.name, "padding", padding, (SAME, VALID))
         else:
             padding = triple(self.name, "padding", padding, 0)
