@@ -87,7 +87,11 @@ def measure_network(network: Network, names: Sequence[str], quick: bool, threads
         found[name]["seconds"] = seconds
     shape = list(x.shape)
     return {
-        "suite": "networks", "name": network.name, "x": shape, "threads": threads, "quick": quick,
+        "suite": "networks",
+        "name": network.name,
+        "x": shape,
+        "threads": threads,
+        "quick": quick,
         "foreign": played.foreign,
         "contenders": found,
     }

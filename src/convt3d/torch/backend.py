@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from .capture import Captured, capture, rewrite
+from .inline import inline_modules
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -47,6 +48,7 @@ def fused(gm: Any) -> tuple[Any, Captured]:
     try:
         graph = fx.Graph()
         graph.output(graph.graph_copy(gm.graph, {}))
+        inline_modules(graph, gm)
         found = capture(graph)
         rewrite(graph, found)
         graph.lint()
