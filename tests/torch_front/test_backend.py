@@ -246,7 +246,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_says_why_a_convolution_is_left() -> None:
-    made = ct.explain(nn.Conv3d(2, 3, 3), given(2, 5, 6, 7), times=False, show=None)
+    made = ct.explain(nn.Conv3d(2, 3, 3), given(2, 5, 6, 7), times=False, quiet=True)
     assert made.left == [("conv3d", "has no batch")]
     assert "left: conv3d has no batch" in str(made)
 
@@ -254,5 +254,5 @@ def test_explain_says_why_a_convolution_is_left() -> None:
 def test_explain_does_not_change_the_strides_or_values_of_inputs() -> None:
     x = given()
     before = x.clone()
-    ct.explain(Net().eval(), x, times=True, show=None)
+    ct.explain(Net().eval(), x, times=True, quiet=True)
     assert torch.equal(x, before)

@@ -101,10 +101,10 @@ def runnable(program: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     return kept
 
 
-def captured(model: Any) -> tuple[Any, Any, Any]:
+def captured(model: Any, inputs: Any = None) -> tuple[Any, Any, Any]:
     """The graph as it is, the graph with pipelines, and what was found."""
     gm = fx.symbolic_trace(model)
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # weights of modules are real
 
     class Examples(fx.Interpreter):  # type: ignore[misc]
         def run_node(self, n: Any) -> Any:
@@ -112,10 +112,36 @@ def captured(model: Any) -> tuple[Any, Any, Any]:
             return n.meta["example_value"]
 
     with mode:
-        Examples(gm).run(*(mode.from_tensor(each) for each in tensors()))
+        Examples(gm).run(*(mode.from_tensor(each) for each in inputs or tensors()))
     rewritten, found = fused(gm)
     assert not found.failed, found.failed
     return gm, rewritten, found
+
+
+def test_modules_that_are_called_whole() -> None:
+    """As torch 2.4 captures them, and torch.fx."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.ConvTranspose3d(4, 4, 3, padding=1),
+        torch.nn.BatchNorm3d(4),
+        torch.nn.ELU(inplace=True),
+        torch.nn.Dropout(0.2),
+        torch.nn.Conv3d(4, 6, 3),
+        torch.nn.GroupNorm(2, 6),
+        torch.nn.PReLU(6),
+        torch.nn.MaxPool3d(1),
+        torch.nn.AdaptiveAvgPool3d(1),
+        torch.nn.Softmax(1),
+    )
+    model = model.eval().double()
+    gm, rewritten, found = captured(model, tensors()[:1])
+    assert [len(each.nodes) for each in found.fused] == [4, 6]
+    assert found.rest == []
+    with torch.no_grad():
+        close(rewritten(tensors()[0]), gm(tensors()[0]), 1e-12)
+    model[0].register_forward_hook(lambda module, given, result: None)
+    _, _, found = captured(model, tensors()[:1])
+    assert len(found.fused) == 1
 
 
 def run(gm: Any, gradients: bool) -> list[Any]:

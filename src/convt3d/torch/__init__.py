@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
 from ..gpu.tune import autotune
 from .backend import Optimized, optimize
 from .backend import register as _register
-from .explain import Explanation, explain
+from .explain import explain
 from .functions import (
     conv3d,
     conv_transpose3d,
@@ -48,7 +48,6 @@ __all__ = [
     "ConvTranspose3dLayerNormGELUScaling",
     "ConvTranspose3dMaxMaxSum",
     "ConvTranspose3dSumLayerNormAvgPoolGELU",
-    "Explanation",
     "FusedSequential",
     "LazyConv3d",
     "LazyConvTranspose3d",

@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from .capture import Captured, capture, rewrite
+from .inline import inline_modules
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -47,6 +48,7 @@ def fused(gm: Any) -> tuple[Any, Captured]:
     try:
         graph = fx.Graph()
         graph.output(graph.graph_copy(gm.graph, {}))
+        inline_modules(graph, gm)
         found = capture(graph)
         rewrite(graph, found)
         graph.lint()
@@ -76,7 +78,7 @@ class Optimized(nn.Module):  # type: ignore[misc]
     ----------
     model : nn.Module
         The model, which is not changed.
-    rest : str, default "eager"
+    rest : str, default 'eager'
         Who computes what is no pipeline: PyTorch operation by operation, or "inductor".
     dynamic : bool, optional
         As `torch.compile` takes it.
@@ -141,7 +143,7 @@ def optimize(model: Any, example_inputs: Any = None, *, rest: str = "eager", dyn
     example_inputs : Tensor or tuple, optional
         What the model will be called with: it is called once, without gradients, so that later calls need not wait.
         A model in training is not called, since that could change it.
-    rest : str, default "eager"
+    rest : str, default 'eager'
         Who computes what is no pipeline: PyTorch operation by operation, or "inductor", which takes longer to compile.
     dynamic : bool, optional
         As `torch.compile` takes it. None: a size is a variable from the second value on that it has.

@@ -64,7 +64,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(model: Any, *inputs: Any, times: bool = True, show: Callable[[str], Any] | None = print) -> Explanation:
+def explain(model: Any, *inputs: Any, times: bool = True, quiet: bool = False) -> Explanation:
     """Prints what `optimize` and `torch.compile(backend="convt3d")` make of a model.
 
     Each pipeline is listed with the convolution it starts at, its stages, why it ends, and the time it takes beside the
@@ -79,13 +79,18 @@ def explain(model: Any, *inputs: Any, times: bool = True, show: Callable[[str], 
         What it is called with.
     times : bool, default True
         Whether times are measured.
-    show : callable, default print
-        What the text is given to; None: nothing is printed.
+    quiet : bool, default False
+        Whether nothing is printed.
 
     Returns
     -------
     Explanation
-        The same as data.
+        The same as data: `rows` of pipelines, convolutions that are `left`, the `rest`.
+
+    Raises
+    ------
+    Exception
+        What the model itself raises.
 
     Examples
     --------
@@ -118,8 +123,8 @@ def explain(model: Any, *inputs: Any, times: bool = True, show: Callable[[str], 
                 made.eager, made.ours = _beside(lambda: model(*inputs), lambda: compiled(*inputs))
     finally:
         torch._dynamo.reset()
-    if show is not None:
-        show(str(made))
+    if not quiet:
+        print(made)
     return made
 
 

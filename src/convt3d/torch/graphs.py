@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,9 +27,25 @@ def name_of(node: Any) -> tuple[str, bool]:
             return "", False
     elif node.op == "call_method":
         name, writes = METHODS.get(node.target, ("", False))
-    place = {"dropout": 3, "relu": 1, "leaky_relu": 2, "hardtanh": 3}.get(name, 99)  # of `inplace`
-    inplace = node.kwargs.get("inplace", node.args[place] if len(node.args) > place else False)
-    return name, writes or inplace is True
+    return name, writes or _asks_to_write(node)
+
+
+def _asks_to_write(node: Any) -> bool:
+    """Whether a function is called with `inplace=True`, by name or by position."""
+    if node.kwargs.get("inplace") is True:
+        return True
+    place = _inplace_parameter(node.target) if node.op == "call_function" else None
+    return place is not None and len(node.args) > place and node.args[place] is True
+
+
+@lru_cache(maxsize=1024)
+def _inplace_parameter(function: Any) -> int | None:
+    """The place of the parameter `inplace` among those of a function."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # it is built in, and has none
+        return None
+    return names.index("inplace") if "inplace" in names else None
 
 
 def example(node: Any) -> Any:
