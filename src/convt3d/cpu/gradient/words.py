@@ -1,0 +1,95 @@
+"""The words of the gradient's kernel, and of the rows of its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..words import Array, Arrays, Buffer, Size, Sizes, Words
+
+
+@dataclass(eq=False)
+class GradientWords(Words):
+    """What a plan says: sizes along axes are of depth, height and width."""
+
+    items: Size  # a part of the result and a chunk of the tiles each
+    scratch_size: Size  # elements of one worker
+    chunks: Size
+    tiles: Size  # of positions, of all samples
+    tile_counts: Sizes
+    tile_sizes: Sizes
+    tile_samples: Size
+    samples: Size
+    sizes: Sizes  # of the small array
+    large_sizes: Sizes
+    strides: Sizes
+    paddings: Sizes
+    dilations: Sizes
+    parts: Array  # rows of PartWords
+    tap_table: Array  # rows of TapWords
+    vector_blocks: Size  # of a group
+    all_sums: Size  # of all parts
+    ranges: Arrays  # of each tap: first position, and the one behind the last
+    sums: Buffer  # of a part: (tap groups, blocks of vectors, blocks of numbers, taps, rows, columns, lanes)
+
+
+@dataclass(eq=False)
+class PackedWords(Words):
+    """An array packed for a tile: (blocks, samples, D, H, W, pitch), in numbers."""
+
+    packed: Buffer
+    pitch: Size  # from one position to the next
+    steps: Sizes  # from one position of the tile to the next, along the axes
+    sample: Size
+    row: Size  # from one row to the next
+    plane: Size
+    channels: Array  # of each vector: the channel of each lane
+    counts: Array  # of each vector: its lanes that are channels
+    places: Array  # of each of these in the result
+
+
+@dataclass(eq=False)
+class SlabWords(Words):
+    """How positions of the large array lie in its slab: runs of consecutive places, along each axis."""
+
+    runs: Sizes
+    run_lengths: Sizes  # in places
+    run_steps: Sizes  # in the large array, from one run to the next
+    place_steps: Sizes  # in the large array, from one place to the next
+    tap_steps: Sizes  # in places
+
+
+@dataclass(eq=False)
+class PartWords(Words):
+    """A part of the result: channels and taps."""
+
+    number: Size  # the first block of the array whose channels are broadcast
+    number_count: Size
+    vector: Size  # the first block of the array whose channels lie along the lanes
+    vector_count: Size
+    taps: Size  # the first row of the table of taps
+    tap_groups: Size
+    tap_count: Size
+    tap: Size  # the first tap
+    corner_d: Size  # its indices
+    corner_h: Size
+    corner_w: Size
+    begin: Size  # of its sums among those of all parts
+    length: Size
+
+
+@dataclass(eq=False)
+class TapWords(Words):
+    offset: Size  # in the slab, in elements
+    d: Size
+    h: Size
+    w: Size
+
+
+@dataclass(eq=False)
+class GradientCall(Words):
+    """What a call adds."""
+
+    partials: Array  # (chunks, sums of all parts)
+    arrived: Array  # of each part: chunks that are summed
+    result: Array  # (Ca, Cb / groups, Kd, Kh, Kw), contiguous
+    infinite: Array  # counts tiles in which a number that meets zeros is not finite
