@@ -1,37 +1,149 @@
-"""Code that packs rows of an array with channels along the lanes: squares of channels and positions are transposed."""
+"""Code that packs the arrays of a tile with channels along the lanes: squares of channels and positions are transposed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
 from ..ir.values import I64, PTR, Number, constant, vector
+from ..words import SourceCall
+from .words import PackedWords
+
+if TYPE_CHECKING:
+    from .code import Gradient
 
 _AT_ONCE = 4  # positions of a last square that are stored under one condition
 
+# What makes a number infinite that Winograd's method cannot take: HUGE of cpu/plan/winograd.py times this overflows.
+_TOO_LARGE = {False: 2.0**78, True: 2.0**544}
 
-def pack_row(k: Kernel, looks: bool) -> ir.Function:
+
+def pack_small(g: Gradient) -> None:
+    """Positions behind the last, where Winograd's method takes pairs, are zeros."""
+    b, k, packed, array = g.b, g.k, g.small, g.small_array
+    winograd = g.structure.shape is not None
+    whole = [b.bits("and_", b.add(count, 1), -2) if winograd else count for count in g.count]
+    packer = pack_row(k, g.structure.zeros, winograd)
+    with g.each_vector(packed) as (channels, lanes, start, s), b.loop(0, whole[0]) as d, b.loop(0, whole[1]) as h:
+        row = b.add(start, k.dot((d, packed.plane), (h, packed.row)))
+        at = b.add(g.first[0], d), b.add(g.first[1], h), g.first[2]
+        there = b.bits("and_", b.compare("<", d, g.count[0]), b.compare("<", h, g.count[1]))
+        with b.if_else(there) as (inside, outside):
+            with inside:
+                _pack(g, packed, array, packer, channels, lanes, (s, *at), row, 1, g.count[2])
+                if winograd:
+                    _zeros(g, packed, row, g.count[2], whole[2])
+            with outside:
+                if winograd:
+                    _zeros(g, packed, row, 0, whole[2])
+
+
+def pack_large(g: Gradient) -> None:
+    """Places outside of the array are zeros, or, where every tap keeps to its positions, nobody reads them."""
+    b, k, w, packed, slab, array = g.b, g.k, g.words, g.large, g.slab, g.large_array
+    zeros, winograd = g.structure.zeros, g.structure.shape is not None
+    packer = pack_row(k, winograd, winograd)
+    corner = g.part.corner_d, g.part.corner_h, g.part.corner_w
+    origin = [
+        b.add(b.sub(b.mul(at, stride), padding), b.mul(tap, dilation))
+        for at, stride, padding, tap, dilation in zip(g.first, w.strides, w.paddings, corner, w.dilations, strict=True)
+    ]
+
+    def place_of(axis: int, run: Number, at: Number) -> tuple[Number, Number]:
+        """Place in the slab, and index in the array."""
+        x = b.add(origin[axis], k.dot((run, slab.run_steps[axis]), (at, slab.place_steps[axis])))
+        return b.add(b.mul(run, slab.run_lengths[axis]), at), x
+
+    def inside(x: Number, axis: int) -> ir.Value:
+        return b.raw.icmp_unsigned("<", b.i64(x), b.i64(w.large_sizes[axis]))
+
+    def one_row(run: Number, row: Number, x_d: Number, x_h: Number) -> None:
+        length, step, size = slab.run_lengths[2], slab.place_steps[2], w.large_sizes[2]
+        first, x_w = place_of(2, run, 0)
+
+        def places_to(x: Number) -> Number:
+            """Places of the run whose index is below x."""
+            return b.min(b.sdiv(b.add(b.max(b.sub(x, x_w), 0), b.sub(step, 1)), step), length)
+
+        before, behind = places_to(0), places_to(size)
+        if zeros:
+            _zeros(g, packed, row, first, b.add(first, before))
+        place = b.add(row, b.mul(b.add(first, before), packed.pitch))
+        at = x_d, x_h, b.add(x_w, b.mul(before, step))
+        _pack(g, packed, array, packer, channels, lanes, (s, *at), place, step, b.sub(behind, before))
+        if zeros:
+            _zeros(g, packed, row, b.add(first, behind), b.add(first, length))
+
+    with (
+        g.each_vector(packed) as (channels, lanes, start, s),
+        b.loop(0, slab.runs[0]) as run_d,
+        b.loop(0, slab.run_lengths[0]) as at_d,
+        b.loop(0, slab.runs[1]) as run_h,
+        b.loop(0, slab.run_lengths[1]) as at_h,
+    ):
+        (d, x_d), (h, x_h) = place_of(0, run_d, at_d), place_of(1, run_h, at_h)
+        row = b.add(start, k.dot((d, packed.plane), (h, packed.row)))
+        with b.if_else(b.bits("and_", inside(x_d, 0), inside(x_h, 1))) as (there, outside):
+            with there, b.loop(0, slab.runs[2]) as run_w:
+                one_row(run_w, row, x_d, x_h)
+            with outside:
+                if zeros:
+                    _zeros(g, packed, row, 0, b.mul(slab.runs[2], slab.run_lengths[2]))
+
+
+def _pack(
+    g: Gradient,
+    packed: PackedWords,
+    array: SourceCall,
+    packer: ir.Function,
+    channels: ir.Value,
+    lanes: ir.Value,
+    at: tuple[Number, ...],
+    place: Number,
+    step: Number,
+    count: Number,
+) -> None:
+    """`count` positions from `at` (sample of the tile, depth, height, width), every `step`-th."""
+    b, k = g.b, g.k
+    sample, d, h, w = at
+    source = k.dot((b.add(g.sample, sample), array.b), (d, array.d), (h, array.h), (w, array.w))
+    origin, target = b.at(array.data, source, k.storage.memory), b.at(packed.packed.pointer, place, k.number)
+    adjacent = 0 if g.r.by_group and packed is g.numbers else array.adjacent  # lanes of different groups are not
+    sizes = array.c, b.mul(array.w, step), lanes, count, packed.pitch, adjacent
+    b.call(packer, origin, channels, target, g.call.unfit, *sizes)
+
+
+def _zeros(g: Gradient, packed: PackedWords, row: Number, first: Number, behind: Number) -> None:
+    """Places of a row, in the vector of channels that `row` is of."""
+    b, zero = g.b, constant(vector(g.k.number, g.k.lanes), 0.0)
+    with b.loop(first, behind) as at:
+        b.store(zero, packed.packed.pointer, b.add(row, b.mul(at, packed.pitch)))
+
+
+def pack_row(k: Kernel, looks: bool, winograd: bool) -> ir.Function:
     """packed[at * pitch + lane] = from[channels[lane] * channel + at * step], zero for lanes from `lanes` on.
 
     Positions are stored in their order, and each takes a whole vector: what lies behind its lanes is written again with
-    the next, and zero behind the last. So rows must be packed in their order too. `looks`: a number that is not finite
-    is counted at `infinite`.
+    the next, and zero behind the last. So rows must be packed in their order too. `looks`: numbers that are not finite,
+    or too large for Winograd's method, are counted at `unfit`.
     """
     name = "pack_row_and_look" if looks else "pack_row"
-    if name in k.module.globals:
-        return k.module.globals[name]
-    pointers = ("from", "channels", "packed", "infinite")
-    sizes = ("channel", "step", "lanes", "count", "pitch", "adjacent")
-    b = k.define(name, [*((word, PTR) for word in pointers), *((word, I64) for word in sizes)])
-    _Packer(k, b, looks).write()
-    b.ret()
-    return b.function
+    if name not in k.module.globals:
+        pointers = ("from", "channels", "packed", "unfit")
+        sizes = ("channel", "step", "lanes", "count", "pitch", "adjacent")
+        b = k.define(name, [*((word, PTR) for word in pointers), *((word, I64) for word in sizes)])
+        _Packer(k, b, looks, winograd).write()
+        b.ret()
+    return k.module.globals[name]
 
 
 class _Packer:
-    def __init__(self, k: Kernel, b: Builder, looks: bool) -> None:
-        self.k, self.b, self.looks, self.lanes = k, b, looks, k.lanes
+    def __init__(self, k: Kernel, b: Builder, looks: bool, winograd: bool) -> None:
+        self.k, self.b, self.looks, self.winograd, self.lanes = k, b, looks, winograd, k.lanes
         self.zero = constant(vector(k.number, k.lanes), 0.0)
         self.own = b.first_lanes(k.lanes, b.args["lanes"])
 
@@ -40,34 +152,36 @@ class _Packer:
         self.channels = [b.mul(b.load(a["channels"], lane, I64), a["channel"]) for lane in range(self.lanes)]
         with b.if_else(b.compare("==", a["adjacent"], 1)) as (adjacent, apart):
             with adjacent:
-                seen = self._in_turn(self._adjacent)
-                adjacent.values = [seen]
-            with apart, b.if_else(b.compare("==", a["step"], 1)) as (rows, strided):
-                with rows:
-                    rows.values = [self._squares()]
-                with strided:
-                    strided.values = [self._in_turn(self._gathered)]
-                apart.values = []
-            apart.values = rows.merged
+                adjacent.values = [self._in_turn(self._adjacent)]
+            with apart:
+                with b.if_else(b.compare("==", a["step"], 1)) as (rows, strided):
+                    with rows:
+                        rows.values = [self._squares()]
+                    with strided:
+                        strided.values = [self._in_turn(self._gathered)]
+                apart.values = rows.merged
         if self.looks:
-            finite = b.reduce(adjacent.merged[0], b.add)  # zero, unless something is not finite
-            with b.if_(b.is_nan(finite)):
-                b.fetch_add(a["infinite"])
+            with b.if_(b.is_nan(b.reduce(adjacent.merged[0], b.add))):
+                b.fetch_add(a["unfit"])
 
     def _look(self, seen: ir.Value, value: ir.Value) -> ir.Value:
         """Zero times a finite number is zero, times any other NaN."""
-        return self.b.multiply_add(value, self.zero, seen) if self.looks else seen
-
-    def _store(self, value: ir.Value, at: Number) -> ir.Value:
         b = self.b
-        value = b.select(self.own, value, self.zero)
-        b.store(value, b.args["packed"], b.mul(at, b.args["pitch"]))
-        return value
+        if not self.looks:
+            return seen
+        if self.winograd:
+            value = b.mul(value, constant(value.type, _TOO_LARGE[self.k.wide]))
+        return b.multiply_add(value, self.zero, seen)
 
-    def _in_turn(self, read: object) -> ir.Value:
+    def _store(self, value: ir.Value, at: Number) -> None:
+        b = self.b
+        b.store(b.select(self.own, value, self.zero), b.args["packed"], b.mul(at, b.args["pitch"]))
+
+    def _in_turn(self, read: Callable[[Number], ir.Value]) -> ir.Value:
         b = self.b
         with b.loop_carrying(0, b.args["count"], 1, [self.zero]) as (at, seen):
-            value = self._store(read(at), at)  # type: ignore[operator]
+            value = read(at)
+            self._store(value, at)
             seen.next = [self._look(seen.values[0], value)]
         return seen.result[0]
 

@@ -31,19 +31,9 @@ class Registers:
     taps: int
 
     @property
-    def alone(self) -> bool:
-        """Whether a tap is summed alone, over the positions it has."""
-        return self.taps == 1
-
-    @property
     def name(self) -> str:
         along = "groups" if self.by_group else self.lanes_along
         return f"{along}{self.rows}x{self.columns}" + (f"_taps{self.taps}" if self.taps > 1 else "")
-
-
-def _cycles(rows: int, columns: int, loads: int) -> float:
-    """Of one position: two multiply-adds and two loads at a time, each sum waits for the one before."""
-    return max(rows * columns / 2, loads / 2, 4.0) + 0.75
 
 
 def _spread(count: int, most: int) -> int:
@@ -62,7 +52,7 @@ def _blocks(channels: int, most: int, lanes: int) -> Iterator[tuple[int, int]]:
         yield part, lanes
 
 
-def _of_channels(p: Problem, lanes: int, registers: int, together: bool) -> Iterator[tuple[float, Registers]]:
+def _of_channels(p: Problem, lanes: int, registers: int, together: bool) -> Iterator[Registers]:
     for along, vectors_of, numbers in (
         ("large", p.large_group, p.small_group),
         ("small", p.small_group, p.large_group),
@@ -72,34 +62,41 @@ def _of_channels(p: Problem, lanes: int, registers: int, together: bool) -> Iter
             most = (registers - 1 - columns) // columns
             if most < 1:
                 break
-            widths = [columns] * (vectors // columns) + ([vectors % columns] if vectors % columns else [])
+            rest = vectors % columns or columns
             for rows, block in _blocks(numbers, most, lanes):
-                count = -(-numbers // block) * (block // rows)
-                cost = p.groups * count * p.taps * sum(_cycles(rows, n, rows + n) for n in widths)
-                rest = vectors % columns or columns
-                yield cost * p.pairs / p.taps, Registers(along, False, rows, block, columns, rest, 1)
+                yield Registers(along, False, rows, block, columns, rest, 1)
                 most_taps = most // rows if along == "small" else (registers - 1 - rows) // (rows * columns)
                 taps = _spread(p.taps, max(1, min(most_taps, p.taps)))
-                if not together or taps == 1 or block > rows or columns != vectors:
-                    continue
-                if along == "small":
-                    high, wide, loads = rows * taps, columns, rows * taps + columns + max(0, taps - _POINTERS)
-                else:
-                    high, wide, loads = rows, columns * taps, rows + columns * taps + max(0, taps - _POINTERS)
-                cost = p.groups * count * -(-p.taps // taps) * _cycles(high, wide, loads)
-                yield cost * p.positions, Registers(along, False, rows, block, columns, columns, taps)
+                if together and taps > 1 and block == rows and columns == vectors:
+                    yield Registers(along, False, rows, block, columns, rest, taps)
 
 
-def _of_groups(p: Problem, lanes: int, registers: int, together: bool) -> Iterator[tuple[float, Registers]]:
-    vectors = -(-p.large[1] // lanes)
-    for rows in range(1, min(p.small_group, lanes) + 1):
-        most = (registers - 1 - rows) // rows
-        taps = _spread(p.taps, max(1, min(most, p.taps))) if together else 1
-        rows_of = _spread(p.small_group, rows)
-        count = vectors * -(-p.small_group // rows_of) * -(-p.taps // taps)
-        cost = count * _cycles(rows_of, taps, rows_of + taps + max(0, taps - _POINTERS))
-        positions = p.positions if taps > 1 else p.pairs / p.taps
-        yield cost * positions, Registers("large", True, rows_of, rows_of, 1, 1, taps)
+def _of_groups(p: Problem, lanes: int, registers: int, together: bool) -> Iterator[Registers]:
+    for most_rows in range(1, min(p.small_group, lanes) + 1):
+        rows = _spread(p.small_group, most_rows)
+        most = max(1, (registers - 1 - rows) // rows)
+        yield Registers("large", True, rows, rows, 1, 1, _spread(p.taps, min(most, p.taps)) if together else 1)
+
+
+def cycles_of_position(r: Registers, columns: int) -> float:
+    """Two multiply-adds and two loads at a time, each sum waits for the one before."""
+    rows, wide = (r.rows * r.taps, columns) if r.lanes_along == "small" else (r.rows, columns * r.taps)
+    loads = rows + wide + max(0, r.taps - _POINTERS)
+    return max(rows * wide / 2, loads / 2, 4.0) + 0.75 + 0.1 * wide
+
+
+def cycles_of_all(r: Registers, p: Problem, lanes: int, positions: float) -> float:
+    """Of so many positions for each tap, all groups and channels."""
+    if r.by_group:
+        blocks = -(-p.large[1] // lanes) * -(-p.small_group // r.rows)
+        return positions * blocks * -(-p.taps // r.taps) * cycles_of_position(r, 1)
+    vectors_of, numbers = p.small_group, p.large_group
+    if r.lanes_along == "large":
+        vectors_of, numbers = numbers, vectors_of
+    vectors = -(-vectors_of // lanes)
+    widths = [r.columns] * ((vectors - r.rest) // r.columns) + [r.rest]
+    blocks = p.groups * -(-numbers // r.block) * (r.block // r.rows)
+    return positions * blocks * -(-p.taps // r.taps) * sum(cycles_of_position(r, wide) for wide in widths)
 
 
 def _usable(machine: Machine) -> int:
@@ -111,11 +108,16 @@ def _usable(machine: Machine) -> int:
 
 
 @lru_cache(maxsize=256)
-def choose_registers(problem: Problem, machine: Machine, together: bool) -> Registers:
+def choose_registers(problem: Problem, machine: Machine, together: bool, winograd: bool) -> Registers:
     """The cheapest; `together`: sums of several taps may be formed at once, all inputs being finite."""
     item = 8 if problem.dtype.accumulate == "float64" else 4
     lanes, registers = machine.lanes(item), _usable(machine)
     found = list(_of_channels(problem, lanes, registers, together))
-    if problem.groups > 1:
+    if problem.groups > 1 and not winograd:
         found += _of_groups(problem, lanes, registers, together)
-    return min(found, key=lambda pair: pair[0])[1]
+
+    def cost(r: Registers) -> float:
+        positions = problem.pairs / problem.taps if r.taps == 1 else problem.positions
+        return cycles_of_all(r, problem, lanes, positions)
+
+    return min(found, key=cost)

@@ -20,9 +20,11 @@ from ..runtime.memory import empty, shared_scratch
 from ..runtime.regions import faults
 from ..runtime.team import launch
 from ..words import SourceCall, SweepCall, Words, places
-from .plan import GradientPlan, make_gradient_plan
+from .choose import make_gradient_plan
+from .plan import GradientPlan
 from .problem import Problem
-from .words import GradientCall, GradientWords, PackedWords, SlabWords
+from .tables import channel_tables, line_tables, part_table, tap_table, triple_table
+from .words import DirectWords, GradientCall, GradientWords, PackedWords, SlabWords, WinogradWords
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +41,7 @@ def weight_gradient(
     groups: int,
     dtype: DType,
     out: Array,
+    algorithm: str = "auto",
 ) -> None:
     """Writes the gradient (Ca, Cb / groups, Kd, Kh, Kw) of a weight into `out`. Arrays hold storage values, with any
     strides; small is (B, Ca, D, H, W), large is (B, Cb, D', H', W').
@@ -53,27 +56,26 @@ def weight_gradient(
         out[...] = 0
         return
     result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
-    host = machine()
-    if not _run(make_gradient_plan(problem, host), small, large, result):
-        _run(make_gradient_plan(problem, host, together=False), small, large, result)
+    if not _run(make_gradient_plan(problem, machine(), algorithm), small, large, result):
+        _run(make_gradient_plan(problem, machine(), "exact"), small, large, result)
     if result is not out:
         out[...] = result
 
 
 def _run(plan: GradientPlan, small: Array, large: Array, result: Array) -> bool:
-    """False if some numbers are not finite, and zeros took part: then the result is none."""
+    """False if zeros, or transforms, took part and some numbers do not bear that: then the result is none."""
     binding, checked = _binding(plan), plan.machine.check_bounds
     threads = min(get_num_threads(), plan.items) if plan.problem.operations > _SHARED_FROM else 1
-    arrived, infinite = np.zeros(len(plan.parts), np.int64), np.zeros(1, np.int64)
+    arrived, unfit = np.zeros(plan.part_count, np.int64), np.zeros(1, np.int64)
     with shared_scratch(plan.partials) as (partials, _), shared_scratch(plan.scratch, threads) as (scratch, threads):
         if checked:
             scratch[...] = partials[...] = 0xFF  # NaN: what nobody wrote shows
-        with faults(plan.name) if checked else nullcontext(0) as noted:
-            sweep, call = SweepCall(scratch, scratch, 0, 0, noted), GradientCall(partials, arrived, result, infinite)
+        with faults(plan.structure.name) if checked else nullcontext(0) as noted:
+            sweep, call = SweepCall(scratch, scratch, 0, 0, noted), GradientCall(partials, arrived, result, unfit)
             table, address = binding.table([sweep, call, _source(small), _source(large)])
             launch(binding.code["run"], address, threads)
             del table
-    return not infinite[0]
+    return not unfit[0]
 
 
 def _source(array: Array) -> SourceCall:
@@ -97,14 +99,14 @@ class _Binding:
 
     @property
     def code(self) -> Code:
-        plan = self.plan
+        structure, host = self.plan.structure, self.plan.machine
 
         def write() -> str:
             from .code import emit_gradient  # here: nobody needs LLVM who finds the code on disk
 
-            return str(emit_gradient(plan.name, plan.problem.dtype.name, plan.registers, plan.machine).module)
+            return str(emit_gradient(structure, host).module)
 
-        return compiled(plan.key, write, ("run",), plan.machine)
+        return compiled(structure.key, write, ("run",), host)
 
     def table(self, call: list[Words]) -> tuple[npt.NDArray[np.int64], int]:
         words = [number for one in call for number in one.numbers(self.checked)]
@@ -123,11 +125,14 @@ def _binding(plan: GradientPlan) -> _Binding:
 
 
 def _sets(plan: GradientPlan) -> list[Words]:
+    """As cpu/gradient/code.py wants them."""
     p, slabs = plan.problem, plan.slabs
     gradient = GradientWords(
         items=plan.items,
         scratch_size=plan.scratch // plan.item,
         chunks=plan.chunks,
+        handed_on=int(plan.handed_on),
+        window=plan.window,
         tiles=plan.tiles,
         tile_counts=plan.tile_counts[1:],
         tile_sizes=plan.tile[1:],
@@ -138,33 +143,31 @@ def _sets(plan: GradientPlan) -> list[Words]:
         strides=p.stride,
         paddings=p.padding,
         dilations=p.dilation,
-        parts=plan.parts,
-        tap_table=plan.tap_table(),
+        parts=part_table(plan),
+        tap_table=tap_table(plan),
         vector_blocks=plan.all_vector_blocks,
         all_sums=plan.all_sums,
-        ranges=tuple(np.array(p.ranges(axis), np.int64) for axis in range(3)),
         sums=plan.rooms[2],
     )
-    packed = []
-    for small, one, room in ((True, plan.small, plan.rooms[0]), (False, plan.large, plan.rooms[1])):
-        d, h, w = one.steps
-        packed.append(
-            PackedWords(
-                room,
-                one.pitch,
-                (d * one.plane, h * one.row, w * one.pitch),
-                one.sample,
-                one.row,
-                one.plane,
-                *(np.ascontiguousarray(table) for table in plan.channel_tables(small)),
-            )
-        )
-    sparse = [slab.sparse for slab in slabs]
     slab = SlabWords(
-        runs=tuple(one.taps if few else 1 for one, few in zip(slabs, sparse, strict=True)),
-        run_lengths=tuple(one.tile if few else one.places for one, few in zip(slabs, sparse, strict=True)),
-        run_steps=tuple(one.dilation if few else 0 for one, few in zip(slabs, sparse, strict=True)),
-        place_steps=tuple(one.stride if few else 1 for one, few in zip(slabs, sparse, strict=True)),
-        tap_steps=tuple(one.tap_step for one in slabs),
+        runs=tuple(one.taps if one.sparse else 1 for one in slabs),
+        run_lengths=tuple(one.tile if one.sparse else one.places for one in slabs),
+        run_steps=tuple(one.dilation if one.sparse else 0 for one in slabs),
+        place_steps=tuple(one.stride if one.sparse else 1 for one in slabs),
     )
-    return [gradient, *packed, slab]
+    return [gradient, _packed(plan, True), _packed(plan, False), slab, _method(plan)]
+
+
+def _packed(plan: GradientPlan, small: bool) -> PackedWords:
+    one, room = (plan.small, plan.rooms[0]) if small else (plan.large, plan.rooms[1])
+    tables = (np.ascontiguousarray(table) for table in channel_tables(plan, small))
+    return PackedWords(room, one.pitch, one.steps, one.sample, one.row, one.plane, *tables)
+
+
+def _method(plan: GradientPlan) -> DirectWords | WinogradWords:
+    if plan.method is None:
+        ranges = tuple(np.array(plan.problem.ranges(axis), np.int64) for axis in range(3))
+        return DirectWords(plan.box, ranges)
+    small, large, terms = line_tables(plan)
+    triples = triple_table(plan)
+    return WinogradWords(small, len(small), large, terms, triples, len(triples), *plan.rooms[3:])

@@ -14,6 +14,8 @@ class GradientWords(Words):
     items: Size  # a part of the result and a chunk of the tiles each
     scratch_size: Size  # elements of one worker
     chunks: Size
+    handed_on: Size  # 1: sums of an item join others before they are the result
+    window: Size  # tiles that are summed before their sums are handed on
     tiles: Size  # of positions, of all samples
     tile_counts: Sizes
     tile_sizes: Sizes
@@ -28,8 +30,7 @@ class GradientWords(Words):
     tap_table: Array  # rows of TapWords
     vector_blocks: Size  # of a group
     all_sums: Size  # of all parts
-    ranges: Arrays  # of each tap: first position, and the one behind the last
-    sums: Buffer  # of a part: (tap groups, blocks of vectors, blocks of numbers, taps, rows, columns, lanes)
+    sums: Buffer  # of a part: (slots, blocks of vectors, blocks of numbers, taps, rows, columns, lanes)
 
 
 @dataclass(eq=False)
@@ -55,7 +56,60 @@ class SlabWords(Words):
     run_lengths: Sizes  # in places
     run_steps: Sizes  # in the large array, from one run to the next
     place_steps: Sizes  # in the large array, from one place to the next
-    tap_steps: Sizes  # in places
+
+
+@dataclass(eq=False)
+class DirectWords(Words):
+    """Of direct summation: what is summed at a time, and which positions a tap has."""
+
+    box: Sizes
+    ranges: Arrays  # of each tap: first position, and the one behind the last
+
+
+@dataclass(eq=False)
+class WinogradWords(Words):
+    """Of Winograd's method. A line is all points along the width, at one point of depth and height."""
+
+    small_lines: Array  # rows of SmallLineWords
+    small_count: Size
+    large_lines: Array  # rows of LargeLineWords
+    terms: Array  # rows of TermWords
+    triples: Array  # rows of TripleWords
+    triple_count: Size
+    number_points: Buffer  # (points of a line, blocks, steps, pitch)
+    vector_points: Buffer
+
+
+@dataclass(eq=False)
+class SmallLineWords(Words):
+    kind: Size  # which code transforms it
+    term: Size  # the first row of its terms
+    pace_d: Size  # positions that are taken together
+    pace_h: Size
+    pace_w: Size
+    points: Size
+    large: Size  # the first line of the large array that meets it
+    large_count: Size
+
+
+@dataclass(eq=False)
+class LargeLineWords(Words):
+    kind: Size
+    term: Size
+    input: Size  # the first of the rows that say where its inputs along the width are
+    slot: Size  # of its first point
+
+
+@dataclass(eq=False)
+class TermWords(Words):
+    offset: Size  # in the packed array, in elements
+    factor: Size
+
+
+@dataclass(eq=False)
+class TripleWords(Words):
+    kind: Size  # which code makes taps of its points
+    slot: Size  # of the first point
 
 
 @dataclass(eq=False)
@@ -83,6 +137,8 @@ class TapWords(Words):
     d: Size
     h: Size
     w: Size
+    slot: Size  # of its sums
+    within: Size  # in a slot's block, in elements
 
 
 @dataclass(eq=False)
@@ -92,4 +148,4 @@ class GradientCall(Words):
     partials: Array  # (chunks, sums of all parts)
     arrived: Array  # of each part: chunks that are summed
     result: Array  # (Ca, Cb / groups, Kd, Kh, Kw), contiguous
-    infinite: Array  # counts tiles in which a number that meets zeros is not finite
+    unfit: Array  # counts rows with numbers that zeros or transforms must not meet
