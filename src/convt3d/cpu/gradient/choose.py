@@ -10,7 +10,7 @@ from math import prod
 
 from ..plan.machine import Machine
 from .pieces import Method, axis_pieces, can_pair
-from .plan import POSITIONS, WINDOW, GradientPlan
+from .plan import POSITIONS, WINDOW, GradientPlan, Packed
 from .problem import Problem
 from .registers import choose_registers, cycles_of_all
 
@@ -21,8 +21,9 @@ _ITEMS = 8  # of a core
 _MOST_POSITIONS = 8 * POSITIONS  # of a tile
 _STEPS = 256  # of a point in a tile, at most
 
-# Cycles: to pack a vector, to call the micro-kernel, to add one of its vectors to the sums.
-_PACK, _CALL, _ADD = 7.0, 40.0, 2.5
+# Cycles, measured: to begin a row of a packed array; a number of a square that is transposed; a position that is packed
+# alone; to call the micro-kernel, to add one of its vectors to the sums, to begin a row of its box; a point of a sheet.
+_ROW, _SQUARE, _ALONE, _CALL, _ADD, _TURN, _POINT = 40.0, 0.6, 25.0, 30.0, 3.0, 8.0, 3.5
 
 
 @lru_cache(maxsize=256)
@@ -123,7 +124,7 @@ def _with_chunks(plan: GradientPlan) -> GradientPlan:
 
 def cycles(plan: GradientPlan) -> float:
     """Of one worker that does it all."""
-    r, p = plan.registers, plan.problem
+    r, lanes = plan.registers, plan.lanes
     number_parts = -(-plan.all_number_blocks // plan.number_blocks)
     vector_parts = -(-plan.all_vector_blocks // plan.vector_blocks)
     vectors, numbers = (plan.small, plan.large) if r.lanes_along == "small" else (plan.large, plan.small)
@@ -132,26 +133,46 @@ def cycles(plan: GradientPlan) -> float:
     number_count = plan.outer_groups * plan.all_number_blocks * numbers.vectors * vector_parts
     if r.by_group:
         number_count = plan.all_vector_blocks * plan.all_number_blocks * numbers.vectors
-    packs = prod(vectors.places) * vector_count + prod(numbers.places) * number_count
-    pack = _PACK * plan.tiles * plan.tile[0] * len(plan.tap_parts) * packs
-    calls = plan.outer_groups * plan.all_vector_blocks * plan.all_number_blocks * (r.block // r.rows)
-    call = _CALL + _ADD * r.rows * r.columns * r.taps
-    if plan.method is None:
-        boxes = plan.tiles * prod(-(-size // box) for size, box in zip(plan.tile[1:], plan.box, strict=True))
-        positions = p.positions if plan.structure.zeros else p.pairs / p.taps
-        products = cycles_of_all(r, p, plan.lanes, positions)
-        return pack + products + boxes * calls * plan.slots * len(plan.tap_parts) * call
-    padded, total = plan.tiles * prod(plan.tile), pack
-    of_point = cycles_of_all(r, p, plan.lanes, 1.0) / p.taps
-    seen = set()
-    for triple in plan.method.triples:
-        points, width = prod(piece.points for piece in triple), triple[2].points
+    rows = _rows(vectors, lanes) * vector_count + _rows(numbers, lanes) * number_count
+    pack = plan.tiles * plan.tile[0] * len(plan.tap_parts) * rows
+    small, large = (vector_count, number_count) if r.lanes_along == "small" else (number_count, vector_count)
+    return pack + (_direct(plan) if plan.method is None else _winograd(plan, plan.method, small, large))
+
+
+def _rows(packed: Packed, lanes: int) -> float:
+    """Of packing one vector of channels of a sample."""
+    d, h, w = packed.places
+    whole, left = divmod(w, lanes)
+    alone = left if left <= lanes // 4 else 0
+    return d * h * (_ROW + _SQUARE * lanes * lanes * (whole + (left > alone)) + _ALONE * alone)
+
+
+def _calls(plan: GradientPlan) -> float:
+    """Cycles to begin and end the micro-kernel for all pairs of blocks, for one slot."""
+    r = plan.registers
+    pairs = plan.outer_groups * plan.all_vector_blocks * plan.all_number_blocks * (r.block // r.rows)
+    return pairs * (_CALL + _ADD * r.rows * r.columns * r.taps)
+
+
+def _direct(plan: GradientPlan) -> float:
+    r, p = plan.registers, plan.problem
+    boxes = plan.tiles * prod(-(-size // box) for size, box in zip(plan.tile[1:], plan.box, strict=True))
+    positions = p.positions if plan.structure.zeros else p.pairs / p.taps
+    slots = plan.slots * len(plan.tap_parts)
+    pairs = plan.outer_groups * plan.all_vector_blocks * plan.all_number_blocks * (r.block // r.rows)
+    rows = plan.tiles * prod(plan.tile[:3]) * slots * pairs
+    return cycles_of_all(r, p, plan.lanes, positions) + boxes * slots * _calls(plan) + _TURN * rows
+
+
+def _winograd(plan: GradientPlan, method: Method, small: int, large: int) -> float:
+    """`small`, `large`: vectors of these arrays that are transformed at one place."""
+    padded, total, seen = plan.tiles * prod(plan.tile), 0.0, set()
+    of_point = cycles_of_all(plan.registers, plan.problem, plan.lanes, 1.0) / plan.problem.taps
+    for triple in method.triples:
+        points = prod(piece.points for piece in triple)
         steps = padded / prod(piece.pace for piece in triple)
-        total += points * (steps * of_point + plan.tiles * calls * call)
-        lines = points // width * steps * (1.5 * width + 4)
         kind = tuple(len(piece.taps) for piece in triple)
-        # Lines of the small array serve all triples that are alike.
-        small, large = (vector_count, number_count) if r.lanes_along == "small" else (number_count, vector_count)
-        total += lines * (large + (0 if kind in seen else small))
+        sheets = large + (0 if kind in seen else small)  # those of the small array serve all triples that are alike
         seen.add(kind)
+        total += points * (steps * (of_point + _POINT * sheets) + plan.tiles * _calls(plan))
     return total

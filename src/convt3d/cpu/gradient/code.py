@@ -118,15 +118,12 @@ class Gradient:
         start = b.mul(b.mul(slot, self.pairs), self.pair)
 
         def blocks(columns: int, v: Number) -> None:
-            kernel = outer_kernel(k, r, columns)
+            pair = b.mul(v, per_vector)
+            own = b.at(numbers, b.mul(pair if r.by_group else 0, number_block), k.number)
             along = b.at(vectors, b.mul(v, vector_block), k.number)
-            with b.loop(0, per_vector) as n:
-                pair = b.add(b.mul(v, per_vector), n)
-                own = b.at(numbers, b.mul(pair if r.by_group else n, number_block), k.number)
-                for sub in range(r.block // r.rows):
-                    place = k.dot((1, start), (pair, self.pair), (1, sub * r.taps * r.rows * r.columns * k.lanes))
-                    target = b.at(self.words.sums.pointer, place, k.number)
-                    b.call(kernel, b.at(own, sub * r.rows, k.number), along, target, taps, *box, before)
+            target = b.at(self.words.sums.pointer, b.add(start, b.mul(pair, self.pair)), k.number)
+            more = before, per_vector, number_block
+            b.call(outer_kernel(k, r, columns), own, along, target, taps, *box, *more)
 
         with b.loop(0, part.vector_count) as v:
             if r.rest == r.columns:

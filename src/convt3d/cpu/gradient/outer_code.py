@@ -21,14 +21,18 @@ BOX = ("samples", "depth", "height", "width")
 
 
 def outer_kernel(k: Kernel, r: Registers, columns: int) -> ir.Function:
-    """For `columns` of the r.columns vectors of a block."""
+    """For `columns` of the r.columns vectors of a block, and all blocks of numbers, which are `block` apart."""
     name = f"outer_{r.rows}x{columns}"
     if name not in k.module.globals:
         pointers = [(word, PTR) for word in ("numbers", "vectors", "sums", "taps")]
         steps = [(f"{side}_{axis}", I64) for side in ("number", "vector") for axis in BOX]
         sizes = [(axis, I64) for axis in BOX]
-        b = k.define(name, [*pointers, *sizes, *steps, ("before", I64)], noalias=("numbers", "vectors", "sums"))
-        _Outer(k, b, r, columns).write()
+        more = [(word, I64) for word in ("before", "blocks", "block")]
+        b = k.define(name, [*pointers, *sizes, *steps, *more], noalias=("numbers", "vectors", "sums"))
+        size = r.taps * r.rows * r.columns * k.lanes
+        with b.loop(0, b.args["blocks"]) as block, b.loop(0, r.block // r.rows) as part:
+            number = b.add(b.mul(block, b.args["block"]), b.mul(part, r.rows))
+            _Outer(k, b, r, columns).write(number, b.mul(b.add(b.mul(block, r.block // r.rows), part), size))
         b.ret()
     return k.module.globals[name]
 
@@ -42,13 +46,14 @@ class _Outer:
             moved = "vectors" if r.lanes_along == "large" else "numbers"
             setattr(self, moved, [b.at(b.args[moved], place, k.number) for place in places])
 
-    def write(self) -> None:
+    def write(self, number: Number, place: Number) -> None:
+        """The sums at `place`, of the numbers from `number` on."""
         k, b, r, lanes = self.k, self.b, self.r, self.k.lanes
         zero = constant(vector(k.number, lanes), 0.0)
-        found = self._over(BOX, [zero] * (r.taps * r.rows * self.columns), 0, 0)
+        found = self._over(BOX, [zero] * (r.taps * r.rows * self.columns), number, 0)
         rows = [(tap * r.rows + row) * r.columns for tap in range(r.taps) for row in range(r.rows)]
         places = [(row + column) * lanes for row in rows for column in range(self.columns)]
-        sums = b.args["sums"]
+        sums = b.at(b.args["sums"], place, k.number)
         with b.if_else(b.compare("==", b.args["before"], 0)) as (alone, joined):
             with alone:
                 alone.values = found

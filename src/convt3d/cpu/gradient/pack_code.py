@@ -152,13 +152,13 @@ class _Packer:
         self.channels = [b.mul(b.load(a["channels"], lane, I64), a["channel"]) for lane in range(self.lanes)]
         with b.if_else(b.compare("==", a["adjacent"], 1)) as (adjacent, apart):
             with adjacent:
-                adjacent.values = [self._in_turn(self._adjacent)]
+                adjacent.values = [self._in_turn(self._adjacent, 0, self.zero)]
             with apart:
                 with b.if_else(b.compare("==", a["step"], 1)) as (rows, strided):
                     with rows:
                         rows.values = [self._squares()]
                     with strided:
-                        strided.values = [self._in_turn(self._gathered)]
+                        strided.values = [self._in_turn(self._gathered, 0, self.zero)]
                 apart.values = rows.merged
         if self.looks:
             with b.if_(b.is_nan(b.reduce(adjacent.merged[0], b.add))):
@@ -177,9 +177,10 @@ class _Packer:
         b = self.b
         b.store(b.select(self.own, value, self.zero), b.args["packed"], b.mul(at, b.args["pitch"]))
 
-    def _in_turn(self, read: Callable[[Number], ir.Value]) -> ir.Value:
+    def _in_turn(self, read: Callable[[Number], ir.Value], first: Number, before: ir.Value) -> ir.Value:
+        """Position by position, from the first."""
         b = self.b
-        with b.loop_carrying(0, b.args["count"], 1, [self.zero]) as (at, seen):
+        with b.loop_carrying(first, b.args["count"], 1, [before]) as (at, seen):
             value = read(at)
             self._store(value, at)
             seen.next = [self._look(seen.values[0], value)]
@@ -220,7 +221,7 @@ class _Packer:
                 self._store(column, b.add(at, number))
             carried.next = [seen]
         left = b.sub(a["count"], whole)
-        with b.if_else(b.compare(">", left, 0)) as (some, none):
+        with b.if_else(b.compare(">", left, self.lanes // 4)) as (some, few):
             with some:
                 columns, seen = square(whole, left, carried.result[0])
                 for first in range(0, self.lanes, _AT_ONCE):
@@ -228,6 +229,6 @@ class _Packer:
                         for number in range(first, min(first + _AT_ONCE, self.lanes)):
                             self._store(columns[number], b.add(whole, number))
                 some.values = [seen]
-            with none:
-                none.values = [carried.result[0]]
+            with few:
+                few.values = [self._in_turn(self._gathered, whole, carried.result[0])]
         return some.merged[0]

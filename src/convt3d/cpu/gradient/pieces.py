@@ -23,7 +23,7 @@ from ..plan.winograd import Matrix, Scheme
 
 # How many taps the pieces of each axis have: on that the code depends.
 Shape = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-Kind = tuple[int, int]  # taps of a piece along the width, terms of a sum along depth and height
+Kind = tuple[int, int, int]  # terms of a sum along the depth, taps of the pieces along height and width
 
 _PLAIN: Matrix = ((Fraction(1),),)
 
@@ -124,13 +124,10 @@ def triple_kinds(shape: Shape) -> tuple[tuple[int, int, int], ...]:
     return tuple(product(*shape))
 
 
-def line_kinds(shape: Shape, small: bool) -> tuple[Kind, ...]:
-    """The different lines of one of the arrays."""
-    found: set[Kind] = set()
-    for d, h, w in triple_kinds(shape):
-        rows = [matrix_of(taps, small) for taps in (d, h)]
-        found |= {(w, len(terms_of(a)) * len(terms_of(b))) for a, b in product(*rows)}
-    return tuple(sorted(found))
+def sheet_kinds(shape: Shape, small: bool) -> tuple[Kind, ...]:
+    """The different sheets of one of the arrays."""
+    terms = {len(terms_of(row)) for taps in shape[0] for row in matrix_of(taps, small)}
+    return tuple(product(sorted(terms), shape[1], shape[2]))
 
 
 def matrix_of(taps: int, small: bool) -> Matrix:

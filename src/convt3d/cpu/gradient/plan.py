@@ -221,6 +221,18 @@ class GradientPlan:
         paces = [min(piece.pace for piece in axis) for axis in self.method.axes]
         return self.tile[0] * prod(-(-size // pace) for size, pace in zip(self.tile[1:], paces, strict=True))
 
+    @property
+    def points(self) -> tuple[int, int]:
+        """Elements from one point to the next, of numbers and of vectors: an odd number of vectors, since all points of
+        a sheet are written at once and must not compete for the same cache sets. What is stored last is a whole vector."""
+        r, lanes = self.registers, self.lanes
+        steps = self.steps + -(-lanes // r.block)
+        numbers, vectors = (
+            (round_up(count * round_up(steps * pitch, lanes), lanes) // lanes | 1) * lanes
+            for count, pitch in ((self.number_blocks, r.block), (self.vector_blocks, r.columns * lanes))
+        )
+        return numbers, vectors
+
     @lazy
     def rooms(self) -> tuple[Room, Room, Room, Room, Room]:
         """Of the small array, the large one, the sums, and points of numbers and vectors; behind each but the sums, a
@@ -235,10 +247,10 @@ class GradientPlan:
         for packed in (self.small, self.large):
             add(packed.block, packed.count * packed.block + (lanes + 1) * max(packed.pitch, lanes))
         add(self.pair, self.slots * self.number_blocks * self.vector_blocks * self.pair)
-        points = max((piece.points for piece in self.method.axes[2]), default=0) if self.method else 0
-        for pitch, count in ((r.block, self.number_blocks), (r.columns * lanes, self.vector_blocks)):
-            block = round_up(self.steps * pitch, lanes)
-            add(block, (points * count * block + lanes) if points else 0)
+        _, high, wide = self.method.axes if self.method else ((), (), ())
+        points = max((h.points * w.points for h, w in product(high, wide)), default=0)  # of a sheet
+        for point, count in zip(self.points, (self.number_blocks, self.vector_blocks), strict=True):
+            add(point // count // lanes * lanes, points * point)
         a, b, c, d, e = found
         return a, b, c, d, e
 

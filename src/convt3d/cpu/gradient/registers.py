@@ -82,7 +82,7 @@ def cycles_of_position(r: Registers, columns: int) -> float:
     """Two multiply-adds and two loads at a time, each sum waits for the one before."""
     rows, wide = (r.rows * r.taps, columns) if r.lanes_along == "small" else (r.rows, columns * r.taps)
     loads = rows + wide + max(0, r.taps - _POINTERS)
-    return max(rows * wide / 2, loads / 2, 4.0) + 0.75 + 0.1 * wide
+    return max(rows * wide / 2, loads / 2, 4.0) + 0.4 + 0.1 * wide
 
 
 def cycles_of_all(r: Registers, p: Problem, lanes: int, positions: float) -> float:

@@ -23,7 +23,7 @@ from ..words import SourceCall, SweepCall, Words, places
 from .choose import make_gradient_plan
 from .plan import GradientPlan
 from .problem import Problem
-from .tables import channel_tables, line_tables, part_table, tap_table, triple_table
+from .tables import channel_tables, sheet_tables, part_table, tap_table, triple_table
 from .words import DirectWords, GradientCall, GradientWords, PackedWords, SlabWords, WinogradWords
 
 Array = npt.NDArray[Any]
@@ -168,6 +168,6 @@ def _method(plan: GradientPlan) -> DirectWords | WinogradWords:
     if plan.method is None:
         ranges = tuple(np.array(plan.problem.ranges(axis), np.int64) for axis in range(3))
         return DirectWords(plan.box, ranges)
-    small, large, terms = line_tables(plan)
+    small, large, terms = sheet_tables(plan)
     triples = triple_table(plan)
-    return WinogradWords(small, len(small), large, terms, triples, len(triples), *plan.rooms[3:])
+    return WinogradWords(small, len(small), large, terms, triples, len(triples), *plan.rooms[3:], *plan.points)

@@ -1,4 +1,4 @@
-"""The tables that a plan hands to its kernel: parts, taps, channels, and the lines of Winograd's method."""
+"""The tables that a plan hands to its kernel: parts, taps, channels, and the sheets of Winograd's method."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ..plan.rooms import round_up
 from ..words import Words, layout
-from .pieces import Piece, line_kinds, terms_of, triple_kinds
-from .plan import GradientPlan, Packed
-from .words import LargeLineWords, PartWords, SmallLineWords, TapWords, TermWords, TripleWords
+from .pieces import Piece, sheet_kinds, terms_of, triple_kinds
+from .plan import GradientPlan
+from .words import LargeSheetWords, PartWords, SmallSheetWords, TapWords, TermWords, TripleWords
 
 Table = npt.NDArray[np.int64]
 
@@ -123,45 +123,38 @@ def triple_table(plan: GradientPlan) -> Table:
     return _table(TripleWords, rows)
 
 
-def line_tables(plan: GradientPlan) -> tuple[Table, Table, Table]:
-    """Rows of SmallLineWords, LargeLineWords and TermWords. A line of the small array meets those of all triples whose
+def sheet_tables(plan: GradientPlan) -> tuple[Table, Table, Table]:
+    """Rows of SmallSheetWords, LargeSheetWords and TermWords. A sheet of the small array meets those of all triples whose
     pieces have as many taps."""
     assert plan.method is not None
     shape = plan.method.shape
-    small_kinds, large_kinds = line_kinds(shape, True), line_kinds(shape, False)
+    small_kinds, large_kinds = sheet_kinds(shape, True), sheet_kinds(shape, False)
     small, large, terms = [], [], []
     for kind in triple_kinds(shape):
         alike = [(slot, one) for slot, one in _triples(plan) if tuple(len(piece.taps) for piece in one) == kind]
         if not alike:
             continue
         pieces = alike[0][1]
-        for at_d, at_h in product(range(pieces[0].points), range(pieces[1].points)):
-            rows = [piece.small_matrix[at] for piece, at in zip(pieces[:2], (at_d, at_h), strict=True)]
-            own = [
-                [(d * plan.small.plane + h * plan.small.row), a * b]
-                for (d, a), (h, b) in product(*(terms_of(row) for row in rows))
-            ]
-            paces = [piece.pace for piece in pieces]
-            own_kind = small_kinds.index((kind[2], len(own)))
-            small.append([own_kind, len(terms), *paces, pieces[2].points, len(large), len(alike)])
+        size = pieces[1].points * pieces[2].points
+        paces = [piece.pace for piece in pieces]
+        for at in range(pieces[0].points):
+            own = [[place * plan.small.plane, factor] for place, factor in terms_of(pieces[0].small_matrix[at])]
+            number = small_kinds.index((len(own), *kind[1:]))
+            small.append([number, len(terms), *paces, size, len(large), len(alike)])
             terms += own
+            terms += [[place * plan.small.row, 1] for place in range(paces[1])]
+            terms += [[place * plan.small.pitch, 1] for place in range(paces[2])]
             for slot, one in alike:
-                met = _large_terms(plan, one, at_d, at_h)
-                inputs = [_place(plan, 2, one[2], number) * plan.large.pitch for number in range(one[2].points)]
-                first = slot + (at_d * one[1].points + at_h) * one[2].points
-                kind_of = large_kinds.index((kind[2], len(met)))
-                large.append([kind_of, len(terms), len(terms) + len(met), first])
-                terms += met + [[offset, 1] for offset in inputs]
-    return _table(SmallLineWords, small), _table(LargeLineWords, large), _table(TermWords, terms)
-
-
-def _large_terms(plan: GradientPlan, triple: tuple[Piece, Piece, Piece], at_d: int, at_h: int) -> list[list[int]]:
-    d, h, _ = triple
-    packed: Packed = plan.large
-    return [
-        [_place(plan, 0, d, i) * packed.plane + _place(plan, 1, h, j) * packed.row, a * b]
-        for (i, a), (j, b) in product(terms_of(d.large_matrix[at_d]), terms_of(h.large_matrix[at_h]))
-    ]
+                met = [
+                    [_place(plan, 0, one[0], place) * plan.large.plane, factor]
+                    for place, factor in terms_of(one[0].large_matrix[at])
+                ]
+                large.append([large_kinds.index((len(met), *kind[1:])), len(terms), slot + at * size])
+                terms += met
+                for axis, step in ((1, plan.large.row), (2, plan.large.pitch)):
+                    places = (_place(plan, axis, one[axis], number) for number in range(one[axis].points))
+                    terms += [[place * step, 1] for place in places]
+    return _table(SmallSheetWords, small), _table(LargeSheetWords, large), _table(TermWords, terms)
 
 
 def _place(plan: GradientPlan, axis: int, piece: Piece, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Winograd's method: lines of points are made from both packed arrays, each point is a product over all steps, and when
+"""Winograd's method: sheets of points are made from both packed arrays, each point is a product over all steps, and when
 all positions are summed, points become taps."""
 
 from __future__ import annotations
@@ -13,122 +13,132 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number, constant, vector
+from ..ir.values import I64, PTR, Number, constant
 from ..words import row_length
-from .pieces import Kind, Piece, line_kinds, matrix_of, triple_kinds
-from .words import LargeLineWords, PackedWords, SmallLineWords, TermWords, TripleWords, WinogradWords
+from .pieces import Kind, Piece, matrix_of, sheet_kinds, triple_kinds
+from .words import LargeSheetWords, SmallSheetWords, TermWords, TripleWords, WinogradWords
 
 if TYPE_CHECKING:
     from .code import Gradient
 
 NULL = ir.Constant(PTR, None)
-_STEPS = ("samples", "depth", "height", "width")
+_BOX = ("samples", "depth", "height", "width")
 
 
 def sum_by_winograd(g: Gradient, words: WinogradWords, before: Number) -> None:
     """Adds a tile to the sums of points, which are new where nothing was summed `before`."""
-    b, k, r, part = g.b, g.k, g.r, g.part
+    b, k, r = g.b, g.k, g.r
     numbers, vectors = words.number_points, words.vector_points
     with b.loop(0, words.small_count) as at:
-        small = k.row(SmallLineWords, b, b.at(words.small_lines, b.mul(at, row_length(SmallLineWords)), I64))
+        small = k.row(SmallSheetWords, b, b.at(words.small_sheets, b.mul(at, row_length(SmallSheetWords)), I64))
         paces = small.pace_d, small.pace_h, small.pace_w
         counts = [b.sdiv(b.sub(b.add(count, pace), 1), pace) for count, pace in zip(g.count, paces, strict=True)]
         box = g.samples, *counts
         steps = b.mul(b.mul(g.samples, counts[0]), b.mul(counts[1], counts[2]))
-        _make_line(g, words, True, small.kind, small.term, 0, box, paces)
+        _make_sheet(g, words, True, small.kind, small.term, box, paces)
         with b.loop(small.large, b.add(small.large, small.large_count)) as number:
-            large = k.row(LargeLineWords, b, b.at(words.large_lines, b.mul(number, row_length(LargeLineWords)), I64))
-            _make_line(g, words, False, large.kind, large.term, large.input, box, paces)
+            row = b.at(words.large_sheets, b.mul(number, row_length(LargeSheetWords)), I64)
+            large = k.row(LargeSheetWords, b, row)
+            _make_sheet(g, words, False, large.kind, large.term, box, paces)
             flat = (1, 1, 1, steps, 0, 0, 0, r.block, 0, 0, 0, r.columns * k.lanes)
             with b.loop(0, small.points) as point:
-                own = b.at(numbers.pointer, b.mul(b.mul(point, part.number_count), numbers.pitch), k.number)
-                along = b.at(vectors.pointer, b.mul(b.mul(point, part.vector_count), vectors.pitch), k.number)
+                own = b.at(numbers.pointer, b.mul(point, words.number_point), k.number)
+                along = b.at(vectors.pointer, b.mul(point, words.vector_point), k.number)
                 g.products(own, along, numbers.pitch, vectors.pitch, NULL, b.add(large.slot, point), flat, before)
 
 
-def _make_line(
+def _make_sheet(
     g: Gradient,
     words: WinogradWords,
     small: bool,
     kind: ir.Value,
     term: ir.Value,
-    first_input: Number,
     box: tuple[Number, ...],
     paces: tuple[Number, ...],
 ) -> None:
-    """All points of a line, for all channels of the part."""
+    """All points of a sheet, for all channels of the part."""
     b, k, r, part = g.b, g.k, g.r, g.part
     packed = g.small if small else g.large
-    points, count, vectors, pitch = words.vector_points, part.vector_count, r.columns, r.columns * k.lanes
+    points, point, pitch = words.vector_points, words.vector_point, r.columns * k.lanes
+    count, vectors = part.vector_count, r.columns
     if packed is g.numbers:
-        points, count, vectors, pitch = words.number_points, part.number_count, 1, r.block
-    terms, inputs = (b.at(words.terms, b.mul(row, row_length(TermWords)), I64) for row in (term, first_input))
+        points, point, pitch = words.number_points, words.number_point, r.block
+        count, vectors = part.number_count, 1
+    terms = b.at(words.terms, b.mul(term, row_length(TermWords)), I64)
     steps = [packed.sample, *(b.mul(step, pace) for step, pace in zip(packed.steps, paces, strict=True))]
     assert g.structure.shape is not None
-    for number, one in enumerate(line_kinds(g.structure.shape, small)):
+    for number, one in enumerate(sheet_kinds(g.structure.shape, small)):
         with b.if_(b.compare("==", kind, number)), b.loop(0, count) as block, b.loop(0, vectors) as column:
             source = b.at(packed.packed.pointer, k.dot((block, packed.packed.pitch), (column, k.lanes)), k.number)
             target = b.at(points.pointer, k.dot((block, points.pitch), (column, k.lanes)), k.number)
-            sizes = (*box, *steps, packed.pitch, b.mul(count, points.pitch), pitch)
-            b.call(line_kernel(k, small, one), source, target, terms, inputs, *sizes)
+            b.call(sheet_kernel(k, small, one), source, target, terms, *box, *steps, point, pitch)
 
 
-def line_kernel(k: Kernel, small: bool, kind: Kind) -> ir.Function:
-    """to[point][step] for one vector of channels. Along depth and height a line is a sum of rows times factors, along
-    the width the scheme's matrix is applied; inputs that the next step shares stay in registers."""
-    name = f"{'small' if small else 'large'}_line_{kind[0]}_{kind[1]}"
+def sheet_kernel(k: Kernel, small: bool, kind: Kind) -> ir.Function:
+    """to[point][step] for one vector of channels. Along the depth it is a sum of planes times factors; along height and
+    width the matrices of the schemes are applied. What the next step needs too stays in registers."""
+    name = f"{'small' if small else 'large'}_sheet_{'_'.join(map(str, kind))}"
     if name not in k.module.globals:
-        pointers = [(word, PTR) for word in ("from", "to", "terms", "inputs")]
-        sizes = [*_STEPS, *(f"{axis}_step" for axis in _STEPS), "position", "point", "pitch"]
+        pointers = [(word, PTR) for word in ("from", "to", "terms")]
+        sizes = [*_BOX, *(f"{axis}_step" for axis in _BOX), "point", "pitch"]
         b = k.define(name, [*pointers, *((word, I64) for word in sizes)], noalias=("from", "to"))
-        _Line(k, b, small, *kind).write()
+        _Sheet(k, b, small, *kind).write()
         b.ret()
     return k.module.globals[name]
 
 
-class _Line:
-    def __init__(self, k: Kernel, b: Builder, small: bool, taps: int, terms: int) -> None:
-        self.k, self.b, self.small, self.matrix = k, b, small, matrix_of(taps, small)
-        a, row = b.args, row_length(TermWords)
-        self.offsets = [b.load(a["terms"], number * row, I64) for number in range(terms)]
-        factors = [b.load(a["terms"], number * row + 1, I64) for number in range(terms)]
-        self.factors = [b.splat(b.cast(factor, k.number), k.lanes) for factor in factors]
-        count = len(self.matrix[0])
-        if small:
-            self.inputs = [b.mul(a["position"], number) for number in range(count)]
-        else:
-            self.inputs = [b.load(a["inputs"], number * row, I64) for number in range(count)]
-        self.shared = 0 if small or taps == 1 else count - 2  # inputs that a step has in common with the next
+class _Sheet:
+    def __init__(self, k: Kernel, b: Builder, small: bool, terms: int, high: int, wide: int) -> None:
+        self.k, self.b = k, b
+        self.high, self.wide = matrix_of(high, small), matrix_of(wide, small)
+        words = iter(range(terms + len(self.high[0]) + len(self.wide[0])))
+
+        def rows(count: int) -> list[list[ir.Value]]:
+            """Offset and factor of the next terms."""
+            first = [next(words) * row_length(TermWords) for _ in range(count)]
+            return [[b.load(b.args["terms"], at + word, I64) for word in (0, 1)] for at in first]
+
+        self.planes = [(offset, b.splat(b.cast(factor, k.number), k.lanes)) for offset, factor in rows(terms)]
+        self.rows = [offset for offset, _ in rows(len(self.high[0]))]
+        self.places = [offset for offset, _ in rows(len(self.wide[0]))]
+        self.shared = 0 if small or wide == 1 else len(self.places) - 2  # places that a step shares with the next
 
     def write(self) -> None:
         k, b, a = self.k, self.b, self.b.args
         with b.loop(0, a["samples"]) as s, b.loop(0, a["depth"]) as d, b.loop(0, a["height"]) as h:
-            row = k_dot(b, (s, a["samples_step"]), (d, a["depth_step"]), (h, a["height_step"]))
+            row = dot(b, (s, a["samples_step"]), (d, a["depth_step"]), (h, a["height_step"]))
             step = b.mul(b.add(b.mul(b.add(b.mul(s, a["depth"]), d), a["height"]), h), a["width"])
-            first = [self._input(row, number) for number in range(self.shared)]
-            with b.loop_carrying(0, a["width"], 1, first) as (w, shared):
+            columns = [self._column(row, place) for place in self.places[: self.shared]]
+            size = len(self.high)
+            with b.loop_carrying(0, a["width"], 1, [value for column in columns for value in column]) as (w, shared):
                 place = b.add(row, b.mul(w, a["width_step"]))
-                values = list(shared.values)
-                values += [self._input(place, number) for number in range(self.shared, len(self.inputs))]
-                for number, factors in enumerate(self.matrix):
-                    to = k_dot(b, (number, a["point"]), (b.add(step, w), a["pitch"]))
-                    b.store(combined(b, factors, values), a["to"], to)
-                shared.next = values[-self.shared :] if self.shared else []
+                columns = [shared.values[at * size : (at + 1) * size] for at in range(self.shared)]
+                columns += [self._column(place, own) for own in self.places[self.shared :]]
+                for number, values in enumerate(zip(*columns, strict=True)):
+                    for at, factors in enumerate(self.wide):
+                        point = number * len(self.wide) + at
+                        to = dot(b, (point, a["point"]), (b.add(step, w), a["pitch"]))
+                        b.store(combined(b, factors, values), a["to"], to)
+                kept = columns[-self.shared :] if self.shared else []
+                shared.next = [value for column in kept for value in column]
 
-    def _input(self, place: Number, number: int) -> ir.Value:
-        """The sum of the line's rows at one place along the width."""
+    def _column(self, place: Number, offset: ir.Value) -> list[ir.Value]:
+        """Points along the height, at one place along the width."""
         b, k = self.b, self.k
-        at = b.add(place, self.inputs[number])
-        found = [b.load(b.args["from"], b.add(at, offset), k.number, k.lanes) for offset in self.offsets]
-        if len(found) == 1:  # its factor is 1
-            return found[0]
-        total = b.mul(found[0], self.factors[0])
-        for value, factor in zip(found[1:], self.factors[1:], strict=True):
-            total = b.multiply_add(value, factor, total)
-        return total
+        values = []
+        for row in self.rows:
+            at = b.add(b.add(place, offset), row)
+            found = [b.load(b.args["from"], b.add(at, plane), k.number, k.lanes) for plane, _ in self.planes]
+            total = found[0]  # of a lone one the factor is 1
+            if len(found) > 1:
+                total = b.mul(total, self.planes[0][1])
+                for value, (_, factor) in zip(found[1:], self.planes[1:], strict=True):
+                    total = b.multiply_add(value, factor, total)
+            values.append(total)
+        return [combined(b, factors, values) for factors in self.high]
 
 
-def k_dot(b: Builder, *pairs: tuple[Number, Number]) -> Number:
+def dot(b: Builder, *pairs: tuple[Number, Number]) -> Number:
     total: Number = 0
     for index, stride in pairs:
         total = b.add(total, b.mul(index, stride))

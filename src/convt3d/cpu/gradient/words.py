@@ -68,35 +68,36 @@ class DirectWords(Words):
 
 @dataclass(eq=False)
 class WinogradWords(Words):
-    """Of Winograd's method. A line is all points along the width, at one point of depth and height."""
+    """Of Winograd's method. A sheet is all points along height and width, at one point along the depth."""
 
-    small_lines: Array  # rows of SmallLineWords
+    small_sheets: Array  # rows of SmallSheetWords
     small_count: Size
-    large_lines: Array  # rows of LargeLineWords
+    large_sheets: Array  # rows of LargeSheetWords
     terms: Array  # rows of TermWords
     triples: Array  # rows of TripleWords
     triple_count: Size
-    number_points: Buffer  # (points of a line, blocks, steps, pitch)
+    number_points: Buffer  # (points of a sheet, blocks, steps, pitch)
     vector_points: Buffer
+    number_point: Size  # elements from one point to the next
+    vector_point: Size
 
 
 @dataclass(eq=False)
-class SmallLineWords(Words):
+class SmallSheetWords(Words):
     kind: Size  # which code transforms it
-    term: Size  # the first row of its terms
+    term: Size  # the first row of its terms along the depth; those of its inputs along height and width follow
     pace_d: Size  # positions that are taken together
     pace_h: Size
     pace_w: Size
     points: Size
-    large: Size  # the first line of the large array that meets it
+    large: Size  # the first sheet of the large array that meets it
     large_count: Size
 
 
 @dataclass(eq=False)
-class LargeLineWords(Words):
+class LargeSheetWords(Words):
     kind: Size
     term: Size
-    input: Size  # the first of the rows that say where its inputs along the width are
     slot: Size  # of its first point
 
 
