@@ -42,9 +42,10 @@ class _Outer:
         self.k, self.b, self.r, self.columns = k, b, r, columns
         self.numbers, self.vectors = [b.args["numbers"]] * r.taps, [b.args["vectors"]] * r.taps
         if r.taps > 1:
-            places = [b.load(b.args["taps"], tap * row_length(TapWords), I64) for tap in range(r.taps)]
+            rows = (b.at(b.args["taps"], tap * row_length(TapWords), I64) for tap in range(r.taps))
+            offsets = [k.row(TapWords, b, row).offset for row in rows]
             moved = "vectors" if r.lanes_along == "large" else "numbers"
-            setattr(self, moved, [b.at(b.args[moved], place, k.number) for place in places])
+            setattr(self, moved, [b.at(b.args[moved], offset, k.number) for offset in offsets])
 
     def write(self, number: Number, place: Number) -> None:
         """The sums at `place`, of the numbers from `number` on."""

@@ -112,8 +112,7 @@ def _pack(
     sample, d, h, w = at
     source = k.dot((b.add(g.sample, sample), array.b), (d, array.d), (h, array.h), (w, array.w))
     origin, target = b.at(array.data, source, k.storage.memory), b.at(packed.packed.pointer, place, k.number)
-    adjacent = 0 if g.r.by_group and packed is g.numbers else array.adjacent  # lanes of different groups are not
-    sizes = array.c, b.mul(array.w, step), lanes, count, packed.pitch, adjacent
+    sizes = array.c, b.mul(array.w, step), lanes, count, packed.pitch, array.adjacent
     b.call(packer, origin, channels, target, g.call.unfit, *sizes)
 
 

@@ -82,7 +82,8 @@ def cycles_of_position(r: Registers, columns: int) -> float:
     """Two multiply-adds and two loads at a time, each sum waits for the one before."""
     rows, wide = (r.rows * r.taps, columns) if r.lanes_along == "small" else (r.rows, columns * r.taps)
     loads = rows + wide + max(0, r.taps - _POINTERS)
-    return max(rows * wide / 2, loads / 2, 4.0) + 0.4 + 0.1 * wide
+    crowded = 0.03 * max(0, rows * wide - 16)  # with more sums LLVM runs short of registers now and then
+    return max(rows * wide / 2, loads / 2, 4.0) * (1 + crowded / 2) + 0.4 + 0.1 * wide
 
 
 def cycles_of_all(r: Registers, p: Problem, lanes: int, positions: float) -> float:
@@ -103,21 +104,39 @@ def _usable(machine: Machine) -> int:
     """Vector registers for sums and what meets them: LLVM reads some numbers ahead where there are many, and needs one
     for a product where it cannot be added at once."""
     if machine.vector_registers > 16:
-        return machine.vector_registers - 6
+        return machine.vector_registers - 4
     return machine.vector_registers - (0 if machine.has("fma") else 4)
 
 
 @lru_cache(maxsize=256)
-def choose_registers(problem: Problem, machine: Machine, together: bool, winograd: bool) -> Registers:
-    """The cheapest; `together`: sums of several taps may be formed at once, all inputs being finite."""
-    item = 8 if problem.dtype.accumulate == "float64" else 4
-    lanes, registers = machine.lanes(item), _usable(machine)
-    found = list(_of_channels(problem, lanes, registers, together))
-    if problem.groups > 1 and not winograd:
-        found += _of_groups(problem, lanes, registers, together)
+def choose_registers(
+    problem: Problem, machine: Machine, together: bool, winograd: bool, share: float, around: float
+) -> Registers:
+    """The cheapest, where `share` of the products are made and a vector of channels takes `around` cycles at a position
+    beside them. `together`: sums of several taps may be formed at once."""
+    lanes = _lanes(problem, machine)
 
     def cost(r: Registers) -> float:
         positions = problem.pairs / problem.taps if r.taps == 1 else problem.positions
-        return cycles_of_all(r, problem, lanes, positions)
+        products = share * cycles_of_all(r, problem, lanes, positions)
+        return products + around * problem.positions * _vectors(r, problem, lanes)
 
-    return min(found, key=cost)
+    return min(register_choices(problem, machine, together, winograd), key=cost)
+
+
+def register_choices(problem: Problem, machine: Machine, together: bool, winograd: bool) -> list[Registers]:
+    lanes, registers = _lanes(problem, machine), _usable(machine)
+    found = list(_of_channels(problem, lanes, registers, together))
+    return found if winograd or problem.groups == 1 else found + list(_of_groups(problem, lanes, registers, together))
+
+
+def _lanes(problem: Problem, machine: Machine) -> int:
+    return machine.lanes(8 if problem.dtype.accumulate == "float64" else 4)
+
+
+def _vectors(r: Registers, p: Problem, lanes: int) -> int:
+    """Of channels, of both arrays."""
+    if r.by_group:
+        return -(-p.large[1] // lanes) * (1 + p.small_group)
+    vectors, numbers = (p.small_group, p.large_group) if r.lanes_along == "small" else (p.large_group, p.small_group)
+    return p.groups * (-(-vectors // lanes) + -(-numbers // r.block))

@@ -1,8 +1,7 @@
-"""Computes gradients of weights on stored arrays."""
+"""Computes the gradient of a weight on stored arrays."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +12,9 @@ from ...spec.checks import Triple
 from ...spec.dtypes import DType
 from ..plan.cores import get_num_threads
 from ..plan.machine import machine
-from ..runtime.blocks import channels_adjacent
-from ..runtime.build import Code
-from ..runtime.compiled import compiled
 from ..runtime.memory import empty, shared_scratch
-from ..runtime.regions import faults
-from ..runtime.team import launch
-from ..words import SourceCall, SweepCall, Words, places
+from ..words import Words
+from .bound import BoundKernel, source_call
 from .choose import make_gradient_plan
 from .plan import GradientPlan
 from .problem import Problem
@@ -56,72 +51,37 @@ def weight_gradient(
         out[...] = 0
         return
     result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
-    if not _run(make_gradient_plan(problem, machine(), algorithm), small, large, result):
-        _run(make_gradient_plan(problem, machine(), "exact"), small, large, result)
+    if not run_plan(make_gradient_plan(problem, machine(), algorithm), small, large, result):
+        run_plan(make_gradient_plan(problem, machine(), "exact"), small, large, result)
     if result is not out:
         out[...] = result
 
 
-def _run(plan: GradientPlan, small: Array, large: Array, result: Array) -> bool:
+def run_plan(plan: GradientPlan, small: Array, large: Array, result: Array) -> bool:
     """False if zeros, or transforms, took part and some numbers do not bear that: then the result is none."""
-    binding, checked = _binding(plan), plan.machine.check_bounds
-    threads = min(get_num_threads(), plan.items) if plan.problem.operations > _SHARED_FROM else 1
+    bound, structure, host = _bound(plan), plan.structure, plan.machine
     arrived, unfit = np.zeros(plan.part_count, np.int64), np.zeros(1, np.int64)
+    sources = source_call(small), source_call(large)
+    if structure.registers.by_group and plan.problem.small_group * plan.problem.large_group > 1:
+        sources[0].adjacent = 0  # lanes are channels of different groups
+    threads = min(get_num_threads(), plan.items) if plan.problem.operations > _SHARED_FROM else 1
     with shared_scratch(plan.partials) as (partials, _), shared_scratch(plan.scratch, threads) as (scratch, threads):
-        if checked:
-            scratch[...] = partials[...] = 0xFF  # NaN: what nobody wrote shows
-        with faults(plan.structure.name) if checked else nullcontext(0) as noted:
-            sweep, call = SweepCall(scratch, scratch, 0, 0, noted), GradientCall(partials, arrived, result, unfit)
-            table, address = binding.table([sweep, call, _source(small), _source(large)])
-            launch(binding.code["run"], address, threads)
-            del table
+        if host.check_bounds:
+            partials[...] = 0xFF
+        bound.launch([GradientCall(partials, arrived, result, unfit), *sources], scratch, threads)
     return not unfit[0]
 
 
-def _source(array: Array) -> SourceCall:
-    item = array.itemsize
-    steps = [stride // item if size > 1 else 0 for stride, size in zip(array.strides, array.shape, strict=True)]
-    return SourceCall(array, *steps, int(channels_adjacent(array.shape, array.strides, item)))
-
-
-# Words before the table, among which the counter of items has a cache line of its own.
-_BEFORE, _COUNTER = 16, 8
-
-
-class _Binding:
-    """A plan with its code, and the words of its table that do not change."""
-
-    def __init__(self, plan: GradientPlan) -> None:
-        self.plan = plan
-        self.sets = _sets(plan)
-        self.checked = plan.machine.check_bounds
-        self.known = [number for words in self.sets for number in words.numbers(self.checked)]
-
-    @property
-    def code(self) -> Code:
-        structure, host = self.plan.structure, self.plan.machine
-
-        def write() -> str:
-            from .code import emit_gradient  # here: nobody needs LLVM who finds the code on disk
-
-            return str(emit_gradient(structure, host).module)
-
-        return compiled(structure.key, write, ("run",), host)
-
-    def table(self, call: list[Words]) -> tuple[npt.NDArray[np.int64], int]:
-        words = [number for one in call for number in one.numbers(self.checked)]
-        table = np.array([0] * _BEFORE + self.known + words, np.int64)
-        assert len(table) == _BEFORE + len(self.known) + places([type(one) for one in call], self.checked)[-1]
-        at, address = _BEFORE + len(self.known), table.ctypes.data
-        table[at] = address + 8 * _COUNTER
-        if self.checked:
-            table[at + 1 : at + 3] = address + 8 * _COUNTER, address + 8 * (_COUNTER + 1)
-        return table, address + 8 * _BEFORE
-
-
 @lru_cache(maxsize=256)
-def _binding(plan: GradientPlan) -> _Binding:
-    return _Binding(plan)
+def _bound(plan: GradientPlan) -> BoundKernel:
+    structure, host = plan.structure, plan.machine
+
+    def write() -> str:
+        from .code import emit_gradient  # here: nobody needs LLVM who finds the code on disk
+
+        return str(emit_gradient(structure, host).module)
+
+    return BoundKernel(structure.name, structure.key, write, _sets(plan), host)
 
 
 def _sets(plan: GradientPlan) -> list[Words]:

@@ -91,16 +91,12 @@ class _Sheet:
     def __init__(self, k: Kernel, b: Builder, small: bool, terms: int, high: int, wide: int) -> None:
         self.k, self.b = k, b
         self.high, self.wide = matrix_of(high, small), matrix_of(wide, small)
-        words = iter(range(terms + len(self.high[0]) + len(self.wide[0])))
-
-        def rows(count: int) -> list[list[ir.Value]]:
-            """Offset and factor of the next terms."""
-            first = [next(words) * row_length(TermWords) for _ in range(count)]
-            return [[b.load(b.args["terms"], at + word, I64) for word in (0, 1)] for at in first]
-
-        self.planes = [(offset, b.splat(b.cast(factor, k.number), k.lanes)) for offset, factor in rows(terms)]
-        self.rows = [offset for offset, _ in rows(len(self.high[0]))]
-        self.places = [offset for offset, _ in rows(len(self.wide[0]))]
+        numbers = range(terms + len(self.high[0]) + len(self.wide[0]))
+        places = (b.at(b.args["terms"], number * row_length(TermWords), I64) for number in numbers)
+        found = [k.row(TermWords, b, place) for place in places]
+        self.planes = [(one.offset, b.splat(b.cast(one.factor, k.number), k.lanes)) for one in found[:terms]]
+        offsets = [one.offset for one in found[terms:]]
+        self.rows, self.places = offsets[: len(self.high[0])], offsets[len(self.high[0]) :]
         self.shared = 0 if small or wide == 1 else len(self.places) - 2  # places that a step shares with the next
 
     def write(self) -> None:

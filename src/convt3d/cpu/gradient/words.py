@@ -1,4 +1,4 @@
-"""The words of the gradient's kernel, and of the rows of its tables."""
+"""The words of the kernels of gradients, and of the rows of their tables."""
 
 from __future__ import annotations
 
@@ -150,3 +150,23 @@ class GradientCall(Words):
     arrived: Array  # of each part: chunks that are summed
     result: Array  # (Ca, Cb / groups, Kd, Kh, Kw), contiguous
     unfit: Array  # counts rows with numbers that zeros or transforms must not meet
+
+
+@dataclass(eq=False)
+class BiasWords(Words):
+    """Of the kernel of a bias's gradient."""
+
+    items: Size  # a piece and a block of channels each
+    scratch_size: Size
+    pieces: Size  # some planes of a sample each
+    pieces_of_sample: Size
+    planes: Size  # of a piece
+    depth: Size
+    height: Size
+    width: Size
+    channels: Size
+
+
+@dataclass(eq=False)
+class BiasCall(Words):
+    partials: Array  # (pieces, parts of a sum, channels), float64, zero

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..ir.values import I64, Number
-from ..words import layout, row_length
+from ..words import row_length
 from .words import TapWords
 
 if TYPE_CHECKING:
     from .code import Gradient
-
-_AT = {field.name: field.at for field in layout(TapWords, False)[0]}
 
 
 def write_result(g: Gradient) -> None:
@@ -23,9 +21,8 @@ def write_result(g: Gradient) -> None:
 
     def sums_of(tap: Number) -> Number:
         """Where those of a tap begin."""
-        row = b.mul(b.min(tap, last), row_length(TapWords))
-        slot, within = (b.load(taps, b.add(row, _AT[word]), I64) for word in ("slot", "within"))
-        return b.add(b.mul(slot, apart), within)
+        one = k.row(TapWords, b, b.at(taps, b.mul(b.min(tap, last), row_length(TapWords)), I64))
+        return b.add(b.mul(one.slot, apart), one.within)
 
     with b.loop(0, part.vector_count) as v, b.loop(0, per_vector) as n, b.loop(0, r.block) as row:
         pair = b.add(b.mul(v, per_vector), n)
