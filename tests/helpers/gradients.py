@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from helpers.draws import relaid
 
-from convt3d.cpu.gradient import choose, plan as planning
+from convt3d.cpu.gradient import choose
+from convt3d.cpu.gradient import plan as planning
 from convt3d.cpu.gradient.pieces import Method, axis_pieces, can_pair
 from convt3d.cpu.gradient.plan import GradientPlan
 from convt3d.cpu.gradient.problem import Problem
@@ -131,7 +132,7 @@ def drawn_plan(rng: np.random.Generator, problem: Problem) -> GradientPlan:
     method = None
     if any(pairs) and rng.integers(2):
         d, h, w = (axis_pieces(axis, pair) for axis, pair in zip(problem.axes, pairs, strict=True))
-        method = Method((d, h, w))
+        method = Method((d, h, w), int(rng.choice([-1, 1])))
     choices = register_choices(problem, host, method is None, method is not None)
     registers = choices[rng.integers(len(choices))]
     plan = GradientPlan(problem, host, registers, method, (1, 1, 1, 1), problem.kernel, 1, 1, 1)
@@ -142,7 +143,9 @@ def drawn_plan(rng: np.random.Generator, problem: Problem) -> GradientPlan:
     taps = problem.kernel
     if method is None and rng.integers(2):
         cut = int(rng.integers(3))
-        taps = tuple(1 if at < cut else size if at > cut else int(rng.integers(1, size + 1)) for at, size in enumerate(taps))
+        taps = tuple(
+            1 if at < cut else size if at > cut else int(rng.integers(1, size + 1)) for at, size in enumerate(taps)
+        )
     numbers = plan.all_number_blocks if registers.by_group else int(rng.integers(1, plan.all_number_blocks + 1))
     vectors = int(rng.integers(1, plan.all_vector_blocks + 1))
     plan = replace(plan, tile=(b, d, h, w), taps=taps, number_blocks=numbers, vector_blocks=vectors)

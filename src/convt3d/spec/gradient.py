@@ -50,7 +50,8 @@ def weight_gradient(
         with np.errstate(all="ignore"):
             for group in range(groups):
                 a, b = slice(group * per_a, (group + 1) * per_a), slice(group * per_b, (group + 1) * per_b)
-                found[(a, slice(None), *taps)] = np.einsum("badhw,bcdhw->ac", small[:, a][own], large[:, b][met])
+                tap: Any = (a, slice(None), *taps)
+                found[tap] = np.einsum("badhw,bcdhw->ac", small[:, a][own], large[:, b][met])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The kernel of a bias's gradient: sums over all positions of a channel, whose error does not grow with their number."""
+"""The kernel of a bias's gradient: sums over all positions of a channel, of any number, with the same error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..ir.values import F64, Number
 from ..plan.machine import Machine
 from ..words import SourceCall, SweepCall, Words
 from .words import BiasCall, BiasWords
-
 
 SETS: list[type[Words]] = [BiasWords, SweepCall, SourceCall, BiasCall]
 
@@ -30,8 +29,8 @@ class _Bias:
         self.parts = len(sums.nothing(k.number, k.lanes))  # of a sum
 
     def write(self) -> None:
-        """A block is as many channels as there are lanes. Side by side they are summed at once, all blocks of a row after
-        each other; else one by one."""
+        """A block is as many channels as there are lanes. Side by side they are summed at once, and all blocks of a row
+        by the item of the first; else one by one."""
         b, k, w, a = self.b, self.k, self.words, self.array
         with b.drawn_from(k.call.counter, w.items) as item:
             piece, first = b.srem(item, w.pieces), b.mul(b.sdiv(item, w.pieces), k.lanes)
@@ -41,8 +40,9 @@ class _Bias:
             corner = k.dot((sample, a.b), (begin, a.d))
             place = b.mul(piece, b.mul(w.channels, self.parts))
             with b.if_else(b.compare("==", a.adjacent, 1)) as (adjacent, apart):
-                with adjacent, b.if_(b.compare("==", first, 0)):
-                    with b.loop(0, planes) as d, b.loop(0, w.height) as h, b.loop(0, w.channels, k.lanes) as c:
+                with adjacent:
+                    depth = b.select(b.compare("==", first, 0), planes, 0)
+                    with b.loop(0, depth) as d, b.loop(0, w.height) as h, b.loop(0, w.channels, k.lanes) as c:
                         row = b.add(corner, k.dot((d, a.d), (h, a.h), (1, c)))
                         self._side_by_side(row, b.add(place, c), b.sub(w.channels, c))
                 with apart, b.loop(first, b.min(b.add(first, k.lanes), w.channels)) as c:

@@ -57,4 +57,5 @@ def source_call(array: Array) -> SourceCall:
     """Address and strides of an array (B, C, D, H, W)."""
     item = array.itemsize
     steps = [stride // item if size > 1 else 0 for stride, size in zip(array.strides, array.shape, strict=True)]
-    return SourceCall(array, *steps, int(channels_adjacent(array.shape, array.strides, item)))
+    b, c, d, h, w = steps
+    return SourceCall(array, b, c, d, h, w, int(channels_adjacent(array.shape, array.strides, item)))

@@ -15,9 +15,9 @@ from .plan import POSITIONS, WINDOW, GradientPlan, Slab
 from .problem import Problem
 from .registers import choose_registers, cycles_of_all
 
-_SCRATCH = 0.9  # share of the second-level cache that the arrays of a tile may take
-_SUMS = 4 << 20  # bytes of a part's sums
-_PARTIALS = 64 << 20  # bytes of the sums of all chunks, unless one chunk alone has more
+_SCRATCH = 0.9  # share of the second-level cache that the arrays of a tile may take, unless one position takes more
+_SUMS = 4 << 20  # bytes of a part's sums, unless a block of each array and one tap take more
+_PARTIALS = 64 << 20  # bytes of the sums of all chunks, unless one chunk takes more
 _ITEMS = 8  # of a core
 _MOST_POSITIONS = 8 * POSITIONS  # of a tile
 
@@ -29,8 +29,8 @@ _ROW, _SQUARE, _ALONE, _CALL, _ADD, _ADD_FAR, _TURN, _STEP, _POINT = 40.0, 0.6, 
 
 @lru_cache(maxsize=256)
 def make_gradient_plan(problem: Problem, machine: Machine, algorithm: str = "auto") -> GradientPlan:
-    """`algorithm`: "exact" has no zeros take part, and serves numbers that are not finite; "direct" is direct summation;
-    "auto" may be Winograd's method."""
+    """`algorithm`: "exact" lets no zeros take part, and so serves numbers that are not finite; "direct" is direct
+    summation; "auto" may be Winograd's method."""
     found = [_best(problem, machine, None, algorithm != "exact")]
     if algorithm == "auto" and (method := _method(problem)) is not None:
         found.append(_best(problem, machine, method, False))
@@ -48,7 +48,8 @@ def _method(problem: Problem) -> Method | None:
         paired |= use
         axes.append(pieces if use else axis_pieces(axis, False))
     d, h, w = axes
-    return Method((d, h, w)) if paired else None
+    point = -1 if problem.transposed else 1  # so that differences are taken of the input, which may have one sign
+    return Method((d, h, w), point) if paired else None
 
 
 def _best(problem: Problem, machine: Machine, method: Method | None, together: bool) -> tuple[float, GradientPlan]:
@@ -157,7 +158,8 @@ class _Cost:
         cuts = [list(_cuts(size, even)) for size in sizes]
         yield (1, cuts[0][-1], cuts[1][-1], cuts[2][-1])
         for d, h, w in product(*cuts):
-            if d * h * w <= _MOST_POSITIONS and self._memory(d, h, w) <= self.room:
+            short = d * h * w <= _MOST_POSITIONS and self._steps(d, h, w) <= POSITIONS
+            if short and self._memory(d, h, w) <= self.room:
                 yield (1, d, h, w)
                 if d >= sizes[0] and h >= sizes[1] and w >= sizes[2]:
                     most = min(samples, POSITIONS // (d * h * w))

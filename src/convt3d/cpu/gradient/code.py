@@ -1,4 +1,4 @@
-"""The kernel of a weight's gradient: for each item that a worker draws, tiles are packed and summed, and sums handed on."""
+"""The kernel of a weight's gradient: for each item that a worker draws, tiles are packed and summed, sums handed on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .write_code import write_result
 
 def plan_sets(structure: Structure) -> list[type[Words]]:
     """The sets of words that a plan fills."""
-    method = WinogradWords if structure.shape else DirectWords
+    method = WinogradWords if structure.schemes else DirectWords
     return [GradientWords, PackedWords, PackedWords, SlabWords, method]
 
 
@@ -83,12 +83,12 @@ class Gradient:
         self.samples = b.min(w.tile_samples, b.sub(w.samples, self.sample))
         pack_small(self)
         pack_large(self)
-        (sum_by_winograd if self.structure.shape else sum_directly)(self, self.method, before)
+        (sum_by_winograd if self.structure.schemes else sum_directly)(self, self.method, before)
 
     @contextmanager
     def each_vector(self, packed: PackedWords) -> Iterator[tuple[ir.Value, ir.Value, Number, ir.Value]]:
-        """Vectors of channels of the part, and samples of the tile: the channels of the lanes, how many there are, where
-        in the packed array the vector begins, and the sample."""
+        """Vectors of channels of the part, and samples of the tile: the channels of the lanes, how many there are, the
+        place in the packed array, and the sample."""
         b, k, part, r = self.b, self.k, self.part, self.r
         first, count, vectors = part.vector, part.vector_count, r.columns
         if packed is self.numbers:
@@ -166,6 +166,6 @@ class Gradient:
                     value = b.load(self.call.partials, b.add(self._partial(chunk), at), k.number, k.lanes)
                     total.next = sums.plus(b, total.values, value)
                 b.store(b.cast(sums.total(b, total.result), k.number), w.sums.pointer, at)
-            if self.structure.shape:
+            if self.structure.schemes:
                 taps_of_points(self, self.method)
             write_result(self)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sum_directly(g: Gradient, words: DirectWords, before: Number) -> None:
-    """Adds a tile to the sums, which are new where nothing was summed `before`: box by box, so that chains are short."""
+    """Adds a tile to the sums, which are new where nothing was summed `before`; box by box, for short chains."""
     b, part, r = g.b, g.part, g.r
     table = b.at(g.words.tap_table, b.mul(part.taps, row_length(TapWords)), I64)
     with b.loop(0, g.count[0], words.box[0]) as d, b.loop(0, g.count[1], words.box[1]) as h:
@@ -26,15 +26,16 @@ def sum_directly(g: Gradient, words: DirectWords, before: Number) -> None:
             taps = b.at(table, b.mul(group, r.taps * row_length(TapWords)), I64)
             tap = g.k.row(TapWords, b, taps)
             first, counts = (list(place), count) if g.structure.zeros else _clipped(g, words, tap, place, count)
-            small, large = (
-                g.k.dot(*zip(first, packed.steps, strict=True)) for packed in (g.small, g.large)
-            )
+            small, large = (g.k.dot(*zip(first, packed.steps, strict=True)) for packed in (g.small, g.large))
             if r.taps == 1:
                 large = b.add(large, tap.offset)
             number, vector = (large, small) if r.lanes_along == "small" else (small, large)
             steps = [step for packed in (g.numbers, g.vectors) for step in (packed.sample, *packed.steps)]
             box = (g.samples, *counts, *steps)
-            sources = b.at(g.numbers.packed.pointer, number, g.k.number), b.at(g.vectors.packed.pointer, vector, g.k.number)
+            sources = (
+                b.at(g.numbers.packed.pointer, number, g.k.number),
+                b.at(g.vectors.packed.pointer, vector, g.k.number),
+            )
             g.products(*sources, g.numbers.packed.pitch, g.vectors.packed.pitch, taps, group, box, earlier)
 
 

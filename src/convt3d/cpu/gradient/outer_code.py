@@ -40,21 +40,24 @@ def outer_kernel(k: Kernel, r: Registers, columns: int) -> ir.Function:
 class _Outer:
     def __init__(self, k: Kernel, b: Builder, r: Registers, columns: int) -> None:
         self.k, self.b, self.r, self.columns = k, b, r, columns
-        self.numbers, self.vectors = [b.args["numbers"]] * r.taps, [b.args["vectors"]] * r.taps
+        offsets: list[Number] = [0]
         if r.taps > 1:
             rows = (b.at(b.args["taps"], tap * row_length(TapWords), I64) for tap in range(r.taps))
             offsets = [k.row(TapWords, b, row).offset for row in rows]
-            moved = "vectors" if r.lanes_along == "large" else "numbers"
-            setattr(self, moved, [b.at(b.args[moved], offset, k.number) for offset in offsets])
+        moved = "vectors" if r.lanes_along == "large" else "numbers"
+        self.numbers, self.vectors = (
+            [b.at(b.args[name], offset, k.number) if name == moved else b.args[name] for offset in offsets]
+            for name in ("numbers", "vectors")
+        )
 
-    def write(self, number: Number, place: Number) -> None:
-        """The sums at `place`, of the numbers from `number` on."""
+    def write(self, number: Number, first: Number) -> None:
+        """The sums from `first` on, of the numbers from `number` on."""
         k, b, r, lanes = self.k, self.b, self.r, self.k.lanes
         zero = constant(vector(k.number, lanes), 0.0)
         found = self._over(BOX, [zero] * (r.taps * r.rows * self.columns), number, 0)
         rows = [(tap * r.rows + row) * r.columns for tap in range(r.taps) for row in range(r.rows)]
         places = [(row + column) * lanes for row in rows for column in range(self.columns)]
-        sums = b.at(b.args["sums"], place, k.number)
+        sums = b.at(b.args["sums"], first, k.number)
         with b.if_else(b.compare("==", b.args["before"], 0)) as (alone, joined):
             with alone:
                 alone.values = found

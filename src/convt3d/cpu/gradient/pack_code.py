@@ -1,4 +1,4 @@
-"""Code that packs the arrays of a tile with channels along the lanes: squares of channels and positions are transposed."""
+"""Code that packs the arrays of a tile, channels along the lanes: squares of channels and positions are transposed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .code import Gradient
 
 _AT_ONCE = 4  # positions of a last square that are stored under one condition
+_FEW = 4
 
 # What makes a number infinite that Winograd's method cannot take: HUGE of cpu/plan/winograd.py times this overflows.
 _TOO_LARGE = {False: 2.0**78, True: 2.0**544}
@@ -25,9 +26,9 @@ _TOO_LARGE = {False: 2.0**78, True: 2.0**544}
 def pack_small(g: Gradient) -> None:
     """Positions behind the last, where Winograd's method takes pairs, are zeros."""
     b, k, packed, array = g.b, g.k, g.small, g.small_array
-    winograd = g.structure.shape is not None
+    winograd = g.structure.schemes is not None
     whole = [b.bits("and_", b.add(count, 1), -2) if winograd else count for count in g.count]
-    packer = pack_row(k, g.structure.zeros, winograd)
+    packer = pack_row(k, _few(g, packed), g.structure.zeros, winograd)
     with g.each_vector(packed) as (channels, lanes, start, s), b.loop(0, whole[0]) as d, b.loop(0, whole[1]) as h:
         row = b.add(start, k.dot((d, packed.plane), (h, packed.row)))
         at = b.add(g.first[0], d), b.add(g.first[1], h), g.first[2]
@@ -45,8 +46,8 @@ def pack_small(g: Gradient) -> None:
 def pack_large(g: Gradient) -> None:
     """Places outside of the array are zeros, or, where every tap keeps to its positions, nobody reads them."""
     b, k, w, packed, slab, array = g.b, g.k, g.words, g.large, g.slab, g.large_array
-    zeros, winograd = g.structure.zeros, g.structure.shape is not None
-    packer = pack_row(k, winograd, winograd)
+    zeros, winograd = g.structure.zeros, g.structure.schemes is not None
+    packer = pack_row(k, _few(g, packed), winograd, winograd)
     corner = g.part.corner_d, g.part.corner_h, g.part.corner_w
     origin = [
         b.add(b.sub(b.mul(at, stride), padding), b.mul(tap, dilation))
@@ -95,6 +96,12 @@ def pack_large(g: Gradient) -> None:
                     _zeros(g, packed, row, 0, b.mul(slab.runs[2], slab.run_lengths[2]))
 
 
+def _few(g: Gradient, packed: PackedWords) -> int:
+    """Channels of a block, where they are so few that positions are packed without gaps; else 0."""
+    few = packed is g.numbers and not g.r.by_group and g.r.block <= min(_FEW, g.k.lanes // 2)
+    return g.r.block if few else 0
+
+
 def _pack(
     g: Gradient,
     packed: PackedWords,
@@ -123,26 +130,27 @@ def _zeros(g: Gradient, packed: PackedWords, row: Number, first: Number, behind:
         b.store(zero, packed.packed.pointer, b.add(row, b.mul(at, packed.pitch)))
 
 
-def pack_row(k: Kernel, looks: bool, winograd: bool) -> ir.Function:
+def pack_row(k: Kernel, few: int, looks: bool, winograd: bool) -> ir.Function:
     """packed[at * pitch + lane] = from[channels[lane] * channel + at * step], zero for lanes from `lanes` on.
 
     Positions are stored in their order, and each takes a whole vector: what lies behind its lanes is written again with
-    the next, and zero behind the last. So rows must be packed in their order too. `looks`: numbers that are not finite,
-    or too large for Winograd's method, are counted at `unfit`.
+    the next, and zero behind the last. So rows must be packed in their order too. Of `few` channels whole vectors of
+    positions are interleaved. `looks`: numbers that are not finite, or too large for Winograd's method, are counted at
+    `unfit`.
     """
-    name = "pack_row_and_look" if looks else "pack_row"
+    name = f"pack_row_{few}{'_and_look' if looks else ''}"
     if name not in k.module.globals:
         pointers = ("from", "channels", "packed", "unfit")
         sizes = ("channel", "step", "lanes", "count", "pitch", "adjacent")
         b = k.define(name, [*((word, PTR) for word in pointers), *((word, I64) for word in sizes)])
-        _Packer(k, b, looks, winograd).write()
+        _Packer(k, b, few, looks, winograd).write()
         b.ret()
     return k.module.globals[name]
 
 
 class _Packer:
-    def __init__(self, k: Kernel, b: Builder, looks: bool, winograd: bool) -> None:
-        self.k, self.b, self.looks, self.winograd, self.lanes = k, b, looks, winograd, k.lanes
+    def __init__(self, k: Kernel, b: Builder, few: int, looks: bool, winograd: bool) -> None:
+        self.k, self.b, self.few, self.looks, self.winograd, self.lanes = k, b, few, looks, winograd, k.lanes
         self.zero = constant(vector(k.number, k.lanes), 0.0)
         self.own = b.first_lanes(k.lanes, b.args["lanes"])
 
@@ -155,7 +163,7 @@ class _Packer:
             with apart:
                 with b.if_else(b.compare("==", a["step"], 1)) as (rows, strided):
                     with rows:
-                        rows.values = [self._squares()]
+                        rows.values = [self._interleaved() if self.few else self._squares()]
                     with strided:
                         strided.values = [self._in_turn(self._gathered, 0, self.zero)]
                 apart.values = rows.merged
@@ -231,3 +239,27 @@ class _Packer:
             with few:
                 few.values = [self._in_turn(self._gathered, whole, carried.result[0])]
         return some.merged[0]
+
+    def _interleaved(self) -> ir.Value:
+        """Positions side by side, of few channels; a last vector of them is zero behind the row."""
+        b, a, storage = self.b, self.b.args, self.k.storage
+
+        def some(at: Number, left: Number | None, seen: ir.Value) -> ir.Value:
+            rows = []
+            for channel in self.channels[: self.few]:
+                stored = b.load(a["from"], b.add(channel, at), storage.memory, self.lanes, count=left)
+                rows.append(b.widen(stored, storage))
+                seen = self._look(seen, rows[-1])
+            for number, value in enumerate(b.interleave(rows)):
+                b.store(value, a["packed"], b.add(b.mul(at, self.few), number * self.lanes))
+            return seen
+
+        whole = b.bits("and_", a["count"], -self.lanes)
+        with b.loop_carrying(0, whole, self.lanes, [self.zero]) as (at, carried):
+            carried.next = [some(at, None, carried.values[0])]
+        with b.if_else(b.compare("<", whole, a["count"])) as (part, none):
+            with part:
+                part.values = [some(whole, b.sub(a["count"], whole), carried.result[0])]
+            with none:
+                none.values = carried.result
+        return part.merged[0]

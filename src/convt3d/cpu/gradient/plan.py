@@ -1,13 +1,12 @@
-"""The plan of a gradient: how positions, channels and taps are cut, and what memory that takes. It depends on shapes, the
-type and the machine; not on the number of threads, so that bits do not.
+"""The plan of a gradient: how positions, channels and taps are cut, and what memory that takes.
 
-A **tile** of positions is packed and summed at once. Tiles in a row, a **chunk**, are added up where they are summed; the
-sums of chunks are added at the end, in their order. The result is cut into **parts** (channels and taps). An item of work
-is a part and a chunk.
+A **tile** of positions is packed and summed at once. Tiles in a row, a **chunk**, are added up where they are summed;
+the sums of chunks are added at the end, in their order. The result is cut into **parts**, some channels and taps each.
+An item of work is a part and a chunk. All of it depends on shapes, the type and the machine, and not on the number of
+threads: so the result has the same bits for any.
 
-Bounded are, by constants below: additions in a chain (POSITIONS, then WINDOW, then WINDOW again), a worker's packed
-arrays (_SLABS of its second-level cache, unless one position alone takes more), the sums of a part (_SUMS) and those of
-all chunks (_PARTIALS).
+Bounded are chains of additions, by the constants here, and memory, by those of cpu/gradient/choose.py: the arrays of a
+tile, the sums of a part, and those of all chunks.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ class GradientPlan:
 
     @lazy
     def structure(self) -> Structure:
-        shape = self.method.shape if self.method else None
-        return Structure(self.problem.dtype.name, self.machine.isa, self.registers, shape)
+        schemes = self.method.schemes if self.method else None
+        return Structure(self.problem.dtype.name, self.machine.isa, self.registers, schemes)
 
     # ---- channels ----
 
@@ -223,12 +222,12 @@ class GradientPlan:
 
     @property
     def points(self) -> tuple[int, int]:
-        """Elements from one point to the next, of numbers and of vectors: an odd number of vectors, since all points of
-        a sheet are written at once and must not compete for the same cache sets. What is stored last is a whole vector."""
+        """Elements from one point to the next, of numbers and of vectors. Points of a sheet are written at once, and do
+        not compete for the same cache sets if they are an odd number of vectors apart."""
         r, lanes = self.registers, self.lanes
-        steps = self.steps + -(-lanes // r.block)
+        steps = self.steps + -(-lanes // r.block)  # the last one is stored as a whole vector
         numbers, vectors = (
-            (round_up(count * round_up(steps * pitch, lanes), lanes) // lanes | 1) * lanes
+            (count * -(-steps * pitch // lanes) | 1) * lanes
             for count, pitch in ((self.number_blocks, r.block), (self.vector_blocks, r.columns * lanes))
         )
         return numbers, vectors
@@ -243,7 +242,7 @@ class GradientPlan:
             begin = found[-1].offset + found[-1].length + gap if found else 0
             found.append(Room(begin, pitch, round_up(size, 64)))
 
-        gap, lanes, r = CHECKED_GAP if self.machine.check_bounds else 0, self.lanes, self.registers
+        gap, lanes = CHECKED_GAP if self.machine.check_bounds else 0, self.lanes
         for packed in (self.small, self.large):
             add(packed.block, packed.count * packed.block + (lanes + 1) * max(packed.pitch, lanes))
         add(self.pair, self.slots * self.number_blocks * self.vector_blocks * self.pair)
@@ -264,10 +263,11 @@ class GradientPlan:
     def tap_parts(self) -> tuple[tuple[Triple, Triple], ...]:
         """Of each part of the taps its first tap, and how many there are along the axes: a run of consecutive ones."""
         kernel, found = self.problem.kernel, []
-        for corner in product(*(range(0, size, part) for size, part in zip(kernel, self.taps, strict=True))):
-            d, h, w = (min(part, size - at) for part, size, at in zip(self.taps, kernel, corner, strict=True))
-            found.append((corner, (d, h, w)))
-        return tuple(found)
+        along = (range(0, size, part) for size, part in zip(kernel, self.taps, strict=True))
+        for d, h, w in product(*along):
+            left = (min(part, size - at) for part, size, at in zip(self.taps, kernel, (d, h, w), strict=True))
+            found.append(((d, h, w), tuple(left)))
+        return tuple(found)  # type: ignore[arg-type]
 
     @lazy
     def all_sums(self) -> int:

@@ -1,6 +1,6 @@
 """What is asked: two arrays, a kernel size, and how positions of the one meet those of the other.
 
-    gradient[a, b, k] = sum over samples and positions i of small[a, i] * large[b, i * stride - padding + k * dilation]
+gradient[a, b, k] = sum over samples and positions i of small[a, i] * large[b, i * stride - padding + k * dilation]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Problem:
     dilation: Triple
     groups: int
     dtype: DType
+    transposed: bool = True  # of a transposed convolution, whose input is the small array; else it is the large one
 
     @property
     def result(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...spec import gradient as spec
 from ...spec.checks import Triple
 from ...spec.dtypes import DType
 from ..plan.cores import get_num_threads
@@ -18,12 +19,13 @@ from .bound import BoundKernel, source_call
 from .choose import make_gradient_plan
 from .plan import GradientPlan
 from .problem import Problem
-from .tables import channel_tables, sheet_tables, part_table, tap_table, triple_table
+from .tables import channel_tables, part_table, sheet_tables, tap_table, triple_table
 from .words import DirectWords, GradientCall, GradientWords, PackedWords, SlabWords, WinogradWords
 
 Array = npt.NDArray[Any]
 
 _SHARED_FROM = 1_000_000  # operations: less is done before another thread wakes up
+_ABSURD = 1 << 60  # sums of strides, paddings and dilations from which on 64 bits might not do
 
 
 def weight_gradient(
@@ -37,18 +39,25 @@ def weight_gradient(
     dtype: DType,
     out: Array,
     algorithm: str = "auto",
+    transposed: bool = True,
 ) -> None:
     """Writes the gradient (Ca, Cb / groups, Kd, Kh, Kw) of a weight into `out`. Arrays hold storage values, with any
     strides; small is (B, Ca, D, H, W), large is (B, Cb, D', H', W').
 
     Of a transposed convolution its input is small and the gradient of its output is large; of a convolution the
-    gradient of its output is small and its input is large.
+    gradient of its output is small and its input is large, and `transposed` is False. `algorithm` is "auto" or
+    "direct". The same bits come out for any number of threads.
     """
-    problem = Problem(small.shape, large.shape, kernel_size, stride, padding, dilation, groups, dtype)  # type: ignore[arg-type]
+    geometry = kernel_size, stride, padding, dilation, groups
+    problem = Problem(small.shape, large.shape, *geometry, dtype, transposed)
     if not out.size:
         return
     if not problem.pairs:
         out[...] = 0
+        return
+    axes = problem.axes
+    if any(one.size * one.stride + one.padding + one.kernel * one.dilation > _ABSURD for one in axes):
+        out[...] = dtype.narrow(spec.weight_gradient(dtype.widen(small), dtype.widen(large), *geometry))
         return
     result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
     if not run_plan(make_gradient_plan(problem, machine(), algorithm), small, large, result):

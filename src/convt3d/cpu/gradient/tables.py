@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..plan.rooms import round_up
 from ..words import Words, layout
-from .pieces import Piece, sheet_kinds, terms_of, triple_kinds
+from .pieces import Piece, terms_of
 from .plan import GradientPlan
 from .words import LargeSheetWords, PartWords, SmallSheetWords, TapWords, TermWords, TripleWords
 
@@ -90,7 +90,7 @@ def _tables_by_group(plan: GradientPlan, small: bool) -> tuple[Table, Table, Tab
         return along, count, (group * p.small_group * p.large_group + within) * p.taps
     row = np.arange(plan.all_number_blocks * r.rows)
     channel = group[:, None] * p.small_group + np.minimum(row, p.small_group - 1)[:, None]  # (vectors, rows, lanes)
-    there = (row < p.small_group) * count[:, None]
+    there = np.where(row < p.small_group, count[:, None], 0)
     place = np.broadcast_to((row * p.large_group * p.taps)[:, None], channel.shape)
     return channel.reshape(-1, lanes), there.reshape(-1), place.reshape(-1, lanes)
 
@@ -116,7 +116,7 @@ def _tap_slots(plan: GradientPlan) -> dict[tuple[int, ...], int]:
 
 def triple_table(plan: GradientPlan) -> Table:
     assert plan.method is not None
-    kinds = triple_kinds(plan.method.shape)
+    kinds = plan.method.schemes.triples
     rows = []
     for slot, (d, h, w) in _triples(plan):
         rows.append([kinds.index((len(d.taps), len(h.taps), len(w.taps))), slot])
@@ -124,13 +124,15 @@ def triple_table(plan: GradientPlan) -> Table:
 
 
 def sheet_tables(plan: GradientPlan) -> tuple[Table, Table, Table]:
-    """Rows of SmallSheetWords, LargeSheetWords and TermWords. A sheet of the small array meets those of all triples whose
-    pieces have as many taps."""
+    """Rows of SmallSheetWords, LargeSheetWords and TermWords. A sheet of the small array serves all triples that are
+    alike, whose pieces have as many taps."""
     assert plan.method is not None
-    shape = plan.method.shape
-    small_kinds, large_kinds = sheet_kinds(shape, True), sheet_kinds(shape, False)
-    small, large, terms = [], [], []
-    for kind in triple_kinds(shape):
+    schemes = plan.method.schemes
+    small_kinds, large_kinds = schemes.sheets(True), schemes.sheets(False)
+    small: list[list[int]] = []
+    large: list[list[int]] = []
+    terms: list[list[int]] = []
+    for kind in schemes.triples:
         alike = [(slot, one) for slot, one in _triples(plan) if tuple(len(piece.taps) for piece in one) == kind]
         if not alike:
             continue
@@ -138,7 +140,7 @@ def sheet_tables(plan: GradientPlan) -> tuple[Table, Table, Table]:
         size = pieces[1].points * pieces[2].points
         paces = [piece.pace for piece in pieces]
         for at in range(pieces[0].points):
-            own = [[place * plan.small.plane, factor] for place, factor in terms_of(pieces[0].small_matrix[at])]
+            own = [[place * plan.small.plane, factor] for place, factor in terms_of(schemes.matrix(kind[0], True)[at])]
             number = small_kinds.index((len(own), *kind[1:]))
             small.append([number, len(terms), *paces, size, len(large), len(alike)])
             terms += own
@@ -147,7 +149,7 @@ def sheet_tables(plan: GradientPlan) -> tuple[Table, Table, Table]:
             for slot, one in alike:
                 met = [
                     [_place(plan, 0, one[0], place) * plan.large.plane, factor]
-                    for place, factor in terms_of(one[0].large_matrix[at])
+                    for place, factor in terms_of(schemes.matrix(kind[0], False)[at])
                 ]
                 large.append([large_kinds.index((len(met), *kind[1:])), len(terms), slot + at * size])
                 terms += met

@@ -1,5 +1,5 @@
-"""Winograd's method: sheets of points are made from both packed arrays, each point is a product over all steps, and when
-all positions are summed, points become taps."""
+"""Winograd's method: sheets of points are made of both packed arrays, each point is a matrix product over all steps,
+and when all positions are summed, points become taps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from llvmlite import ir
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
 from ..ir.values import I64, PTR, Number, constant
+from ..plan.winograd import Matrix
 from ..words import row_length
-from .pieces import Kind, Piece, matrix_of, sheet_kinds, triple_kinds
+from .pieces import Kind, Schemes, matrices
 from .words import LargeSheetWords, SmallSheetWords, TermWords, TripleWords, WinogradWords
 
 if TYPE_CHECKING:
     from .code import Gradient
+
+Place = tuple[int, ...]
 
 NULL = ir.Constant(PTR, None)
 _BOX = ("samples", "depth", "height", "width")
@@ -66,15 +69,16 @@ def _make_sheet(
         count, vectors = part.number_count, 1
     terms = b.at(words.terms, b.mul(term, row_length(TermWords)), I64)
     steps = [packed.sample, *(b.mul(step, pace) for step, pace in zip(packed.steps, paces, strict=True))]
-    assert g.structure.shape is not None
-    for number, one in enumerate(sheet_kinds(g.structure.shape, small)):
+    schemes = g.structure.schemes
+    assert schemes is not None
+    for number, one in enumerate(schemes.sheets(small)):
         with b.if_(b.compare("==", kind, number)), b.loop(0, count) as block, b.loop(0, vectors) as column:
             source = b.at(packed.packed.pointer, k.dot((block, packed.packed.pitch), (column, k.lanes)), k.number)
             target = b.at(points.pointer, k.dot((block, points.pitch), (column, k.lanes)), k.number)
-            b.call(sheet_kernel(k, small, one), source, target, terms, *box, *steps, point, pitch)
+            b.call(sheet_kernel(k, schemes, small, one), source, target, terms, *box, *steps, point, pitch)
 
 
-def sheet_kernel(k: Kernel, small: bool, kind: Kind) -> ir.Function:
+def sheet_kernel(k: Kernel, schemes: Schemes, small: bool, kind: Kind) -> ir.Function:
     """to[point][step] for one vector of channels. Along the depth it is a sum of planes times factors; along height and
     width the matrices of the schemes are applied. What the next step needs too stays in registers."""
     name = f"{'small' if small else 'large'}_sheet_{'_'.join(map(str, kind))}"
@@ -82,15 +86,15 @@ def sheet_kernel(k: Kernel, small: bool, kind: Kind) -> ir.Function:
         pointers = [(word, PTR) for word in ("from", "to", "terms")]
         sizes = [*_BOX, *(f"{axis}_step" for axis in _BOX), "point", "pitch"]
         b = k.define(name, [*pointers, *((word, I64) for word in sizes)], noalias=("from", "to"))
-        _Sheet(k, b, small, *kind).write()
+        _Sheet(k, b, schemes, small, *kind).write()
         b.ret()
     return k.module.globals[name]
 
 
 class _Sheet:
-    def __init__(self, k: Kernel, b: Builder, small: bool, terms: int, high: int, wide: int) -> None:
+    def __init__(self, k: Kernel, b: Builder, schemes: Schemes, small: bool, terms: int, high: int, wide: int) -> None:
         self.k, self.b = k, b
-        self.high, self.wide = matrix_of(high, small), matrix_of(wide, small)
+        self.high, self.wide = schemes.matrix(high, small), schemes.matrix(wide, small)
         numbers = range(terms + len(self.high[0]) + len(self.wide[0]))
         places = (b.at(b.args["terms"], number * row_length(TermWords), I64) for number in numbers)
         found = [k.row(TermWords, b, place) for place in places]
@@ -100,9 +104,9 @@ class _Sheet:
         self.shared = 0 if small or wide == 1 else len(self.places) - 2  # places that a step shares with the next
 
     def write(self) -> None:
-        k, b, a = self.k, self.b, self.b.args
+        b, a = self.b, self.b.args
         with b.loop(0, a["samples"]) as s, b.loop(0, a["depth"]) as d, b.loop(0, a["height"]) as h:
-            row = dot(b, (s, a["samples_step"]), (d, a["depth_step"]), (h, a["height_step"]))
+            row = _dot(b, (s, a["samples_step"]), (d, a["depth_step"]), (h, a["height_step"]))
             step = b.mul(b.add(b.mul(b.add(b.mul(s, a["depth"]), d), a["height"]), h), a["width"])
             columns = [self._column(row, place) for place in self.places[: self.shared]]
             size = len(self.high)
@@ -113,8 +117,8 @@ class _Sheet:
                 for number, values in enumerate(zip(*columns, strict=True)):
                     for at, factors in enumerate(self.wide):
                         point = number * len(self.wide) + at
-                        to = dot(b, (point, a["point"]), (b.add(step, w), a["pitch"]))
-                        b.store(combined(b, factors, values), a["to"], to)
+                        to = _dot(b, (point, a["point"]), (b.add(step, w), a["pitch"]))
+                        b.store(_combined(b, factors, values), a["to"], to)
                 kept = columns[-self.shared :] if self.shared else []
                 shared.next = [value for column in kept for value in column]
 
@@ -131,17 +135,17 @@ class _Sheet:
                 for value, (_, factor) in zip(found[1:], self.planes[1:], strict=True):
                     total = b.multiply_add(value, factor, total)
             values.append(total)
-        return [combined(b, factors, values) for factors in self.high]
+        return [_combined(b, factors, values) for factors in self.high]
 
 
-def dot(b: Builder, *pairs: tuple[Number, Number]) -> Number:
+def _dot(b: Builder, *pairs: tuple[Number, Number]) -> Number:
     total: Number = 0
     for index, stride in pairs:
         total = b.add(total, b.mul(index, stride))
     return total
 
 
-def combined(b: Builder, factors: Sequence[Fraction], values: Sequence[ir.Value]) -> ir.Value:
+def _combined(b: Builder, factors: Sequence[Fraction], values: Sequence[ir.Value]) -> ir.Value:
     """The sum of values times small factors."""
     total: ir.Value | None = None
     for factor, value in zip(factors, values, strict=True):
@@ -161,40 +165,43 @@ def taps_of_points(g: Gradient, words: WinogradWords) -> None:
     """In place: the taps of a triple take the slots of its first points."""
     b, k = g.b, g.k
     slot = b.mul(g.pairs, g.pair)
-    assert g.structure.shape is not None
+    schemes = g.structure.schemes
+    assert schemes is not None
     with b.loop(0, words.triple_count) as number:
         triple = k.row(TripleWords, b, b.at(words.triples, b.mul(number, row_length(TripleWords)), I64))
         start = b.at(g.words.sums.pointer, b.mul(triple.slot, slot), k.number)
-        for at, kind in enumerate(triple_kinds(g.structure.shape)):
+        for at, kind in enumerate(schemes.triples):
             if prod(kind) > 1:
                 with b.if_(b.compare("==", triple.kind, at)), b.loop(0, slot, k.lanes) as vector_at:
-                    b.call(taps_kernel(k, kind), b.at(start, vector_at, k.number), slot)
+                    b.call(taps_kernel(k, schemes, kind), b.at(start, vector_at, k.number), slot)
 
 
-def taps_kernel(k: Kernel, kind: tuple[int, int, int]) -> ir.Function:
+def taps_kernel(k: Kernel, schemes: Schemes, kind: tuple[int, int, int]) -> ir.Function:
     """One vector of all points of a triple, `slot` apart, becomes one of all its taps."""
     name = f"taps_of_points_{'x'.join(map(str, kind))}"
     if name not in k.module.globals:
         b = k.define(name, [("sums", PTR), ("slot", I64)])
-        pieces = [Piece(tuple(range(taps))) for taps in kind]
-        places = product(*(range(piece.points) for piece in pieces))
+        along = [matrices(taps, schemes.point).taps for taps in kind]
+        places = product(*(range(len(matrix[0])) for matrix in along))
         values = {
             at: b.load(b.args["sums"], b.mul(b.args["slot"], number), k.number, k.lanes)
             for number, at in enumerate(places)
         }
         for axis in (2, 1, 0):
-            values = _along(b, axis, pieces[axis], values)
+            values = _taps_along(b, axis, along[axis], values)
         for number, at in enumerate(sorted(values)):
             b.store(values[at], b.args["sums"], b.mul(b.args["slot"], number))
         b.ret()
     return k.module.globals[name]
 
 
-def _along(b: Builder, axis: int, piece: Piece, values: dict[tuple[int, ...], ir.Value]) -> dict[tuple[int, ...], ir.Value]:
+def _taps_along(b: Builder, axis: int, matrix: Matrix, values: dict[Place, ir.Value]) -> dict[Place, ir.Value]:
     """Points of one axis become taps."""
-    found = {}
-    for at in {(*at[:axis], 0, *at[axis + 1 :]) for at in values}:
-        points = [values[(*at[:axis], point, *at[axis + 1 :])] for point in range(piece.points)]
-        for tap, factors in enumerate(piece.taps_matrix):
-            found[(*at[:axis], tap, *at[axis + 1 :])] = combined(b, factors, points)
-    return found
+    lines: dict[tuple[Place, Place], list[ir.Value]] = {}
+    for at in sorted(values):
+        lines.setdefault((at[:axis], at[axis + 1 :]), []).append(values[at])
+    return {
+        (*before, tap, *behind): _combined(b, factors, points)
+        for (before, behind), points in lines.items()
+        for tap, factors in enumerate(matrix)
+    }
