@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.draws import relaid
+from helpers.tilings import poisoned
+from hypothesis import strategies as st
 
 from convt3d.cpu.gradient import choose
 from convt3d.cpu.gradient import plan as planning
+from convt3d.cpu.gradient import run as running
 from convt3d.cpu.gradient.pieces import Method, axis_pieces, can_pair
 from convt3d.cpu.gradient.plan import GradientPlan
 from convt3d.cpu.gradient.problem import Problem
@@ -61,14 +64,14 @@ class Draw:
     def result(self) -> tuple[int, ...]:
         return (self.small.shape[1], self.large.shape[1] // self.groups, *self.kernel)
 
-    def poisoned(self) -> Any:
+    def empty(self) -> Any:
         """An array for the result, full of NaN."""
         out = np.empty(self.result, self.dtype.storage)
         out[...] = self.dtype.narrow(np.array(np.nan))
         return out
 
     def run(self, algorithm: str = "auto", out: Any = None) -> Any:
-        out = self.poisoned() if out is None else out
+        out = self.empty() if out is None else out
         weight_gradient(self.small, self.large, *self.geometry, self.dtype, out, algorithm)
         return out
 
@@ -94,6 +97,42 @@ class Draw:
         worst = float(np.nanmax(error, initial=0.0))
         assert not np.isnan(wide[finite]).any(), f"{note}{self!r}: NaN"
         assert worst <= TOLERANCE[self.dtype.name], f"{note}{self!r}: error {worst:.3g}"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A layer's sizes; `channels` are those of a group, of input and output."""
+
+    batch: int
+    channels: tuple[int, int]
+    sizes: Triple
+    kernel: Triple
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    groups: int
+    seed: int
+
+    @property
+    def out_of_transposed(self) -> list[int]:
+        own = zip(self.sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(size - 1) * s - 2 * p + d * (k - 1) + 1 for size, k, s, p, d in own]
+
+    @property
+    def out_of_convolution(self) -> list[int]:
+        own = zip(self.sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in own]
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> Geometry:
+    def triple(low: int, high: int) -> Triple:
+        return tuple(draw(st.integers(low, high)) for _ in range(3))  # type: ignore[return-value]
+
+    channels = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    kernel, stride, padding, dilation = triple(1, 4), triple(1, 3), triple(0, 3), triple(1, 3)
+    groups, seed = draw(st.sampled_from([1, 1, 2, 3])), draw(st.integers(0, 2**32 - 1))
+    return Geometry(draw(st.integers(1, 2)), channels, triple(1, 7), kernel, stride, padding, dilation, groups, seed)
 
 
 def _triple(rng: np.random.Generator, low: int, high: int) -> Triple:
@@ -154,12 +193,14 @@ def drawn_plan(rng: np.random.Generator, problem: Problem) -> GradientPlan:
 
 @contextmanager
 def short_chains() -> Iterator[None]:
-    """Plans made inside sum few positions at a time, and few tiles before they hand their sums on."""
+    """Plans made inside sum few positions at a time, and few tiles before they hand their sums on. Scratch memory is
+    poisoned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "POSITIONS", 6)
         patch.setattr(planning, "WINDOW", 3)
         patch.setattr(choose, "POSITIONS", 6)
         patch.setattr(choose, "WINDOW", 3)
+        patch.setattr(running, "shared_scratch", poisoned)
         choose.make_gradient_plan.cache_clear()
         try:
             yield
@@ -171,7 +212,7 @@ def check_drawn_plans(rng: np.random.Generator, draw: Draw, count: int, note: st
     with short_chains():
         for _ in range(count):
             plan = drawn_plan(rng, draw.problem)
-            out = draw.poisoned()
+            out = draw.empty()
             assert run_plan(plan, draw.small, draw.large, out), plan
             draw.check(out, f"{note}{plan.structure.name} {plan.tile} {plan.taps}, ")
 
@@ -190,7 +231,7 @@ def main(first: int, count: int) -> None:
         fence_scratch(at_end, fences)
         small, large = (fenced_like(array, at_end, fences) for array in (draw.small, draw.large))
         draw = replace(draw, small=small, large=large)
-        out = fenced_like(relaid(rng, draw.poisoned()), at_end, fences)
+        out = fenced_like(relaid(rng, draw.empty()), at_end, fences)
         fence = fences[-1]
         draw.check(draw.run(out=out), f"seed {seed}: ")
         assert untouched_gaps(out, fence), "bytes between the elements of out were written"

@@ -57,7 +57,7 @@ def _kernel(shape: tuple[int, ...], dtype: DType, host: Machine) -> tuple[BoundK
     wanted = -(-_ITEMS * host.cores // (blocks * b))
     planes = max(1, depth // max(1, min(wanted, prod(shape) // _SHARED_FROM)))
     of_sample = -(-depth // planes)
-    words = BiasWords(blocks * b * of_sample, 0, b * of_sample, of_sample, planes, depth, height, width, channels)
+    words = BiasWords(blocks * b * of_sample, b * of_sample, of_sample, planes, depth, height, width, channels)
     name = f"ct3d_{dtype.name}_bias_gradient__{host.isa}"
 
     def write() -> str:

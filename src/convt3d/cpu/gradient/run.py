@@ -90,10 +90,10 @@ def _bound(plan: GradientPlan) -> BoundKernel:
 
         return str(emit_gradient(structure, host).module)
 
-    return BoundKernel(structure.name, structure.key, write, _sets(plan), host)
+    return BoundKernel(structure.name, structure.key, write, plan_words(plan), host)
 
 
-def _sets(plan: GradientPlan) -> list[Words]:
+def plan_words(plan: GradientPlan) -> list[Words]:
     """As cpu/gradient/code.py wants them."""
     p, slabs = plan.problem, plan.slabs
     gradient = GradientWords(

@@ -157,7 +157,6 @@ class BiasWords(Words):
     """Of the kernel of a bias's gradient."""
 
     items: Size  # a piece and a block of channels each
-    scratch_size: Size
     pieces: Size  # some planes of a sample each
     pieces_of_sample: Size
     planes: Size  # of a piece
