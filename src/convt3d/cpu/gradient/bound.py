@@ -16,7 +16,7 @@ from ..runtime.blocks import channels_adjacent
 from ..runtime.compiled import compiled
 from ..runtime.regions import faults
 from ..runtime.team import launch
-from ..words import SourceCall, SweepCall, Words
+from ..words import SourceCall, SweepCall, Words, call_numbers
 
 Array = npt.NDArray[Any]
 
@@ -33,8 +33,10 @@ class BoundKernel:
     machine: Machine
 
     @lazy
-    def _known(self) -> list[int]:
-        return [number for words in self.sets for number in words.numbers(self.machine.check_bounds)]
+    def _known(self) -> npt.NDArray[np.int64]:
+        """What stands before the table, and its words that the plan fills."""
+        numbers = [number for words in self.sets for number in words.numbers(self.machine.check_bounds)]
+        return np.array([0] * _BEFORE + numbers, np.int64)
 
     def launch(self, call: Sequence[Words], scratch: Array, threads: int) -> None:
         """Runs it with the sets of words of one call, which SweepCall precedes."""
@@ -43,11 +45,12 @@ class BoundKernel:
             scratch[...] = 0xFF  # NaN: what nobody wrote shows
         code = compiled(self.key, self.write_ir, ("run",), self.machine)
         with faults(self.name) if checked else nullcontext(0) as noted:
-            sets = [SweepCall(scratch, scratch, 0, 0, noted), *call]
-            words = [number for one in sets for number in one.numbers(checked)]
-            table = np.array([0] * _BEFORE + self._known + words, np.int64)
-            at, address = _BEFORE + len(self._known), table.ctypes.data
-            table[at] = address + 8 * _COUNTER
+            words = call_numbers([SweepCall(scratch, scratch, 0, 0, noted), *call], checked)
+            at = len(self._known)
+            table = np.empty(at + len(words), np.int64)
+            table[:at], table[at:] = self._known, words
+            address = table.ctypes.data
+            table[_COUNTER], table[at] = 0, address + 8 * _COUNTER
             if checked:
                 table[at + 1 : at + 3] = address + 8 * _COUNTER, address + 8 * (_COUNTER + 1)
             launch(code["run"], address + 8 * _BEFORE, threads)

@@ -50,20 +50,26 @@ def weight_gradient(
     """
     geometry = kernel_size, stride, padding, dilation, groups
     problem = Problem(small.shape, large.shape, *geometry, dtype, transposed)
-    if not out.size:
-        return
-    if not problem.pairs:
+    way = _way(problem)
+    if way == "zero":
         out[...] = 0
-        return
-    axes = problem.axes
-    if any(one.size * one.stride + one.padding + one.kernel * one.dilation > _ABSURD for one in axes):
+    elif way == "meaning":
         out[...] = dtype.narrow(spec.weight_gradient(dtype.widen(small), dtype.widen(large), *geometry))
-        return
-    result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
-    if not run_plan(make_gradient_plan(problem, machine(), algorithm), small, large, result):
-        run_plan(make_gradient_plan(problem, machine(), "exact"), small, large, result)
-    if result is not out:
-        out[...] = result
+    else:
+        result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
+        if not run_plan(make_gradient_plan(problem, machine(), algorithm), small, large, result):
+            run_plan(make_gradient_plan(problem, machine(), "exact"), small, large, result)
+        if result is not out:
+            out[...] = result
+
+
+@lru_cache(maxsize=256)
+def _way(problem: Problem) -> str:
+    """How it is answered: by a plan, unless there is nothing to sum or offsets might not fit 64 bits."""
+    if not problem.operations:
+        return "zero"
+    absurd = any(one.size * one.stride + one.padding + one.kernel * one.dilation > _ABSURD for one in problem.axes)
+    return "meaning" if absurd else "plan"
 
 
 def run_plan(plan: GradientPlan, small: Array, large: Array, result: Array) -> bool:

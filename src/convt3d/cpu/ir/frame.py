@@ -72,7 +72,7 @@ class Kernel:
     """What every emitter needs: the builder, the vector width, the sets of words and the current tile's geometry."""
 
     def __init__(self, name: str, machine: Machine, storage: Storage, sets: Sequence[type[Words]]) -> None:
-        """`sets` begin with SweepWords, or another set with `items` and, for scratch, `scratch_size`; one is SweepCall."""
+        """`sets` begin with SweepWords, or with others that have `items` and `scratch_size`, and hold one SweepCall."""
         self.module = ir.Module(name)
         self.machine = machine
         self.checked = machine.check_bounds
