@@ -14,7 +14,7 @@ from helpers.command import python
 import convt3d
 from convt3d.spec.linear import RULES
 from convt3d.spec.rewrite import REWRITES
-from convt3d.spec.shapes import ConvAxis
+from convt3d.spec.shapes import TransposedAxis
 from convt3d.spec.windows import axes_as_windows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,7 +110,7 @@ def test_every_rewrite_has_its_proof(name: str) -> None:
 
 
 def test_the_worked_example_counts_right() -> None:
-    axis = ConvAxis(size=32, kernel=5, stride=2, padding=2, output_padding=0, dilation=1)
+    axis = TransposedAxis(size=32, kernel=5, stride=2, padding=2, output_padding=0, dilation=1)
     rows = [axis.tap_range(k, 0, 60) for k in range(5)]
     table = "\n".join(f"| {k} | {low} to {end - 1} | {end - low} |" for k, (low, end) in enumerate(rows))
     document = text_of("docs/math.md")
@@ -196,7 +196,7 @@ UNWANTED = {
 def project_files() -> list[Path]:
     inside = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))]
     found = [*sorted(ROOT.glob("*")), *inside]
-    skipped = {"__pycache__", "LICENSE"}
+    skipped = {"__pycache__", "LICENSE", ".git"}  # a file, where the checkout is a worktree
     return [
         path
         for path in found

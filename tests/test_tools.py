@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gpu_proof.limits import DEVICES
 
-from convt3d.gpu.limits import DEVICES
 from convt3d.spec.problems import PROBLEMS
 
 torch = pytest.importorskip("torch")

@@ -29,6 +29,18 @@ def metadata(wheel: Path) -> str:
         return archive.read(name).decode()
 
 
+def check_metadata(text: str) -> None:
+    """What `twine check --strict` asks for, and an index: valid fields, and a description that can be shown."""
+    need("packaging", 25)
+    from packaging.metadata import Metadata
+
+    found = Metadata.from_email(text.encode(), validate=True)
+    assert (found.name, str(found.version)) == ("convt3d", convt3d.__version__)
+    assert found.description_content_type == "text/markdown"
+    assert found.description
+    assert found.description.startswith("# convt3d")
+
+
 def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
     """All that is under version control: tests with their helpers, documents, examples, results, tools."""
     need("setuptools", 77)
@@ -48,8 +60,11 @@ def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         held = {name.partition("/")[2] for name in opened.getnames()}
+        (information,) = (name for name in opened.getnames() if re.fullmatch(r"[^/]+/PKG-INFO", name))
+        text = opened.extractfile(information).read().decode()  # type: ignore[union-attr]
     assert tracked - held == set()
     assert not [name for name in held if name.endswith((".pyc", ".whl")) or "/.venv" in name]
+    check_metadata(text)
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -74,6 +89,7 @@ def test_the_page_of_an_index(wheel: Path) -> None:
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert [link for link in links if not link.startswith(("http://", "https://", "#"))] == []
     assert "`docs/math.md`" in text
+    check_metadata(metadata(wheel))
 
 
 def test_extras_ask_for_no_triton_beside_that_of_torch(wheel: Path) -> None:

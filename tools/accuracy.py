@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.plan.winograd import AxisMethod
 from convt3d.spec.dtypes import DTYPES
 
-LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (4, 2, 1), (5, 2, 2), (3, 2, 1)]  # kernel, stride, padding
+# kernel, stride, padding; of the transposed convolution, then of the convolution
+LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (4, 2, 1), (5, 2, 2), (3, 2, 1)]
+FORWARD = [(3, 1, 1), (3, 2, 1), (4, 2, 1), (5, 2, 2)]
 
 
 def main() -> None:
@@ -29,15 +32,19 @@ def main() -> None:
     parser.add_argument("--volume", type=int, default=24)
     parser.add_argument("--draws", type=int, default=3)
     args = parser.parse_args()
-    print("| layer | precision | schemes of depth, height, width | fewer products | direct | minimal | PyTorch |")
+    print("| layer | precision | schemes of depth, height, width | fewer products | direct | Winograd | PyTorch |")
     print("|---|---|---|---|---|---|---|")
-    for kernel, stride, padding in LAYERS:
-        for precision in ("full", "fast"):
-            row(kernel, stride, padding, precision, args)
+    for layer, precision in product(LAYERS, ("full", "fast")):
+        row(*layer, precision, args)
+    for layer in FORWARD:
+        row(*layer, "full", args, forward=True)
 
 
-def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.Namespace) -> None:
-    pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=stride, padding=padding))
+def row(
+    kernel: int, stride: int, padding: int, precision: str, args: argparse.Namespace, forward: bool = False
+) -> None:
+    conv = convt3d.Conv3d if forward else convt3d.ConvTranspose3d
+    pipe = convt3d.Pipeline(conv(stride=stride, padding=padding))
     x_shape, w_shape = (1, args.channels, *(args.volume,) * 3), (args.channels, args.channels, *(kernel,) * 3)
     plan = make_plan(pipe, x_shape, (w_shape,), DTYPES["float32"], Options("winograd", precision))
     contenders: dict[str, Callable[[Any, Any], Any]] = {
@@ -47,7 +54,8 @@ def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.N
     try:
         import torch
 
-        contenders["torch"] = lambda x, w: torch.nn.functional.conv_transpose3d(
+        function = torch.nn.functional.conv3d if forward else torch.nn.functional.conv_transpose3d
+        contenders["torch"] = lambda x, w: function(
             torch.from_numpy(x), torch.from_numpy(w), None, stride, padding
         ).numpy()
     except ImportError:
@@ -55,15 +63,15 @@ def row(kernel: int, stride: int, padding: int, precision: str, args: argparse.N
     errors = {name: errors_of(pipe, call, x_shape, w_shape, args.draws) for name, call in contenders.items()}
     schemes = ", ".join(axis_text(axis) for axis in plan.method.axes)
     shown = [errors.get(name, "-") for name in ("direct", "winograd", "torch")]
-    layer, saving = f"k{kernel} s{stride}", f"{float(plan.method.saving):.2f}x"
+    layer, saving = f"{'conv ' if forward else ''}k{kernel} s{stride}", f"{float(plan.method.saving):.2f}x"
     print("| " + " | ".join([layer, precision, schemes, saving, *shown]) + " |", flush=True)
 
 
 def axis_text(axis: AxisMethod) -> str:
     names = []
     for group in axis.groups():
-        name = "plain" if group.scheme.plain else f"F({group.scheme.outputs},{group.scheme.taps})"
-        names.append(name if group.pieces == 1 or group.scheme.plain else f"{group.pieces} {name}")
+        pieces = ["plain" if scheme.plain else f"F({scheme.outputs},{scheme.taps})" for scheme in group.schemes]
+        names.append("plain" if set(pieces) == {"plain"} else " & ".join(sorted(pieces, reverse=True)))
     return " + ".join(dict.fromkeys(names))
 
 

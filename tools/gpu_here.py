@@ -4,7 +4,7 @@
 
 Without a GPU it says so, does nothing and ends well. Results are compared before they are timed. TF32 is off, so that
 all contenders multiply float32 exactly; times are medians; the roofline is that of the data sheet, for GPUs in
-src/convt3d/gpu/limits.py.
+tests/gpu_proof/limits.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from convt3d.gpu.limits import DEVICES, Device
-from convt3d.spec.problems import PROBLEMS, Problem
-from convt3d.spec.work import count
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from gpu_proof.limits import DEVICES, Device  # noqa: E402
+
+from convt3d.spec.problems import PROBLEMS, Problem  # noqa: E402
+from convt3d.spec.work import count  # noqa: E402
+
 TESTS = ("tests/gpu/test_kernels.py", "tests/torch_front/test_cuda.py")
 CLOSE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}  # of the largest number in the result
 Timer = Callable[[Callable[[], Any]], float]  # milliseconds

@@ -15,11 +15,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from convt3d.bench import gpu_report
-from convt3d.bench.gpu_jobs import Job, further_jobs, jobs, tuned
-from convt3d.bench.record import version
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
 
-REPORT = Path(__file__).resolve().parents[1] / "docs" / "gpu_report.md"
+from gpu_proof import report as gpu_report  # noqa: E402
+from gpu_proof.jobs import Job, further_jobs, jobs, tuned  # noqa: E402
+
+from convt3d.bench.record import version  # noqa: E402
+
+REPORT = ROOT / "docs" / "gpu_report.md"
 
 
 def main() -> int:

@@ -53,8 +53,9 @@ What `make test-matrix` found: tests of the source distribution, run with the in
 - **lowest-gpu**: the same with the bounds of the `gpu` extra.
 
 Each torch brings a triton of its own, so no row asks for one. The interpreter of triton 3.4 to 3.6, which runs GPU
-kernels where there is no GPU, takes one-element arrays for integers, which numpy 2.4 refuses; on a GPU these releases
-work with any numpy. With an older triton, CUDA tensors go to stock PyTorch, with a warning that says so.
+kernels where there is no GPU, takes one-element arrays for integers, which numpy 2.4 refuses: there the judge of Triton
+kernels ends with an error that says so. On a GPU these releases work with any numpy. With an older triton, CUDA tensors
+go to stock PyTorch, with a warning that says so.
 
 "some" tests are a few files of every layer: {", ".join(f"`{name.removeprefix('tests/')}`" for name in CHOSEN)}.
 

@@ -1,4 +1,4 @@
-"""Fused 3-D transposed-convolution operators, exact in meaning.
+"""Fused 3-D convolutions and transposed convolutions, exact in meaning.
 
     y = convt3d.conv_transpose3d(x, w, bias, stride=2, padding=1)
     pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2, padding=1), convt3d.LayerNorm(), convt3d.GELU())
@@ -24,6 +24,7 @@ from .errors import (
     UnsupportedStageError,
 )
 from .front.functions import (
+    conv3d,
     conv_transpose3d,
     conv_transpose3d_avgpool_clamp_softmax_multiply,
     conv_transpose3d_layernorm_gelu_scaling,
@@ -38,6 +39,7 @@ from .spec.stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -80,6 +82,7 @@ __all__ = [
     "BoundsError",
     "BuildError",
     "Clamp",
+    "Conv3d",
     "ConvTranspose3d",
     "DTypeError",
     "Divide",
@@ -115,6 +118,7 @@ __all__ = [
     "Tanh",
     "UnknownProblemError",
     "UnsupportedStageError",
+    "conv3d",
     "conv_transpose3d",
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_layernorm_gelu_scaling",

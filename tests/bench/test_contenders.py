@@ -21,7 +21,7 @@ from convt3d.errors import ArgumentError
 from convt3d.front.verify import draw_sample
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
-from convt3d.spec.stages import ConvTranspose3d, Keep
+from convt3d.spec.stages import Convolution, ConvTranspose3d, Keep
 from convt3d.spec.text import write_pipeline
 
 # Rows that make every voxel NaN or Inf, or whose special values a runtime may treat in its own way, are not timed.
@@ -45,7 +45,7 @@ def judged(name: str, pipeline: str, dtype: str = "float32", **changes: Any) -> 
 
 def pipeline_of(row: Row) -> str:
     """A convolution before the stage; an Exp or a division meets moderate, non-zero values."""
-    if isinstance(row.stage, ConvTranspose3d):
+    if isinstance(row.stage, Convolution):
         return write_pipeline(Pipeline(row.stage))
     label = row.stage.uses
     if label == "x":  # the input has another size than what a strided convolution makes of it
@@ -57,7 +57,7 @@ def pipeline_of(row: Row) -> str:
 @pytest.mark.parametrize("name", TRANSLATED)
 @pytest.mark.parametrize("row", FINITE, ids=lambda row: row.id)
 def test_stages(name: str, row: Row) -> None:
-    w = (6, *row.kernel) if row.kernel else (6, 6, 3, 3, 3)
+    w = row.weight(6) or (6, 6, 3, 3, 3)
     try:
         found = judged(name, pipeline_of(row), x=(2, 6, 4, 5, 7), w=w)
     except UnsupportedError as reason:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from convt3d.judge.session import search_path
+
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 
@@ -51,6 +53,49 @@ def test_a_missing_library_is_no_verdict(
     code, out, err = run("check", path, "--dtype", dtype)
     assert (code, out) == (2, "")
     assert piece in err
+
+
+OTHER_TRITON = """\
+__version__ = "3.5.1"
+
+class Kernel:
+    def __init__(self, function):
+        pass
+    def __getitem__(self, grid):
+        return self.launch
+    def launch(self, out, n):
+        {launch}
+
+jit = Kernel
+"""
+
+
+@pytest.mark.parametrize(
+    ("launch", "piece"),
+    [
+        ("raise TypeError('only 0-dimensional arrays')", "(TypeError: only 0-dimensional arrays)"),
+        ("out.fill_(7.0)", "(it counts [7.0, 7.0, 7.0])"),
+    ],
+)
+def test_an_interpreter_that_cannot_count_is_no_verdict(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: str, piece: str
+) -> None:
+    """That of triton 3.4 to 3.6 fails with numpy 2.4 in every kernel: it was called a crash of the kernel."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "others" / "triton"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(OTHER_TRITON.format(launch=launch))
+    (folder / "language.py").write_text("")
+    search = [str(folder.parent), *search_path()]
+    monkeypatch.setattr("convt3d.judge.session.search_path", lambda: search)
+    path = tmp_path / "mine.py"
+    path.write_text(f"# convt3d problem: {CONV}\nimport triton\ndef solution(*args): pass\n")
+    for command in ("check", "sample", "bench"):
+        code, out, err = run(command, path)
+        assert (code, out) == (2, "")
+        assert "with triton 3.5.1 and numpy " in err
+        assert f"Triton's interpreter cannot run a kernel that only counts {piece}. Install" in err
+        assert "docs/versions.md" in err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.golden import PLANS, fixed_machine
+from golden.golden import PLANS, X, fixed_machine, operand_shapes
 
 import convt3d as ct
 from convt3d.cpu import words as declarations
@@ -18,9 +18,11 @@ from convt3d.cpu.gradient.code import emit_gradient
 from convt3d.cpu.gradient.pieces import Schemes
 from convt3d.cpu.gradient.registers import Registers
 from convt3d.cpu.gradient.structure import Structure
+from convt3d.cpu.ir.pack import emit_pack
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.runtime.bind import Binding
+from convt3d.cpu.runtime.compare import emit_compare
 from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
 from convt3d.spec.dtypes import DTYPES
@@ -30,8 +32,8 @@ from convt3d.spec.text import read_stages
 def plans(checked: bool) -> Iterator[Plan]:
     for text, dtype, algorithm, isa in PLANS.values():
         pipeline, host = ct.Pipeline(*read_stages(text)), replace(fixed_machine(isa), check_bounds=checked)
-        shapes = pipeline.operand_shapes((2, 6, 7, 8, 9), (6, 10, 4, 3, 5))
-        yield _make_plan(pipeline, (2, 6, 7, 8, 9), shapes, DTYPES[dtype], Options(algorithm), True, host)
+        shapes = operand_shapes(pipeline)
+        yield _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
 
 
 def gradients(checked: bool) -> set[tuple[type[Words], str]]:
@@ -50,7 +52,7 @@ def gradients(checked: bool) -> set[tuple[type[Words], str]]:
 
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
     for words in base.__subclasses__():
-        if words.__module__.startswith("convt3d."):
+        if words.__module__.startswith("convt3d.cpu."):
             yield words
         yield from declared(words)
 
@@ -62,6 +64,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
             for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
         used |= gradients(checked)
+        used |= emit_pack(8, "float32", "float64", checked).used | emit_compare(checked).used
     unread = [
         (words.__name__, field.name)
         for words in declared()

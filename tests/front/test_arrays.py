@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -251,6 +252,17 @@ def test_interleaved_out_and_input_do_not_overlap(rng: Any) -> None:
     assert convt3d.conv_transpose3d(both[..., ::2], w, out=out) is out
     np.testing.assert_array_equal(out, convt3d.conv_transpose3d(x, w))
     np.testing.assert_array_equal(both[..., ::2], x)
+
+
+def test_while_another_thread_imports_torch(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module stands in sys.modules before it has any attribute: a call with `out` raised AttributeError."""
+    x, w = case(rng)
+    expected, out = conv(x, w), np.empty_like(conv(x, w))
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    conv(x, w, out=out)
+    assert bits(out) == bits(expected)
+    with pytest.raises(convt3d.Error, match="must be a numpy array, a torch CPU tensor"):
+        conv([1.0], w)
 
 
 def test_overlap_within() -> None:

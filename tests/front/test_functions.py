@@ -67,7 +67,7 @@ CONV, MAX_SUM, SUM_NORM, SOFTMAX, SCALING = PEERS
 ALL = [pytest.param(f, id=f.__name__) for f in PEERS]
 
 
-@dataclass
+@dataclass(repr=False)
 class Case:
     """One call: x and w, arrays by keyword, and plain parameters."""
 
@@ -75,6 +75,14 @@ class Case:
     w: Any
     arrays: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shapes = {name: array.shape for name, array in self.arrays.items()}
+        return f"Case(x {self.x.shape}, w {self.w.shape}, {shapes}, {self.parameters})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Without the numbers, which Hypothesis would print."""
+        printer.text(repr(self))
 
     def map(self, wrap: Callable[[Any], Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
         arrays = {name: wrap(array) for name, array in self.arrays.items()}

@@ -35,6 +35,7 @@ CACHES = (32 << 10, 1 << 20, 16 << 20)
 CASES = 100
 
 _CONV = "ConvTranspose3d(stride=2, padding=1, bias=True)"
+_FORWARD = "Conv3d(stride=2, padding=1, bias=True)"
 PLANS = {
     "conv": (_CONV, "float32", "direct", "avx512"),
     "conv, minimal": ("ConvTranspose3d(stride=2, padding=1)", "float32", "winograd", "avx512"),
@@ -72,7 +73,17 @@ PLANS = {
         "direct",
         "avx2",
     ),
+    "strided convolution": (f"{_FORWARD} -> InstanceNorm() -> LeakyReLU()", "float32", "direct", "avx512"),
+    "convolution": ("Conv3d(padding=1) -> ReLU()", "float32", "winograd", "avx2"),
 }
+
+
+X = (2, 6, 7, 8, 9)
+
+
+def operand_shapes(pipeline: ct.Pipeline) -> tuple[tuple[int, ...], ...]:
+    """Of a plan: 6 to 10 channels."""
+    return pipeline.operand_shapes(X, (10, 6, 4, 3, 5) if isinstance(pipeline.conv, ct.Conv3d) else (6, 10, 4, 3, 5))
 
 
 def fixed_machine(isa: str) -> Machine:
@@ -85,9 +96,7 @@ def ir_digests() -> dict[str, str]:
     found = {}
     for name, (text, dtype, algorithm, isa) in PLANS.items():
         pipeline, host = ct.Pipeline(*ct.spec.text.read_stages(text)), fixed_machine(isa)
-        x, kernel = (2, 6, 7, 8, 9), (6, 10, 4, 3, 5)
-        shapes = pipeline.operand_shapes(x, kernel)
-        plan = _make_plan(pipeline, x, shapes, DTYPES[dtype], Options(algorithm), True, host)
+        plan = _make_plan(pipeline, X, operand_shapes(pipeline), DTYPES[dtype], Options(algorithm), True, host)
         found[name] = _digest("".join(emit(one.structure, host) for one in plan.sweeps).encode())
     return found
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_proof.limits import GENERATIONS
 from helpers.triton import printed
-
-from convt3d.gpu.limits import GENERATIONS
 
 HEAD = """
 import dataclasses, json, torch
 from helpers.kernels_gpu import product, scaled
-from convt3d.gpu.compile import compile_call
+from gpu_proof.compile import compile_call
 OPTIONS = {"num_stages": 2, "enable_fp_fusion": True}
 def show(facts):
     print(json.dumps({**dataclasses.asdict(facts), "kinds": facts.tensor_kinds, "wide": facts.wide_loads}))
@@ -58,7 +57,7 @@ def test_narrow_loads_are_seen() -> None:
 WIDTHS = """
 import json, convt3d as ct
 from convt3d.gpu.plan import gpu_plan
-from convt3d.gpu.compile import compile_launch, launches
+from gpu_proof.compile import compile_launch, launches
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 pipeline, x = Pipeline(ct.ReLU(), ct.ConvTranspose3d(stride=2, padding=1), ct.Add("tensor")), (4, 64, 16, 20, 24)
@@ -80,7 +79,7 @@ def test_channels_next_to_each_other_are_loaded_and_stored_in_128_bits() -> None
 SEEN = """
 import json, torch, triton
 from convt3d.gpu.plan import gpu_plan
-from convt3d.gpu import compile as gpu_compile
+from gpu_proof import compile as gpu_compile
 from convt3d.spec.dtypes import DTYPES
 from convt3d import ConvTranspose3d
 from convt3d.spec.pipeline import Pipeline

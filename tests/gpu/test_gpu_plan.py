@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
 import pytest
 
 import convt3d as ct
+from convt3d.gpu import plan as gpu_plans
 from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, configurations
+from convt3d.gpu.explain import explain
 from convt3d.gpu.geometry import GpuAxis
-from convt3d.gpu.plan import GpuKernel, gpu_plan
-from convt3d.gpu.text.module import module, module_text
+from convt3d.gpu.plan import gpu_plan
+from convt3d.gpu.steps import GpuFinish, GpuKernel, GpuStep
+from convt3d.gpu.text.module import module
+from convt3d.plan.names import INPUT, OUTPUT
+from convt3d.plan.sweeps import Op
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problems import PROBLEMS
@@ -41,7 +47,7 @@ def test_the_operators_keep_nothing_of_full_size(slug: str, dtype: str) -> None:
     convolutions = [kernel for kernel in made.kernels if kernel.piece.conv is not None and not kernel.guarded]
     softmax_again = "softmax" in slug and dtype in ("float16", "bfloat16")  # the output could not hold the sums' type
     assert len(convolutions) == (2 if softmax_again else 1)
-    partials = sum(step.shape[0] * step.shape[1] * step.parts for step in made.finishes)
+    partials = sum(step.shape[0] * step.shape[1] * step.parts for step in made.steps if isinstance(step, GpuFinish))
     assert partials * 4 <= prod(made.trace.output) / 16
 
 
@@ -51,7 +57,7 @@ def test_text_does_not_depend_on_sizes_or_numbers(dtype: str) -> None:
     texts = set()
     for stride, pad, size, scale in ((1, 0, 9, 0.5), (2, 1, 40, 1.0), (3, 2, 33, -2.0)):
         pipe = Pipeline(CONV(stride=stride, padding=pad), ct.MaxPool3d(stride + 1), ct.Multiply(scale))
-        texts.add(module_text(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)))
+        texts.add(module(plan(pipe, (2, 16, size, size, size), (16, 20, 3, 3, stride + 1), dtype)).text)
     assert len(texts) == 1
 
 
@@ -75,15 +81,15 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     counted = Pipeline(CONV(stride=1), ct.Mean("spatial"))
     assert plan(counted, (1, 1, 1, 1, 2**30), (1, 1, 2, 1, 1)).wide  # 2^31 positions of which nothing is stored
     assert not plan(counted, (1, 1, 1, 1, 2**29), (1, 1, 3, 1, 1)).wide
-    text = module_text(plan(Pipeline(CONV(stride=2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2)))
+    text = module(plan(Pipeline(CONV(stride=2)), (1, 8, 8, 8, 8), (8, 8, 2, 2, 2))).text
     assert "int64" not in text
 
 
 def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() -> None:
     in_output = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == ["x", "out"]
+    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == [INPUT, OUTPUT]
     again = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, "out"]
+    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, OUTPUT]
     assert again.stored == in_output.stored == ()
 
 
@@ -184,3 +190,22 @@ def test_modules_list_their_arguments() -> None:
         assert all(argument.name in head for argument in kernel.arguments)
         assert not isinstance(step, GpuKernel) or kernel.grid <= step.programs
     assert set(code.constants) == {0.0, 1.0}
+
+
+@dataclass(frozen=True)
+class Unknown(Op):
+    """A step that nobody has heard of."""
+
+
+def test_an_unknown_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sweep, and of a plan: none is passed over in silence."""
+    pipeline, shapes = Pipeline(CONV(stride=2)), ((1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
+    made = plan(pipeline, *shapes)
+    odd = replace(made, steps=(*made.steps, GpuStep()))
+    for use in (module, explain):
+        with pytest.raises(NotImplementedError):
+            use(odd)
+    cut = gpu_plans.cut
+    monkeypatch.setattr(gpu_plans, "cut", lambda *given: [replace(cut(*given)[0], ops=(Unknown(),))])
+    with pytest.raises(NotImplementedError, match="the GPU has no piece for Unknown"):
+        gpu_plan.__wrapped__(pipeline, shapes[0], (shapes[1],), DTYPES["float32"])

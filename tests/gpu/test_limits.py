@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from gpu_proof.limits import DEVICES, GENERATIONS, SM80, SM90, SM100, Generation, occupancy
 from helpers.triton import need_triton
-
-from convt3d.gpu.limits import DEVICES, GENERATIONS, SM80, SM90, SM100, Generation, occupancy
 
 
 @pytest.mark.parametrize(

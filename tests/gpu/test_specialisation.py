@@ -36,7 +36,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 from convt3d.gpu.plan import gpu_plan
-from convt3d.gpu.compile import launches
+from gpu_proof.compile import launches
 from convt3d.spec.dtypes import DTYPES
 backend, draw, keys = make_backend(GPUTarget("cuda", 80, 32)), random.Random(7), {{}}
 for name, (pipeline, weights) in PIPELINES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,17 +113,18 @@ def relaid(rng: np.random.Generator, array: Any) -> Any:
     return view
 
 
-def drawn(rng: np.random.Generator, dtype: str) -> Case:
-    """A random pipeline that can be planned, with stages on both sides of the convolution and odd sizes."""
+def drawn(rng: np.random.Generator, dtype: str, transposed: bool = False) -> Case:
+    """A random pipeline that can be planned, with stages on both sides of the convolution and odd sizes; `transposed`:
+    with a transposed convolution."""
     while True:
         try:
-            return _try(rng, dtype)
+            return _try(rng, dtype, transposed)
         except Error:  # stages and sizes that do not fit together
             continue
 
 
-def _try(rng: np.random.Generator, dtype: str) -> Case:
-    pipeline, x, kernel = geometry(rng)
+def _try(rng: np.random.Generator, dtype: str, transposed: bool) -> Case:
+    pipeline, x, kernel = geometry(rng, transposed)
     case = make(pipeline, x, kernel, dtype, int(rng.integers(2**31)))
     operands = tuple(
         relaid(rng, thinned(rng, array)) if slot.operand.kind == "tensor" else array
@@ -134,8 +136,41 @@ def _try(rng: np.random.Generator, dtype: str) -> Case:
     return found
 
 
-def geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], tuple[int, ...]]:
+def geometry(rng: np.random.Generator, transposed: bool = False) -> tuple[Pipeline, tuple[int, ...], tuple[int, ...]]:
     """A pipeline, the shape of x and that of the kernel; they may not fit together."""
+    own = _beside(rng)
+    found = _transposed_geometry(rng)
+    return found if transposed or own.integers(2) else _turned(own, *found)
+
+
+def _beside(rng: np.random.Generator) -> np.random.Generator:
+    """Another stream, which follows from where this one stands and leaves it there."""
+    state = hashlib.sha256(repr(rng.bit_generator.state).encode()).digest()
+    return np.random.default_rng(list(state))
+
+
+def _turned(rng: np.random.Generator, pipeline: Pipeline, x: Any, kernel: Any) -> Any:
+    """The same with a convolution that is not transposed."""
+    old, (cin, per_out, *taps) = pipeline.conv, kernel
+    assert isinstance(old, ct.ConvTranspose3d)
+    plain = old.stride == (1, 1, 1)
+    padding = ("same" if plain else "valid") if rng.integers(5) == 0 else _triple(rng, 0, 4)
+    mode = str(rng.choice(["zeros"] * 3 + ["reflect", "replicate", "circular"]))
+    conv = ct.Conv3d(
+        stride=old.stride,
+        padding=padding,
+        groups=old.groups,
+        dilation=old.dilation,
+        bias=old.bias,
+        padding_mode=mode,
+    )
+    stages = [conv if stage is old else stage for stage in pipeline.stages]
+    weight = (per_out * old.groups, max(1, cin // old.groups), *taps)
+    larger = tuple(int(size) + int(rng.integers(0, 5)) for size in x[2:])
+    return Pipeline(*stages), (*x[:2], *larger), weight
+
+
+def _transposed_geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], tuple[int, ...]]:
     stride, dilation = _triple(rng, 1, 4), _triple(rng, 1, 3)
     extra = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True))
     groups = int(rng.choice([1, 1, 2, 3]))

@@ -1,4 +1,4 @@
-"""The five operators as one would write them in eager PyTorch, and arguments to try them with."""
+"""The operators as one would write them in eager PyTorch, and arguments to try them with."""
 
 from __future__ import annotations
 
@@ -84,6 +84,25 @@ CASES: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...], dict[str, Any]]] =
         ct.conv_transpose3d,
         functional.conv_transpose3d,
         ((2, 3, 1, 2), (2, 2, 1, 2, 1), (2,)),
+        {"stride": 3},
+    ),
+    "conv3d, all defaults": (ct.conv3d, functional.conv3d, ((2, 3, 3, 3, 4), (2, 3, 2, 3, 2)), {}),
+    "conv3d, nothing equal": (
+        ct.conv3d,
+        functional.conv3d,
+        ((1, 4, 5, 2, 6), (6, 2, 2, 3, 1), (6,)),
+        {"stride": (1, 3, 2), "padding": (0, 1, 2), "groups": 2, "dilation": (3, 1, 2)},
+    ),
+    "conv3d, depthwise": (
+        ct.conv3d,
+        functional.conv3d,
+        ((2, 3, 3, 2, 4), (6, 1, 3, 3, 3), (6,)),
+        {"stride": 2, "padding": 1, "groups": 3},
+    ),
+    "conv3d, unbatched, kernel below stride": (
+        ct.conv3d,
+        functional.conv3d,
+        ((2, 3, 1, 4), (2, 2, 1, 1, 2), (2,)),
         {"stride": 3},
     ),
     "max-max-sum": (ct.conv_transpose3d_max_max_sum, max_max_sum, ((2, 2, 5, 6, 5), (2, 3, 3, 4, 3), (3,)), {}),

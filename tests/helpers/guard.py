@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -64,16 +65,25 @@ def untouched_gaps(array: Any, fence: Fence) -> bool:
     return bool((fence.bytes[~own] == SENTINEL).all())
 
 
-def fence_scratch(at_end: bool, fences: list[Fence]) -> None:
-    """Scratch and intermediate values of the engine come from fenced memory too."""
-    from convt3d.cpu.runtime import memory
+@contextmanager
+def fenced_scratch(at_end: bool, fences: list[Fence]) -> Iterator[None]:
+    """Scratch, intermediate values and results of the engine come from fenced memory too; none of it is kept."""
+    from convt3d.cpu.runtime import folded, memory, weights
 
     def fenced(size: int) -> Any:
         fences.append(Fence(size, at_end))
         return fences[-1].bytes
 
+    usual = memory._aligned, memory._mapped
     memory.free_scratch()
     memory._aligned = memory._mapped = fenced
+    try:
+        yield
+    finally:
+        memory._aligned, memory._mapped = usual
+        memory.free_scratch()
+        for kept in (weights._kept, folded._kept):
+            kept.entries.clear()
 
 
 def main(first: int, count: int) -> None:
@@ -86,17 +96,14 @@ def main(first: int, count: int) -> None:
         case = drawn(rng, types[seed % 4])
         at_end = bool(rng.integers(3))  # reading too far is the likelier mistake
         print(f"seed {seed}, {'end' if at_end else 'begin'}: {case!r}", flush=True)
-        fence_scratch(at_end, fences)
-        x = fenced_like(case.x, at_end, fences)
-        operands = tuple(fenced_like(operand, at_end, fences) for operand in case.operands)
-        out = fenced_like(relaid(rng, np.empty(case.output, case.dtype.storage)), at_end, fences)
-        out_fence = fences[-1]
-        with drawn_tiles(seed) if seed % 2 else nullcontext(), streamed(seed % 3 > 0):
-            Case(case.pipeline, case.dtype, x, operands).check(out, f"seed {seed}: ")
-        assert untouched_gaps(out, out_fence), "bytes between the elements of out were written"
-        from convt3d.cpu.runtime.memory import free_scratch
-
-        free_scratch()
+        with fenced_scratch(at_end, fences):
+            x = fenced_like(case.x, at_end, fences)
+            operands = tuple(fenced_like(operand, at_end, fences) for operand in case.operands)
+            out = fenced_like(relaid(rng, np.empty(case.output, case.dtype.storage)), at_end, fences)
+            out_fence = fences[-1]
+            with drawn_tiles(seed) if seed % 2 else nullcontext(), streamed(seed % 3 > 0):
+                Case(case.pipeline, case.dtype, x, operands).check(out, f"seed {seed}: ")
+            assert untouched_gaps(out, out_fence), "bytes between the elements of out were written"
         for fence in fences:
             fence.free()
     print("all inside", flush=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_proof.limits import GENERATIONS
+from gpu_proof.report import TENSOR_CORES
 from helpers.triton import compiling_environment, need_triton
 
-from convt3d.bench.gpu_report import TENSOR_CORES
 from convt3d.gpu.geometry import GpuAxis
-from convt3d.gpu.limits import GENERATIONS
 from convt3d.judge.cases import known_cases
 from convt3d.judge.export import export
 from convt3d.spec.dtypes import DTYPES
@@ -95,7 +95,7 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
     """Taps beside the input are zeros for a dot, and zero times NaN would show at the border."""
     slug = "conv-transpose-3d-asym-input-sq-kernel"
     (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
-    path = os.pathsep.join(map(str, (ROOT / "src", tmp_path)))
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", tmp_path)))
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", WILD, slug], env=environment, capture_output=True, text=True, timeout=600, check=False
@@ -159,7 +159,7 @@ def test_all_threads_of_a_block_fit_the_registers(dtype: str, channels: int, gua
 COMPILE = """
 import sys, torch
 from triton.runtime.jit import JITFunction
-from convt3d.gpu.compile import compile_call
+from gpu_proof.compile import compile_call
 from convt3d.spec.problems import PROBLEMS
 import exported
 
@@ -195,7 +195,7 @@ def test_it_compiles_for_a_gpu(tmp_path: Path, slug: str, generation: int) -> No
     """At the benchmark's shapes: no spills, and tensor cores for 16-bit types."""
     (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
     environment = compiling_environment()
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", tmp_path)))
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", tmp_path)))
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, slug, str(generation), *DTYPES],
         env=environment,

@@ -125,6 +125,27 @@ def test_what_is_worked_after_a_reply_is_known() -> None:
     os.close(theirs)
 
 
+def test_an_end_that_is_told_together_with_the_start_is_not_waited_for() -> None:
+    """A program may be over before anybody listens. What it replied by then counts."""
+    ours, theirs = os.pipe()
+    code = f"import os\nos.write({theirs}, b'done\\n')\nos._exit(3)"
+    box = Sandbox([sys.executable, "-I", "-S", "-c", code], FAST, fds=[theirs])
+    told = b""
+    while b"status" not in told:
+        told += os.read(box._news, 4096)
+    at_once, all_told = os.pipe()
+    os.write(all_told, told)
+    os.dup2(at_once, box._news)
+    with box:
+        assert box.read_reply(ours, 5)[0] == b"done"
+        with pytest.raises(Ended) as ended:
+            box.read_reply(ours, 5)
+        assert ended.value.words() == "it ended itself with exit code 3"
+        assert box.run() == 3
+    for fd in (ours, theirs, at_once, all_told):
+        os.close(fd)
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 SIZES = {"input": 120, "kernel": 48, "output": 5000}

@@ -109,3 +109,56 @@ def test_a_norm_of_equal_numbers_magnifies_the_rounding_of_their_mean() -> None:
     off = np.float32(7.1) * 2.0**-24 / np.sqrt(1e-5)
     assert found.accepts(found.values + off)
     assert not found.accepts(found.values + 1.0)
+
+
+@pytest.mark.parametrize("power", [-560, 480])
+def test_sizes_whose_squares_are_no_numbers(power: int) -> None:
+    """Powers of two change no rounding: the tolerance of 1e-169 and of 1e144 is that of 1, times as much."""
+    x = np.random.default_rng(2).standard_normal(X)
+    for stages in (ct.ConvTranspose3d(),), (ct.ConvTranspose3d(), ct.Sum("spatial")):
+        usual, _, _ = of(*stages, dtype="float64", x=x)
+        found, _, _ = of(*stages, dtype="float64", x=np.ldexp(x, power))
+        np.testing.assert_allclose(found.tolerance, np.ldexp(usual.tolerance, power), rtol=1e-9)
+
+
+def test_numbers_that_rounding_makes_equal() -> None:
+    """1e12 leaves nothing of them in float32, and a norm along rows zeros; in float64, the larger of each two is 1."""
+    stages = ct.ConvTranspose3d(), ct.Add(1e12), ct.LayerNorm("width"), ct.MaxPool3d((1, 1, 2))
+    x = np.tile([0.75, -0.5], 9).reshape(1, 1, 3, 3, 2)
+    found, x, operands = of(*stages, x=x, w=np.ones((1, 1, 1, 1, 1)))
+    assert (found.values > 0.9).all()
+    assert found.accepts(np.zeros(found.values.shape))
+    assert not found.accepts(np.full(found.values.shape, 2.5))
+    smaller, _, _ = of(stages[0], ct.Add(100.0), *stages[2:], x=x, w=operands[0])
+    assert not smaller.accepts(np.zeros(found.values.shape))
+
+
+def test_what_cancels_in_a_batch_norm() -> None:
+    """float32(mean * scale) is off by 2^-25, and 0.003 is left of it."""
+    stages = ct.ConvTranspose3d(), ct.Multiply(0.5), ct.BatchNorm(affine=True)
+    mean, var, weight = (np.float32([number]) for number in (1.0, 0.3, 0.7))
+    scale = weight / np.sqrt(var + np.float32(1e-5))
+    bias = (mean * scale + np.float32(0.003)).astype(np.float32)
+    x, w = np.zeros((1, 1, 2, 2, 2)), np.ones((1, 1, 1, 1, 1))
+    operands = [w, *(array.astype(np.float64) for array in (mean, var, weight, bias))]
+    found = expectation(ct.Pipeline(*stages), DTYPES["float32"], x, operands, np.random.default_rng(0))
+    one_off = np.nextafter(mean * scale, np.float32(2.0))
+    for product in (mean * scale, one_off):
+        assert found.accepts(np.broadcast_to((bias - product).astype(np.float64), found.values.shape))
+    assert not found.accepts(found.values + 2.0**-16 * float(mean[0] * scale[0]))
+
+
+def test_a_factor_near_zero_is_rounded_before_it_is_multiplied() -> None:
+    """7.4 spacings become 7, and 40 times that is off by 16 of them; not by 1000."""
+    least = float(np.finfo(np.float32).smallest_subnormal)
+    x = np.random.default_rng(4).standard_normal((2, 1, 5, 6, 7)) * 40.0
+    weight, bias = np.array([300 * least]), np.zeros(1)
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(), ct.InstanceNorm(affine=True))
+    kind, w = DTYPES["float32"], np.ones((1, 1, 1, 1, 1))
+    found = expectation(pipeline, kind, x, [w, weight, bias], np.random.default_rng(0))
+    centred = x - x.mean(axis=(2, 3, 4), keepdims=True)
+    factor = weight / np.sqrt((centred**2).mean(axis=(2, 3, 4), keepdims=True) + 1e-5)
+    honest = (centred.astype(np.float32) * factor.astype(np.float32)).astype(np.float64)
+    assert np.abs(honest - found.values).max() > 10 * least
+    assert found.accepts(honest)
+    assert not found.accepts(honest + 1000 * least * np.sign(centred))

@@ -9,6 +9,7 @@ from helpers.draws import drawn
 import convt3d as ct
 from convt3d.cpu.plan.explain import explain
 from convt3d.cpu.plan.plan import Plan, make_plan
+from convt3d.plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from convt3d.plan.sweeps import Chain, Conv, Pool, Reduce, RowNorm
 from convt3d.spec.dtypes import DTYPES
 
@@ -54,7 +55,7 @@ def test_passes(stages: tuple[object, ...], passes: int) -> None:
     """Each sweep walks over the whole volume: one more costs a trip to memory."""
     plan = plan_of(*stages)
     assert len(plan.sweeps) == passes
-    assert plan.sweeps[-1].sweep.dest == "out"
+    assert plan.sweeps[-1].sweep.dest == OUTPUT
 
 
 def test_passes_hand_over_without_a_gap() -> None:
@@ -62,16 +63,16 @@ def test_passes_hand_over_without_a_gap() -> None:
     for seed in range(150):
         case = drawn(np.random.default_rng(seed), "float32")
         plan = make_plan(case.pipeline, case.x.shape, tuple(a.shape for a in case.operands), case.dtype)
-        known = {"x"}
+        known: set[ArrayName | None] = {INPUT}
         for one in plan.sweeps:
             steps = one.sweep
             assert steps.source in known
             for op in steps.ops:
                 for link in op.links if isinstance(op, Chain) else [op] if isinstance(op, RowNorm) else []:
                     for name in link.arrays:
-                        assert name.startswith("operand") or name.split(".")[0] in known, (case, name)
+                        assert isinstance(name, OperandName) or name.made in known, (case, name)
             assert sum(isinstance(op, Reduce) for op in steps.ops) == (steps.finish is not None)
-            known |= {steps.dest or "", steps.finish.result if steps.finish else ""}
+            known |= {steps.dest, steps.finish.result if steps.finish else None}
         assert sum(isinstance(op, Conv) for one in plan.sweeps for op in one.sweep.ops) == 1
 
 

@@ -13,15 +13,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from helpers.draws import Case
-from helpers.guard import Fence, fence_scratch, untouched_gaps
+from helpers.guard import Fence, fenced_scratch, untouched_gaps
 from helpers.tilings import drawn_tiles, streamed
 from soak.draw import MOST_WORK, Draw, read
+from soak.undetermined import undetermined
 
 import convt3d as ct
-from convt3d.cpu.runtime import folded, weights
-from convt3d.cpu.runtime.memory import free_scratch
 from convt3d.judge.tolerance import Expectation, expectation
+from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.rewrite import round_scalars, with_all_axes
 
 FAILED, NO_SENSE = 1, 3
@@ -34,14 +33,10 @@ class Failed(AssertionError):  # noqa: N818
 def check(draw: Draw) -> None:
     """Raises Failed."""
     fences: list[Fence] = []
-    fence_scratch(draw.at_end, fences)
     try:
-        with np.errstate(all="ignore"):
+        with fenced_scratch(draw.at_end, fences), np.errstate(all="ignore"):
             _check(draw, fences)
     finally:
-        free_scratch()
-        for kept in (weights._kept, folded._kept):  # what they hold lies between the fences too
-            kept.entries.clear()
         for fence in fences:
             fence.free()
 
@@ -72,14 +67,19 @@ def _check(draw: Draw, fences: list[Fence]) -> None:
         found = replace(found, tolerance=np.where(np.isfinite(found.values), found.tolerance, np.inf))
     got = kind.widen(results[0])
     if not found.accepts(got):
-        found = _determined(found, Case(pipeline, kind, x, operands))
+        unknown = undetermined(with_all_axes(pipeline), kind, wide[0], wide[1:], np.random.default_rng(draw.seed))
+        found = replace(found, tolerance=np.where(unknown, np.inf, found.tolerance))
     _compare("meaning", found, got)
     if results[0].tobytes() != results[1].tobytes() and not _same_numbers(draw, *results):
         raise Failed(f"threads: {draw.threads} and {1 + draw.threads % 3} give other bits")
     if all(np.isfinite(array).all() for array in wide) and not _cancels(draw, operands):
         # PyTorch takes gelu(-9) as 1 + erf(...), and errs by a share of 1: of the scale, that is nothing.
         scale = max(1.0, float(np.abs(found.values[np.isfinite(found.values)]).max(initial=0.0)))
-        _compare("pytorch", replace(found, tolerance=found.tolerance + scale * 2.0**-40), _by_torch(draw, wide))
+        found = replace(found, tolerance=found.tolerance + scale * 2.0**-40)
+        stock = _by_torch(draw, wide)
+        if not found.accepts(stock):
+            found = replace(found, tolerance=np.where(_unsure(draw, wide, scale * 2.0**-20), np.inf, found.tolerance))
+        _compare("pytorch", found, stock)
 
 
 def _public(array: Any, draw: Draw) -> Any:
@@ -97,22 +97,18 @@ def _same_numbers(draw: Draw, one: Any, other: Any) -> bool:
     return bool((nan[0] == nan[1]).all()) and one[~nan[0]].tobytes() == other[~nan[1]].tobytes()
 
 
-def _determined(found: Expectation, case: Case) -> Expectation:
-    """With an infinite tolerance where rounding errors decide whether there is a number: infinity times what a norm
-    leaves of equal numbers is NaN if that is nothing, else infinity."""
-    tolerance = found.tolerance.copy()
-    for seed in range(4):
-        other = case.wobbled(seed).reshape(found.values.shape)
-        odd = ~(np.isfinite(found.values) & np.isfinite(other))
-        tolerance[odd & (found.values != other) & ~(np.isnan(found.values) & np.isnan(other))] = np.inf
-    return replace(found, tolerance=tolerance)
-
-
 def _may_overflow(wide: list[Any]) -> bool:
     """Whether products of finite float64 numbers may be beyond them. The meaning has no larger type to compute in, and
     infinity - infinity is NaN there, but not where a fused multiply-add takes the second product as it is."""
     largest = [float(np.abs(array[np.isfinite(array)]).max(initial=1.0)) for array in wide]
     return sum(map(np.log2, largest)) > 400.0  # a norm takes the square of that
+
+
+def _unsure(draw: Draw, wide: list[Any], most: float) -> Any:
+    """Voxels where float64, in which PyTorch and the meaning are compared, may itself be off by more than so much: both
+    are right there, and neither says anything about the other. 1 + 1e15 less the mean of such numbers is one."""
+    pipeline, rng = with_all_axes(round_scalars(draw.asked(), draw.kind)), np.random.default_rng(draw.seed)
+    return expectation(pipeline, DTYPES["float64"], wide[0], wide[1:], rng).tolerance > most
 
 
 def _cancels(draw: Draw, operands: tuple[Any, ...]) -> bool:

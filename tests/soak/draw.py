@@ -64,7 +64,9 @@ class Draw:
         """Multiply-adds and values; an Error if the case makes no sense."""
         pipeline = self.asked()
         trace = pipeline.trace(self.x, pipeline.operand_shapes(self.x, self.kernel))
-        taps = prod(self.kernel[1:]) * prod(trace.values[pipeline.conv_index])
+        transposed = isinstance(pipeline.conv, ct.ConvTranspose3d)
+        places = trace.values[pipeline.conv_index + (not transposed)]
+        taps = prod(self.kernel[1:]) * prod(places)
         return taps + 10 * sum(map(prod, trace.values))
 
     def arrays(self, fences: list[Fence]) -> tuple[Any, tuple[Any, ...], Any]:
@@ -214,6 +216,10 @@ def _work(pipeline: Any, x: tuple[int, ...], kernel: tuple[int, ...]) -> int:
 
 def _wider(rng: np.random.Generator, pipeline: Any, x: Any, kernel: Any) -> tuple[Any, Any]:
     factor = int(rng.integers(2, 9))
+    if isinstance(pipeline.conv, ct.Conv3d):
+        groups = pipeline.conv.groups
+        entering = kernel[1] * factor if kernel[1] * groups == x[1] else kernel[1]
+        return (x[0], x[1] * factor, *x[2:]), (groups * int(rng.integers(8, 50) // groups), entering, *kernel[2:])
     entering = kernel[0] * factor if kernel[0] == x[1] else kernel[0]
     return (x[0], x[1] * factor, *x[2:]), (entering, int(rng.integers(8, 50)), *kernel[2:])
 
@@ -229,6 +235,8 @@ def _other_sizes(rng: np.random.Generator, pipeline: Any, x: Any, kernel: Any) -
     )
     kernel = (*kernel[:2], *(int(size) for size in rng.integers(1, 6, 3)))
     lists = {"stride": stride, "padding": padding, "output_padding": extra, "dilation": dilation}
+    if isinstance(pipeline.conv, ct.Conv3d):
+        del lists["output_padding"]
     conv = replace(pipeline.conv, **{name: tuple(map(int, values)) for name, values in lists.items()})
     stages = [*pipeline.stages[: pipeline.conv_index], conv, *pipeline.stages[pipeline.conv_index + 1 :]]
     return ct.Pipeline(*stages), x, kernel
@@ -271,8 +279,8 @@ def smaller(draw: Draw) -> Iterator[Draw]:
         if index != pipeline.conv_index:
             yield _without_stage(draw, pipeline, index)
     conv = pipeline.conv
-    for name in ("stride", "padding", "output_padding", "dilation", "groups", "bias"):
-        plain, given = ct.ConvTranspose3d.__dataclass_fields__[name].default, getattr(conv, name)
+    for name, field in type(conv).__dataclass_fields__.items():
+        plain, given = field.default, getattr(conv, name)
         if given != plain:
             triples = [plain]
             if isinstance(given, tuple):

@@ -5,6 +5,7 @@ Each scenario runs `soak.calls` in processes of its own with a kernel cache in `
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -72,11 +73,18 @@ def killed_writers(rng: np.random.Generator, folder: Path) -> None:
     """Processes die while they write to the cache; what they left must not hurt the next one."""
     seed = _seed(rng)
     for _ in range(3):
+        before = _files(folder)
         process = _start(folder, "plain", seed)
-        time.sleep(float(rng.uniform(0.3, 2.5)))
+        while process.poll() is None and _files(folder) == before:
+            time.sleep(0.001)
+        time.sleep(float(rng.uniform(0.0, 0.2)))  # the first file has begun, others follow
         process.kill()
         process.communicate()
     _right(_start(folder, "plain", seed), f"plain {seed} after killed writers")
+
+
+def _files(folder: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(folder))
 
 
 def full_disk(rng: np.random.Generator, folder: Path) -> None:

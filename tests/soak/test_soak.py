@@ -22,8 +22,9 @@ from soak.check import Failed, check  # noqa: E402
 from soak.draw import LAYOUTS, ONLY_READ, VALUES, Draw, drawn, read  # noqa: E402
 from soak.reduce import environment, program, reduced  # noqa: E402
 
-from convt3d.cpu.runtime import bind, execute  # noqa: E402
+from convt3d.cpu.runtime import bind, execute, memory  # noqa: E402
 from convt3d.errors import Error  # noqa: E402
+from convt3d.plan.names import INPUT, OUTPUT  # noqa: E402
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "soak.py"
 SMALL = Draw(
@@ -101,6 +102,17 @@ def test_a_small_case_passes(layout: str) -> None:
     check(replace(SMALL, layouts=(*names[at : at + 3], layout), values=tuple(values[2 * at : 2 * at + 3]), threads=3))
 
 
+def test_a_case_leaves_the_memory_of_later_calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it passes or not."""
+    usual = memory._aligned, memory._mapped
+    check(SMALL)
+    assert (memory._aligned, memory._mapped) == usual
+    monkeypatch.setattr(execute._Run, "run", _tampered(TAMPERS["one voxel missing"][0]))
+    with pytest.raises(Failed):
+        check(SMALL)
+    assert (memory._aligned, memory._mapped) == usual
+
+
 def test_products_beyond_float64_are_no_failure() -> None:
     """Infinity - infinity in the meaning, infinity where a fused multiply-add takes the product of 1e400 as it is."""
     values = ("huge", "huge")
@@ -121,6 +133,62 @@ def test_errors_beyond_both_ends_of_a_type_are_no_failure() -> None:
     check(Draw(chain, (1, 2, 3, 3, 3), (2, 1, 2, 2, 2), values=("normal", "normal", "huge"), seed=5))
 
 
+# Honest results that were once called wrong, as the soak drew and reduced them.
+HONEST = {
+    "products of 1e-169, of which no square is a number": Draw(
+        "ConvTranspose3d(stride=(1, 3, 1), output_padding=(0, 2, 0))",
+        (1, 63, 2, 1, 2),
+        (63, 1, 4, 2, 2),
+        "float64",
+        ("tiny", "normal"),
+    ),
+    "a batch norm of zeros: its bias and its mean times its factor cancel": Draw(
+        "ConvTranspose3d(output_padding=(1, 0, 0), dilation=(2, 2, 1)) -> Multiply(0.5) -> BatchNorm(affine=True)",
+        (1, 1, 1, 1, 1),
+        (1, 4, 1, 2, 2),
+        seed=13045,
+    ),
+    "a norm's factor near zero is rounded, and multiplied by 39": Draw(
+        "ConvTranspose3d(stride=(1, 2, 1), padding=(0, 3, 2), output_padding=(2, 1, 1), groups=3, dilation=(3, 2, 3))"
+        " -> MaxPool3d(kernel_size=2) -> GELU() -> InstanceNorm(affine=True)",
+        (2, 15, 1, 5, 3),
+        (15, 43, 1, 1, 5),
+        values=("normal", "large mean", "denormal", "zero"),
+        seed=571845,
+    ),
+    "a bias of 1e15 makes equal numbers, and a norm zeros, of all that is added to it": Draw(
+        "MaxPool3d(kernel_size=(2, 3, 3), stride=(1, 2, 3), padding=(1, 1, 0), ceil_mode=True)"
+        " -> ConvTranspose3d(stride=(1, 2, 1), padding=(2, 0, 0), output_padding=1, dilation=(2, 1, 3), bias=True)"
+        " -> LayerNorm(over='width') -> MaxPool3d(kernel_size=2)",
+        (1, 3, 3, 3, 2),
+        (3, 4, 5, 4, 1),
+        values=("normal", "constant", "huge"),
+        seed=16059,
+    ),
+    "the same in float64, in which PyTorch and the meaning are not sure either": Draw(
+        "ConvTranspose3d(stride=(2, 2, 1), padding=(2, 0, 0), output_padding=1, dilation=(2, 1, 3), bias=True)"
+        " -> LayerNorm(over='width') -> MaxPool3d(kernel_size=2)",
+        (1, 3, 4, 2, 1),
+        (3, 4, 5, 4, 1),
+        values=("normal", "constant", "huge"),
+        seed=16059,
+    ),
+    "infinity times what a bias leaves of a sum a ten-millionth of its size": Draw(
+        "ConvTranspose3d(groups=3, dilation=(1, 1, 2), bias=True) -> InstanceNorm() -> InstanceNorm(affine=True)"
+        " -> AvgPool3d(kernel_size=3, stride=2, padding=1, ceil_mode=True)",
+        (1, 9, 2, 3, 1),
+        (9, 1, 2, 1, 2),
+        "float16",
+        ("tiny", "tiny", "normal", "mixed", "normal"),
+    ),
+}
+
+
+@pytest.mark.parametrize("why", HONEST)
+def test_an_honest_result_is_no_failure(why: str) -> None:
+    check(HONEST[why])
+
+
 @pytest.mark.parametrize("over", ["depth", "channels"])
 def test_a_result_without_some_axis(over: str) -> None:
     check(Draw(f"ConvTranspose3d() -> Sum({over!r}, keepdim=False) -> Tanh()", (2, 3, 3, 4, 5), (3, 4, 2, 2, 2)))
@@ -137,9 +205,9 @@ def _tampered(change: Any) -> Any:
 
 
 TAMPERS: dict[str, tuple[Any, str]] = {
-    "one voxel a little off": (lambda arrays: _scale(arrays["out"], 1.0 + 1e-4), "meaning: 1 of "),
-    "one voxel missing": (lambda arrays: _scale(arrays["out"], np.nan), "meaning: 1 of "),
-    "an input changed": (lambda arrays: _scale(arrays["x"], 2.0), "memory: an input was written"),
+    "one voxel a little off": (lambda arrays: _scale(arrays[OUTPUT], 1.0 + 1e-4), "meaning: 1 of "),
+    "one voxel missing": (lambda arrays: _scale(arrays[OUTPUT], np.nan), "meaning: 1 of "),
+    "an input changed": (lambda arrays: _scale(arrays[INPUT], 2.0), "memory: an input was written"),
 }
 
 

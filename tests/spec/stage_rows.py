@@ -18,6 +18,7 @@ from convt3d.spec.stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -65,6 +66,15 @@ class Row:
     chains: bool = True  # whether random chains may hold it (False: it makes everything after it NaN or Inf)
     fused: bool = False  # PyTorch deviates for an infinite weight: it computes x * s + (bias - mean * s), Inf - Inf
 
+    def weight(self, channels: int) -> tuple[int, ...] | None:
+        """The shape of a convolution's weight for so many input channels."""
+        if self.kernel is None:
+            return None
+        if isinstance(self.stage, Conv3d):
+            groups = self.stage.groups
+            return self.kernel[0] * groups, channels // groups, *self.kernel[1:]
+        return channels, *self.kernel
+
     @property
     def id(self) -> str:
         return f"{self.stage!r}: {self.why}"
@@ -82,6 +92,19 @@ def _conv(kernel: tuple[int, int, int, int], why: str, **parameters: Any) -> Row
         return functional.conv_transpose3d(x, w, bias, **given)
 
     return Row(ConvTranspose3d(**parameters), function, why, kernel)
+
+
+def _forward(kernel: tuple[int, int, int, int], why: str, **parameters: Any) -> Row:
+    given = {name: value for name, value in parameters.items() if name not in ("bias", "padding_mode")}
+
+    def function(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        mode, padding = parameters.get("padding_mode", "zeros"), parameters.get("padding", 0)
+        if mode == "zeros":
+            return functional.conv3d(x, w, bias, **given)
+        sides = [size for size in reversed(padding) for _ in range(2)]
+        return functional.conv3d(functional.pad(x, sides, mode), w, bias, **{**given, "padding": 0})
+
+    return Row(Conv3d(**parameters), function, why, kernel)
 
 
 def _reduction(stage: type[Stage], function: Callable[[Tensor, tuple[int, ...]], Tensor]) -> list[Row]:
@@ -134,6 +157,12 @@ ROWS: tuple[Row, ...] = (
     ),
     _conv((2, 2, 1, 3), "two groups: weight[1] counts the outputs of one group", groups=2, stride=(1, 2, 1), bias=True),
     _conv((1, 2, 3, 2), "depthwise, dilated", groups=6, dilation=(3, 1, 2), padding=(0, 1, 1)),
+    _forward((3, 1, 1, 1), "the defaults"),
+    _forward((3, 3, 3, 3), "the size is kept, with bias", padding="same", bias=True),
+    _forward((2, 3, 2, 3), "every second voxel, kernels unequal", stride=2, padding=(2, 1, 2)),
+    _forward((1, 1, 2, 1), "voxels that no output reads", stride=(3, 1, 2), padding=(0, 1, 0)),
+    _forward((2, 3, 2, 2), "dilated", dilation=(1, 2, 3), padding=(1, 2, 3), bias=True),
+    _forward((2, 2, 1, 3), "edges repeated", padding=(1, 0, 2), padding_mode="replicate"),
     Row(MaxPool3d((1, 2, 2)), lambda x: functional.max_pool3d(x, (1, 2, 2)), "stride = kernel, odd tail dropped"),
     Row(MaxPool3d(2, 1, 1), lambda x: functional.max_pool3d(x, 2, 1, 1), "overlapping windows; padding is -inf, not 0"),
     Row(

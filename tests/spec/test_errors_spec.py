@@ -25,6 +25,7 @@ from convt3d.spec.stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     GroupNorm,
     HardTanh,
@@ -245,7 +246,7 @@ CASES = [
         "two convolutions",
         lambda: Pipeline(ConvTranspose3d(stride=2), ConvTranspose3d(stride=3)),
         VALUE,
-        ("Pipeline", "stages", "stride=2", "exactly one ConvTranspose3d, not 2", "several pipelines"),
+        ("Pipeline", "stages", "stride=2", "exactly one ConvTranspose3d or Conv3d, not 2", "several pipelines"),
     ),
     Case(
         "label twice",
@@ -392,6 +393,36 @@ CASES = [
         _trace(LayerNorm("width", affine=True), others=[(5,), (2,)]),
         ShapeError,
         ("LayerNorm", "layernorm_bias", r"\(2,\)", r"shape \(5,\), one number for each position", "Reshape"),
+    ),
+    Case(
+        "same for a stride",
+        lambda: Conv3d(padding="same", stride=2),
+        VALUE,
+        ("Conv3d", "padding", "same", "for stride 1 only", "stride=1"),
+    ),
+    Case(
+        "groups of outputs",
+        lambda: Pipeline(Conv3d(groups=2)).trace((1, 4, 3, 3, 3), [(5, 2, 1, 1, 1)]),
+        ShapeError,
+        ("Conv3d", "groups", "2", "must divide the 5 output channels", "Cout, Cin/groups"),
+    ),
+    Case(
+        "channels of a convolution",
+        lambda: Pipeline(Conv3d(groups=2)).trace((1, 4, 3, 3, 3), [(4, 4, 1, 1, 1)]),
+        ShapeError,
+        (
+            "Conv3d",
+            "weight",
+            r"\(4, 4, 1, 1, 1\)",
+            "second axis, times groups = 2, must equal the 4 channels",
+            "swapaxes",
+        ),
+    ),
+    Case(
+        "reflected too far",
+        lambda: Pipeline(Conv3d(padding=3, padding_mode="reflect")).trace((1, 1, 3, 9, 9), [(1, 1, 3, 3, 3)]),
+        ShapeError,
+        ("Conv3d", "padding", "3", "at most 2 along depth of size 3 where padding_mode is 'reflect'", "Lower"),
     ),
     Case(
         "too big",

@@ -18,6 +18,7 @@ ANNOTATIONS = {
     "tensor": {"AnyArray", "Array", "Tensor"},
     "triple": {"Size"},
     "window": {"Size"},
+    "padding": {"Padding"},
     "integer": {"int"},
     "real": {"float"},
     "word": {"str"},
@@ -76,6 +77,7 @@ def test_schemas() -> None:
         "tensor": "Tensor",
         "triple": "List[int]",
         "window": "List[int]",
+        "padding": "List[int]",
         "integer": "int",
         "real": "float",
         "word": "str",
@@ -85,7 +87,7 @@ def test_schemas() -> None:
         for row, argument in zip(operator.arguments, arguments, strict=True):
             kind = f"Optional[{kinds[row.kind]}]" if row.optional else kinds[row.kind]
             assert (argument.name, str(argument.type)) == (row.name, kind)
-            default = [row.default] * 3 if row.kind in ("triple", "window") else row.default
+            default = [row.default] * 3 if row.kind in ("triple", "window", "padding") else row.default
             assert argument.has_default_value() != row.required
             assert row.required or argument.default_value == default
 
@@ -95,7 +97,7 @@ def test_modules(operator: Operator) -> None:
     """Each fused operator is one module, whose constructor has the numbers of its tail."""
     torch = pytest.importorskip("convt3d.torch")
     kinds = [kind for kind in vars(torch.modules).values() if getattr(kind, "operator", None) == operator.name]
-    if operator.name == "conv_transpose3d":
+    if operator.name in ("conv3d", "conv_transpose3d"):
         assert kinds == []
         return
     (kind,) = kinds
@@ -111,7 +113,10 @@ def test_modules(operator: Operator) -> None:
 
 @pytest.mark.parametrize("operator", EVERY)
 def test_problems(operator: Operator) -> None:
-    """Each operator is one problem, whose scalars and tensors are its arguments."""
+    """Each operator but conv3d is one problem, whose scalars and tensors are its arguments."""
+    if operator.slug is None:
+        assert operator.name == "conv3d"
+        return
     problem = PROBLEMS[operator.slug]
     names = {"kernel": "weight", "conv_bias": "bias"}
     sizes = ("batch_size", "channels", "depth", "height", "width", "kernel_d", "kernel_h", "kernel_w", "output")

@@ -66,6 +66,21 @@ FIRES = [
         "before the convolution",
     ),
     ("constant_before_norm", (CONV, Add(65536.0), LayerNorm()), (CONV, LayerNorm()), "the largest number allowed"),
+    ("bias_before_norm", (BIASED, InstanceNorm(eps=0.1)), (CONV, InstanceNorm(eps=0.1)), "the convolution's bias"),
+    (
+        "bias_before_norm",
+        (CONV, Add("channel"), InstanceNorm(affine=True), Multiply("tensor")),
+        (CONV, InstanceNorm(affine=True), Multiply("tensor")),
+        "a vector; the norm's own tensors, and others, stay where they are",
+    ),
+    ("bias_before_norm", (CONV, Subtract("channel"), InstanceNorm()), (CONV, InstanceNorm()), "difference"),
+    ("bias_before_norm", (BIASED, LayerNorm("width")), (CONV, LayerNorm("width")), "rows lie within a channel"),
+    (
+        "bias_before_norm",
+        (Add("channel"), LayerNorm("width"), CONV),
+        (LayerNorm("width"), CONV),
+        "before the convolution",
+    ),
     (
         "max_pool_of_max_pool",
         (CONV, MaxPool3d(2), MaxPool3d((1, 3, 2))),
@@ -142,6 +157,15 @@ STAYS = [
     pytest.param((CONV, Keep("k"), Add(1.0), Keep("s"), Recall("k"), LayerNorm(), Add("s")), id="norm: Recall between"),
     pytest.param((BIASED, Keep("k"), Recall("k"), MaxPool3d(2)), id="bias: Recall in between"),
     pytest.param((CONV, Keep("k"), ReLU(), Keep("r"), Recall("k"), BatchNorm(), Add("r")), id="batch norm: recalled"),
+    pytest.param((BIASED, LayerNorm()), id="bias before norm: channels are normalised together"),
+    pytest.param((BIASED, GroupNorm(2)), id="bias before norm: channels of a group have different ones"),
+    pytest.param((BIASED, InstanceNorm(eps=0.0)), id="bias before norm: no eps, nothing bounds what rounding does"),
+    pytest.param((CONV, Add("channel"), LayerNorm("width", eps=0.0)), id="bias before norm: no eps, rows"),
+    pytest.param((CONV, Subtract("channel", reverse=True), InstanceNorm()), id="bias before norm: b - x"),
+    pytest.param((CONV, Add("tensor"), InstanceNorm()), id="bias before norm: an array differs from voxel to voxel"),
+    pytest.param((CONV, Multiply("channel"), InstanceNorm()), id="bias before norm: eps makes a factor show"),
+    pytest.param((BIASED, Keep("k"), InstanceNorm(), Add("k")), id="bias before norm: the sum is used again"),
+    pytest.param((BIASED, ReLU(), InstanceNorm()), id="bias before norm: not through ReLU"),
     pytest.param((CONV, MaxPool3d(2, 1, 1), MaxPool3d(2)), id="pools: padding inside"),
     pytest.param((CONV, MaxPool3d(2), MaxPool3d(2, 2, (0, 0, 1))), id="pools: padding outside"),
     pytest.param((CONV, MaxPool3d(2, ceil_mode=True), MaxPool3d(2)), id="pools: ceil_mode inside"),
@@ -223,7 +247,12 @@ def test_every_rewrite_has_a_row() -> None:
     assert {name for name, *_ in FIRES} == {rewrite.__name__ for rewrite in REWRITES}
 
 
-NEEDS_TAME = {"bias_through_max_pool", "channel_constant_through_sum", "batch_norm_into_weights"}
+NEEDS_TAME = {
+    "bias_before_norm",
+    "bias_through_max_pool",
+    "channel_constant_through_sum",
+    "batch_norm_into_weights",
+}
 
 
 @pytest.mark.parametrize(("name", "before", "after"), FIRE_PARAMS)
@@ -270,6 +299,10 @@ def test_round_scalars() -> None:
 
 BN = (BIASED, BatchNorm(eps=0.25, affine=True))  # w, bias, mean, var, weight, bias
 WILD = [
+    pytest.param((BIASED, InstanceNorm()), 1, nan, id="bias NaN before a norm: all of the channel is NaN"),
+    pytest.param((BIASED, InstanceNorm()), 1, -inf, id="bias -Inf before a norm"),
+    pytest.param((BIASED, InstanceNorm()), 1, -65537.0, id="a bias that swallows x"),
+    pytest.param((CONV, Subtract("channel"), LayerNorm("width")), 1, inf, id="vector Inf before a norm of rows"),
     pytest.param((BIASED, MaxPool3d(2)), 1, nan, id="bias NaN"),
     pytest.param((BIASED, MaxPool3d(2)), 1, -inf, id="bias -Inf: -Inf - (-Inf) must not appear"),
     pytest.param((BIASED, MaxPool3d(2)), 1, TAME * 1.01, id="bias huge"),
@@ -307,6 +340,30 @@ def test_the_limit_of_tame_holds_for_results_too(rng: np.random.Generator) -> No
     w = signed(rng, KERNEL)
     assert_same(rewritten.operands((w, np.array([TAME, 0, 0, 0])))[1], np.array([TAME]), 0.0)  # type: ignore[index]
     assert rewritten.operands((w, np.array([TAME, TAME, 0, 0]))) is None
+
+
+def test_weights_may_be_wild_where_only_the_bias_goes(rng: np.random.Generator) -> None:
+    """And so may the norm's own tensors; a bias may be as large as the limit."""
+    rewritten = simplify(Pipeline(BIASED, InstanceNorm(affine=True)), float64, tame=True)
+    w, weight, bias = np.full(KERNEL, 1e-300), np.full(KERNEL[1], inf), np.full(KERNEL[1], nan)
+    prepared = rewritten.operands((w, np.full(KERNEL[1], 65536.0), weight, bias))
+    assert prepared is not None
+    assert all(new is old for new, old in zip(prepared, (w, weight, bias), strict=True))
+
+
+def test_a_bias_goes_by_several_ways() -> None:
+    """Through a maximum, through folded statistics, and with a vector that is added to it."""
+    norm = InstanceNorm()
+    ways = {
+        (BIASED, MaxPool3d(2), norm): ["bias_through_max_pool", "bias_before_norm"],
+        (BIASED, BatchNorm(), norm): ["batch_norm_into_weights", "bias_before_norm"],
+        (BIASED, Add("channel"), Subtract(2.0), norm): ["constant_before_norm", "bias_before_norm", "bias_before_norm"],
+    }
+    for stages, names in ways.items():
+        rewritten = simplify(Pipeline(*stages), float64, tame=True)
+        assert [step.name for step in rewritten.steps] == names
+        assert not rewritten.pipeline.conv.bias
+        assert rewritten.pipeline.stages[-1] == norm
 
 
 def test_tensors_no_rewrite_touches_may_be_wild(rng: np.random.Generator) -> None:

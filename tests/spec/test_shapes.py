@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from convt3d.errors import ShapeError
 from convt3d.spec.pipeline import Pipeline
-from convt3d.spec.shapes import ConvAxis, PoolAxis, check_extent
+from convt3d.spec.shapes import PoolAxis, TransposedAxis, check_extent
 from convt3d.spec.stages import ConvTranspose3d, MaxPool3d
 
 conv_axes = st.builds(
-    ConvAxis,
+    TransposedAxis,
     size=st.integers(1, 8),
     kernel=st.integers(1, 4),
     stride=st.integers(1, 4),
@@ -37,14 +37,14 @@ def _part(data: st.DataObject, out: int) -> tuple[int, int]:
 
 
 @given(conv_axes)
-def test_conv_out_is_the_cropped_span_of_all_taps(axis: ConvAxis) -> None:
+def test_conv_out_is_the_cropped_span_of_all_taps(axis: TransposedAxis) -> None:
     uncropped = {i * axis.stride + k * axis.dilation for i in range(axis.size) for k in range(axis.kernel)}
     assert axis.out == max(uncropped) + 1 - 2 * axis.padding + axis.output_padding
 
 
 @settings(max_examples=200)
 @given(conv_axes, st.data())
-def test_tap_range_is_the_set_of_inputs_that_land(axis: ConvAxis, data: st.DataObject) -> None:
+def test_tap_range_is_the_set_of_inputs_that_land(axis: TransposedAxis, data: st.DataObject) -> None:
     low, high = _part(data, axis.out)
     for k in range(axis.kernel):
         landing = [i for i in range(axis.size) if low <= i * axis.stride - axis.padding + k * axis.dilation < high]
@@ -55,9 +55,9 @@ def test_tap_range_is_the_set_of_inputs_that_land(axis: ConvAxis, data: st.DataO
 
 @settings(max_examples=200)
 @given(conv_axes, st.data())
-def test_conv_inputs_of_holds_every_input_that_lands(axis: ConvAxis, data: st.DataObject) -> None:
+def test_conv_inputs_of_holds_every_input_that_lands(axis: TransposedAxis, data: st.DataObject) -> None:
     low, high = _part(data, axis.out)
-    landing = [i for i in range(axis.size) if any(low <= axis.out_index(i, k) < high for k in range(axis.kernel))]
+    landing = [i for i in range(axis.size) if any(low <= axis.partner(i, k) < high for k in range(axis.kernel))]
     first, last = axis.inputs_of(low, high)
     assert 0 <= first < last <= axis.size
     assert set(landing) <= set(range(first, last))
@@ -67,11 +67,11 @@ def test_conv_inputs_of_holds_every_input_that_lands(axis: ConvAxis, data: st.Da
 
 @settings(max_examples=200)
 @given(conv_axes, st.data())
-def test_multiplications_count_pairs(axis: ConvAxis, data: st.DataObject) -> None:
+def test_multiplications_count_pairs(axis: TransposedAxis, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, axis.out), max_size=6)))
     wanted = list(zip(cuts[::2], cuts[1::2], strict=False))
     outputs = {o for low, high in wanted for o in range(low, high)}
-    pairs = [(i, k) for i in range(axis.size) for k in range(axis.kernel) if axis.out_index(i, k) in outputs]
+    pairs = [(i, k) for i in range(axis.size) for k in range(axis.kernel) if axis.partner(i, k) in outputs]
     assert axis.multiplications(wanted) == len(pairs)
 
 
@@ -120,12 +120,12 @@ BIG = 2**40
 
 def test_big_conv_axis_is_exact() -> None:
     """float64 has 53 bits: sizes around 2**61 would be off by hundreds if any step left the integers."""
-    axis = ConvAxis(size=BIG + 1, kernel=3, stride=2**20 + 3, padding=1, output_padding=7, dilation=5)
+    axis = TransposedAxis(size=BIG + 1, kernel=3, stride=2**20 + 3, padding=1, output_padding=7, dilation=5)
     assert axis.out == BIG * (2**20 + 3) - 2 + 10 + 7 + 1
     assert axis.tap_range(2, 0, axis.out) == (0, BIG + 1)
     assert axis.tap_range(0, 0, axis.out) == (1, BIG + 1)  # input 0 lands in the padding
-    assert axis.tap_range(0, axis.out_index(BIG - 2, 0), axis.out_index(BIG, 0)) == (BIG - 2, BIG)
-    assert axis.inputs_of(axis.out_index(BIG, 0), axis.out) == (BIG, BIG + 1)
+    assert axis.tap_range(0, axis.partner(BIG - 2, 0), axis.partner(BIG, 0)) == (BIG - 2, BIG)
+    assert axis.inputs_of(axis.partner(BIG, 0), axis.out) == (BIG, BIG + 1)
     assert axis.multiplications([(0, axis.out)]) == 3 * (BIG + 1) - 1
 
 

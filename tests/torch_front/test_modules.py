@@ -74,6 +74,29 @@ def test_forward(shape: tuple[int, ...], output_size: Any) -> None:
         ours(x, [90, 90, 90])
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [0, (1, 2, 0), "same", "valid"], ids=str)
+def test_convolution(padding: Any, padding_mode: str) -> None:
+    """Parameters, repr, values, strides and gradients are those of nn.Conv3d."""
+    torch.manual_seed(0)
+    sizes = {"padding": padding, "padding_mode": padding_mode, "dilation": (1, 1, 2), "groups": 2}
+    stock, ours = nn.Conv3d(4, 6, (3, 2, 3), **sizes), ct.Conv3d(4, 6, (3, 2, 3), **sizes)
+    ours.load_state_dict(stock.state_dict())
+    assert repr(ours) == repr(stock)
+    for shape in ((2, 4, 4, 5, 6), (4, 4, 5, 6)):
+        x, found = torch.randn(shape), []
+        for module in (stock, ours):
+            with torch.no_grad():
+                alone = module(x)
+            own = x.clone().requires_grad_()
+            y = module(own)
+            assert y.stride() == alone.stride()
+            torch.testing.assert_close(y, alone, rtol=1e-5, atol=1e-5)
+            found.append((y, *torch.autograd.grad(y.square().sum(), [own, *module.parameters()])))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4, check_stride=True)
+
+
 @pytest.mark.parametrize("kind", FUSED, ids=lambda kind: kind.__name__)
 def test_fused(kind: Any) -> None:
     function, constructor, arguments = FUSED[kind]

@@ -27,7 +27,11 @@ def close(got: Any, expected: Any, dtype: Any = torch.float32) -> None:
     torch.testing.assert_close(got.double(), expected.double(), rtol=0.0, atol=TOLERANCE[dtype] * scale)
 
 
-FULL = ("conv, nothing equal", "layernorm-gelu-scaling")  # tracing takes seconds, and all are pipelines
+FULL = (
+    "conv, nothing equal",
+    "conv3d, nothing equal",
+    "layernorm-gelu-scaling",
+)  # tracing takes seconds, and all are pipelines
 QUICK = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
@@ -52,7 +56,7 @@ LAYOUTS = {
 def test_opcheck_other_layouts_and_types(layout: str, dtype: Any) -> None:
     """Values, strides and type of the real and the fake result agree, whatever comes in."""
     torch.manual_seed(1)
-    for case in ("conv, nothing equal", "layernorm-gelu-scaling", "max-max-sum"):
+    for case in ("conv, nothing equal", "conv3d, nothing equal", "layernorm-gelu-scaling", "max-max-sum"):
         values = [LAYOUTS[layout](t) for t in tensors(*CASES[case][2], dtype=dtype, grad=False)]
         torch.library.opcheck(OVERLOADS[case], positional(case, values), test_utils=QUICK)
 

@@ -1,4 +1,4 @@
-"""PyTorch's own samples for conv_transpose3d, put to our function: values, both derivatives, and errors."""
+"""PyTorch's own samples for conv3d and conv_transpose3d, put to our functions: values, both derivatives, and errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,22 @@ import convt3d.torch as ct  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, and ours about complex numbers
 
 
-@pytest.fixture(scope="module")
-def opinfo() -> Iterator[Any]:
+NAMES = ("conv3d", "conv_transpose3d")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def opinfo(request: pytest.FixtureRequest) -> Iterator[Any]:
     threads = torch.get_num_threads()
     from torch.testing._internal.common_methods_invocations import op_db
 
-    yield next(op for op in op_db if op.name == "nn.functional.conv_transpose3d")
+    yield next(op for op in op_db if op.name == f"nn.functional.{request.param}")
     torch.set_num_threads(threads)
+
+
+def both(opinfo: Any) -> tuple[Any, Any]:
+    """PyTorch's function and ours."""
+    name = opinfo.name.rpartition(".")[2]
+    return getattr(functional, name), getattr(ct, name)
 
 
 TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
@@ -37,10 +46,9 @@ TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, tor
     ids=str,
 )
 def test_values(opinfo: Any, dtype: Any) -> None:
-    count = 0
+    count, (stock, ours) = 0, both(opinfo)
     for sample in opinfo.sample_inputs("cpu", dtype):
-        expected = functional.conv_transpose3d(sample.input, *sample.args, **sample.kwargs)
-        got = ct.conv_transpose3d(sample.input, *sample.args, **sample.kwargs)
+        expected, got = called(stock, sample), called(ours, sample)
         assert got.stride() == expected.stride()
         scale = max(1.0, float(expected.abs().max()))
         torch.testing.assert_close(got, expected, rtol=0, atol=scale * TOLERANCE.get(dtype, 1e-10))
@@ -58,7 +66,7 @@ def test_derivatives(opinfo: Any) -> None:
         bias = sample.kwargs.get("bias")
 
         def call(*tensors: Any, rest: Any = rest, named: Any = named, bias: Any = bias) -> Any:
-            return ct.conv_transpose3d(*tensors, *rest, **named, **({} if bias is None else {"bias": bias}))
+            return both(opinfo)[1](*tensors, *rest, **named, **({} if bias is None else {"bias": bias}))
 
         flags = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
         assert torch.autograd.gradcheck(call, given, fast_mode=True, **flags)
@@ -127,26 +135,29 @@ def test_all_that_stock_passes(opinfo: Any, check: str, dtype: Any) -> None:
     """PyTorch's checks of its own operators, with its function and with ours in its place."""
     samples = list(opinfo.sample_inputs("cpu", dtype, requires_grad=True))
     for sample in samples[:2] if check == "subclasses" else samples:  # each takes seconds
-        expected = CHECKS[check](functional.conv_transpose3d, sample)
-        close(CHECKS[check](ct.conv_transpose3d, sample), expected)
+        stock, ours = both(opinfo)
+        expected = CHECKS[check](stock, sample)
+        close(CHECKS[check](ours, sample), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64], ids=str)
-def test_memory_formats(dtype: Any) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_formats(name: str, dtype: Any) -> None:
     """Strides are those of PyTorch's result for every mix of formats, also where it computes it."""
-    x, w = (torch.randn(each).mul(3).to(dtype) for each in ((2, 4, 3, 5, 4), (4, 3, 3, 2, 3)))
+    x, w = (torch.randn(each).mul(3).to(dtype) for each in ((2, 4, 3, 5, 4), (4, 4, 3, 2, 3)))
+    stock, ours = getattr(functional, name), getattr(ct, name)
     formats = torch.contiguous_format, torch.channels_last_3d
     for mine, theirs in product(formats, repeat=2):
         given = x.contiguous(memory_format=mine), w.contiguous(memory_format=theirs)
-        expected = functional.conv_transpose3d(*given, stride=2)
-        assert ct.conv_transpose3d(*given, stride=2).stride() == expected.stride()
-        assert torch.ops.convt3d.conv_transpose3d(*given, None, [2, 2, 2]).stride() == expected.stride()
+        expected = stock(*given, stride=2)
+        assert ours(*given, stride=2).stride() == expected.stride()
+        assert getattr(torch.ops.convt3d, name)(*given, None, [2, 2, 2]).stride() == expected.stride()
         metas = [each.to("meta") for each in given]
-        expected = functional.conv_transpose3d(*metas, stride=2)
-        assert ct.conv_transpose3d(*metas, stride=2).stride() == expected.stride()
+        expected = stock(*metas, stride=2)
+        assert ours(*metas, stride=2).stride() == expected.stride()
 
 
-@pytest.mark.parametrize("kind", ["ConvTranspose3d", "LazyConvTranspose3d"])
+@pytest.mark.parametrize("kind", ["Conv3d", "LazyConv3d", "ConvTranspose3d", "LazyConvTranspose3d"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_modules(kind: str, dtype: Any) -> None:
     """PyTorch's inputs for its modules."""
@@ -171,7 +182,7 @@ def test_errors(opinfo: Any) -> None:
     for error in opinfo.error_inputs("cpu") if opinfo.error_inputs_func else ():
         sample = error.sample_input
         with pytest.raises(error.error_type):
-            called(ct.conv_transpose3d, sample)
+            called(both(opinfo)[1], sample)
     x, w = torch.randn(1, 2, 3, 3, 3), torch.randn(2, 2, 2, 2, 2)
     for call in (functional.conv_transpose3d, ct.conv_transpose3d):
         with pytest.raises(TypeError):

@@ -89,7 +89,7 @@ def test_models(name: str) -> None:
     text, keys = repr(swapped), list(swapped.state_dict())
     parameters = list(swapped.parameters())
     report = ct.swap(swapped)
-    convolutions = [m for m in model.modules() if isinstance(m, nn.ConvTranspose3d)]
+    convolutions = [m for m in model.modules() if isinstance(m, (nn.Conv3d, nn.ConvTranspose3d))]
     assert len(report.swapped) == len(convolutions)
     assert report.left == {}
     assert repr(swapped) == text
@@ -296,3 +296,31 @@ def test_weights_of_every_device_with_an_engine_are_taken() -> None:
         report = ct.swap(model)
         assert bool(report.swapped) == taken, device
         assert report.left == ({} if taken else {"0": f"its weight is on {device}"})
+
+
+def test_convolutions_are_swapped_and_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conv3d as ConvTranspose3d: with what follows it, whatever its padding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv3d(2, 4, 3, padding="same"),
+        nn.InstanceNorm3d(4),
+        nn.LeakyReLU(0.1),
+        nn.Conv3d(4, 4, 2, stride=2, padding=1),
+        nn.BatchNorm3d(4),
+        nn.MaxPool3d(2),
+        nn.Conv3d(4, 2, 1, bias=False),
+        nn.LazyConv3d(3, 2),
+        nn.ReLU(),
+    )
+    x = torch.randn(1, 2, 8, 7, 9)
+    model(x)
+    swapped = copy.deepcopy(model).eval()
+    model.eval()
+    report = ct.swap(swapped)
+    assert list(report.swapped) == ["0", "3", "6", "7"]
+    assert "fused with InstanceNorm3d, LeakyReLU" in report.swapped["0"]
+    assert fused_calls(swapped, x, monkeypatch) == 3
+    with torch.no_grad():
+        close(swapped(x), model(x))
+    assert report.undo() == []
+    assert [type(m) for m in swapped] == [type(m) for m in model]

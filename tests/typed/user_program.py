@@ -23,6 +23,7 @@ t = torch.ones(1, 8, 3, 4, 5)
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 y: npt.NDArray[np.float32] = convt3d.conv_transpose3d(x, w, v, stride=2, padding=(0, 1, 0))
+k: npt.NDArray[np.float32] = convt3d.conv3d(x, w, v, padding="same", padding_mode="reflect")
 z: npt.NDArray[np.float32] = convt3d.conv_transpose3d_avgpool_clamp_softmax_multiply(x, w, v, clamp_min=None, out=y)
 u: torch.Tensor = convt3d.conv_transpose3d(t, torch.ones(8, 4, 2, 2, 2), groups=1)
 norm = convt3d.GroupNorm(2, affine=True)
@@ -43,6 +44,7 @@ other: npt.NDArray[np.float64] = convt3d.conv_transpose3d(x, w)  # type: ignore[
 convt3d.conv_transpose3d([1.0], w)  # type: ignore[type-var]
 convt3d.conv_transpose3d(x, w, strides=2)  # type: ignore[call-arg]
 convt3d.conv_transpose3d(x, w, stride="2")  # type: ignore[arg-type]
+convt3d.conv3d(x, w, padding="full")  # type: ignore[arg-type]
 convt3d.ConvTranspose3d(4, 2, 2)  # type: ignore[call-arg]
 convt3d.GroupNorm(4, 16)  # type: ignore[call-arg]
 convt3d.BatchNorm(16)  # type: ignore[call-arg]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan
-from ..cpu.plan.roofline import Rates, number_bytes
+from ..cpu.plan.roofline import Rates
 from ..cpu.runtime.build import Code, Function
 from ..cpu.runtime.compiled import compiled
 from ..cpu.runtime.memory import empty
 from ..cpu.runtime.team import launch
+from ..cpu.words import Array, Size, Words
 from ..units import counted
 
 _CHAINS = 12  # independent multiply-adds: more than two units have in flight, and few enough for 16 registers
@@ -23,61 +26,27 @@ _REPEATS = 10
 _COPIED = 64 << 20  # bytes of all threads, at least
 _MOST_COPIED = 512 << 20
 
-# void multiply(int64 *[out, turns], int64 worker)  and  void copy(int64 *[to, from, vectors of a worker], int64 worker)
-_IR = """
-declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})
 
-define void @multiply(ptr %arguments, i64 %worker) {{
-entry:
-  %turns.at = getelementptr i64, ptr %arguments, i64 1
-  %turns = load i64, ptr %turns.at
-  %out = load ptr, ptr %arguments
-  %factor.at = getelementptr {vector}, ptr %out, i64 0
-  %factor = load {vector}, ptr %factor.at
-  br label %loop
-loop:
-  %turn = phi i64 [ 0, %entry ], [ %next, %loop ]
-{phis}
-{steps}
-  %next = add i64 %turn, 1
-  %more = icmp ult i64 %next, %turns
-  br i1 %more, label %loop, label %end
-end:
-{sums}
-  %place = add i64 %worker, 1
-  %out.at = getelementptr {vector}, ptr %out, i64 %place
-  store {vector} %sum{last}, ptr %out.at
-  ret void
-}}
+@dataclass(eq=False)
+class MultiplyWords(Words):
+    """Of `multiply`."""
 
-define void @copy(ptr %arguments, i64 %worker) {{
-entry:
-  %from.at = getelementptr i64, ptr %arguments, i64 1
-  %count.at = getelementptr i64, ptr %arguments, i64 2
-  %to = load ptr, ptr %arguments
-  %from = load ptr, ptr %from.at
-  %count = load i64, ptr %count.at
-  %first = mul i64 %worker, %count
-  %end = add i64 %first, %count
-  br label %loop
-loop:
-  %at = phi i64 [ %first, %entry ], [ %next, %loop ]
-  %source = getelementptr {vector}, ptr %from, i64 %at
-  %target = getelementptr {vector}, ptr %to, i64 %at
-  %value = load {vector}, ptr %source
-  store {vector} %value, ptr %target
-  %next = add i64 %at, 1
-  %more = icmp ult i64 %next, %end
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}}
-"""
+    memory: Array  # a vector of factors, then one for the result of each worker
+    turns: Size
+
+
+@dataclass(eq=False)
+class CopyWords(Words):
+    """Of `copy`."""
+
+    target: Array
+    source: Array
+    vectors: Size  # of a worker
 
 
 def measured_rates(plan: Plan) -> Rates:
     """Rates of this machine, now, with the threads, vectors and numbers that the plan's kernels use."""
-    threads, item = get_num_threads(), number_bytes(plan)
+    threads, item = get_num_threads(), plan.dtype.number_bytes
     multiply, copy = multiplier(plan.machine, item, threads), copier(plan.machine, threads)
     flops, moved = (max(rate() for _ in range(_REPEATS)) for rate in (multiply, copy))
     return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {counted(threads, 'thread')}")
@@ -89,7 +58,7 @@ def multiplier(machine: Machine, item: int, threads: int) -> Callable[[], float]
     numbers[:] = 0.5
     flop = 2 * _CHAINS * machine.lanes(item) * _TURNS * threads
     function = _code(machine, item)["multiply"]
-    return lambda: flop / _seconds(function, [numbers.ctypes.data, _TURNS], threads)
+    return lambda: flop / _seconds(function, MultiplyWords(numbers, _TURNS), threads)
 
 
 def copier(machine: Machine, threads: int) -> Callable[[], float]:
@@ -100,31 +69,42 @@ def copier(machine: Machine, threads: int) -> Callable[[], float]:
     source[:], target[:] = 1, 2  # pages exist, and are not all the same one of zeros
     moved = 2 * vectors * machine.vector_bytes * threads
     function = _code(machine, 4)["copy"]
-    return lambda: moved / _seconds(function, [target.ctypes.data, source.ctypes.data, vectors], threads)
+    return lambda: moved / _seconds(function, CopyWords(target, source, vectors), threads)
 
 
 def _code(machine: Machine, item: int) -> Code:
     return compiled(f"balance {item}", lambda: _ir(machine, item), ("multiply", "copy"), machine)
 
 
-def _seconds(function: Function, arguments: list[int], threads: int) -> float:
-    table = np.array(arguments, np.int64)
+def _seconds(function: Function, words: Words, threads: int) -> float:
+    table = np.array(words.numbers(checked=False), np.int64)
     start = time.perf_counter()
     launch(function, table.ctypes.data, threads)
     return time.perf_counter() - start
 
 
 def _ir(machine: Machine, item: int) -> str:
-    lanes, kind = machine.lanes(item), "double" if item == 8 else "float"
-    vector, suffix = f"<{lanes} x {kind}>", f"v{lanes}f{8 * item}"
-    call = f"call {vector} @llvm.fmuladd.{suffix}({vector} %chain{{0}}, {vector} %factor, {vector} %factor)"
-    chains = range(_CHAINS)
-    adds = [f"  %sum{n} = fadd {vector} %sum{n - 1}, %step{n}" for n in chains[1:]]
-    return _IR.format(
-        vector=vector,
-        suffix=suffix,
-        phis="\n".join(f"  %chain{n} = phi {vector} [ %factor, %entry ], [ %step{n}, %loop ]" for n in chains),
-        steps="\n".join(f"  %step{n} = {call.format(n)}" for n in chains),
-        sums="\n".join([f"  %sum0 = fadd {vector} %step0, %factor", *adds]),
-        last=_CHAINS - 1,
-    )
+    """void multiply(ptr table, i64 worker) and void copy(ptr table, i64 worker)"""
+    from llvmlite import ir  # here: nobody needs it who finds the code on disk
+
+    from ..cpu.ir.builder import define
+    from ..cpu.ir.frame import Table
+    from ..cpu.ir.values import F32, F64, I64, PTR
+
+    module, entry = ir.Module("balance"), [("table", PTR), ("worker", I64)]
+    number, lanes = F64 if item == 8 else F32, machine.lanes(item)
+    b = define(module, "multiply", entry)
+    multiply: MultiplyWords = Table(b, [MultiplyWords]).sets[0]
+    factor = b.load(multiply.memory, 0, number, lanes)
+    with b.loop_carrying(0, multiply.turns, 1, [factor] * _CHAINS) as (_, chains):
+        chains.next = [b.multiply_add(chain, factor, factor) for chain in chains.values]
+    b.store(reduce(b.add, chains.result), multiply.memory, b.mul(b.add(b.args["worker"], 1), lanes))
+    b.ret()
+    b = define(module, "copy", entry)
+    copy: CopyWords = Table(b, [CopyWords]).sets[0]
+    first = b.mul(b.args["worker"], copy.vectors)
+    with b.loop(first, b.add(first, copy.vectors)) as vector:
+        at = b.mul(vector, lanes)
+        b.store(b.load(copy.source, at, number, lanes), copy.target, at)
+    b.ret()
+    return str(module)

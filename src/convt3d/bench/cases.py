@@ -13,9 +13,10 @@ import numpy.typing as npt
 from ..cpu.plan.plan import Plan, make_plan
 from ..errors import ShapeError
 from ..front.pipeline import Pipeline
+from ..spec.checks import as_triple
 from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Slot
-from ..spec.stages import AvgPool3d
+from ..spec.stages import AvgPool3d, ConvTranspose3d
 from ..spec.text import read_stages, write_pipeline
 
 Storage: TypeAlias = npt.NDArray[Any]
@@ -99,9 +100,11 @@ class Case:
     def _terms(self) -> float:
         """How many products of standard normals an average voxel of the convolution sums; a pool before it shrinks."""
         conv = self.pipeline.conv
-        taps = prod(max(1.0, k / s) for k, s in zip(self.w[2:], conv.triples[0], strict=True))
+        channels, _, *kernel = conv.kernel(self.w)
+        apart = as_triple(conv.stride) if isinstance(conv, ConvTranspose3d) else (1, 1, 1)
+        taps = prod(max(1.0, k / s) for k, s in zip(kernel, apart, strict=True))
         pools = [stage for stage in self.pipeline.stages[: self.pipeline.conv_index] if isinstance(stage, AvgPool3d)]
-        return self.w[0] / conv.groups * taps / prod(prod(pool.triples[0]) for pool in pools)
+        return channels / conv.groups * taps / prod(prod(pool.triples[0]) for pool in pools)
 
     def _stored(self, values: Storage) -> Storage:
         return self.dtype.narrow(values)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..units import amount, ratio
 from .charts import bars, curves, roofline, title
-from .figures import OWN, Figures, disturbed, geometric_mean, nearest_ratios, row_figures
+from .figures import OWN, disturbed, geometric_mean, nearest_ratios, row_figures
 from .rounds import middle
 from .suites import SUITES
 from .svg import shown
@@ -156,33 +156,14 @@ def _table_section(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _table_row(row: Mapping[str, Any], peers: Sequence[str]) -> str:
     figures = row_figures(row)
-    own = figures.get(OWN)
     cells = [f"<td>{escape(label(row))}</td>"]
-    texts = own_cells(own) if own else ["-"] * (len(HEADERS) - 1)
-    cells += [_cell(words, value) for words, value in zip(texts, _values(own), strict=True)]
+    cells += [_cell(words, value) for words, value in own_cells(figures.get(OWN))]
     for name in peers:
         one = figures.get(name)
         value = one.ratio.value if one and one.ratio else None
         kind = "" if value is None else " class='loss'" if value < 1 else " class='win'"
         cells.append(_cell(ratio_cell(one), value, kind))
     return f"<tr data-suite='{row['suite']}'>{''.join(cells)}</tr>"
-
-
-def _values(own: Figures | None) -> list[float | None]:
-    """What the cells of `own_cells` sort by."""
-    if own is None or own.seconds is None:
-        return [None] * (len(HEADERS) - 1)
-    return [
-        own.seconds.value,
-        own.seconds.spread / own.seconds.value,
-        own.needed_gflops,
-        own.nominal_gflops,
-        own.of_gemm.value if own.of_gemm else None,
-        own.of_roofline.value if own.of_roofline else None,
-        own.extra_bytes,
-        own.first_call.get("empty"),
-        own.error_units,
-    ]
 
 
 def _cell(words: str, value: float | None, kind: str = "") -> str:

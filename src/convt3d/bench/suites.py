@@ -26,6 +26,7 @@ from .cases import Case
 SUITES = {
     "seeds": "The five operators",
     "models": "Layers of real networks",
+    "conv3d": "Convolutions of real networks",
     "small": "Small volumes, where the call itself costs most",
     "scaling": "Growing sizes",
 }

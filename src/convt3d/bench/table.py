@@ -28,8 +28,7 @@ def peer_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def table_row(row: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
     figures = row_figures(row)
-    own = figures.get(OWN)
-    cells = own_cells(own) if own else ["-"] * (len(HEADERS) - 1)
+    cells = (words for words, _ in own_cells(figures.get(OWN)))
     return [label(row), *cells, *(ratio_cell(figures.get(name)) for name in peers)]
 
 
@@ -47,30 +46,35 @@ def label(row: Mapping[str, Any]) -> str:
     return f"{row['model']}: {row['name']}" if row["model"] else str(row["name"])
 
 
-def own_cells(own: Figures) -> list[str]:
-    if own.seconds is None:
-        return [own.status.upper() if own.status in ("wrong", "failed") else own.status, *["-"] * (len(HEADERS) - 2)]
+def own_cells(own: Figures | None) -> list[tuple[str, float | None]]:
+    """What the columns of convt3d say, and the numbers they are sorted by."""
+    nothing: list[tuple[str, float | None]] = [("-", None)] * (len(HEADERS) - 1)
+    if own is None or own.seconds is None:
+        return [(_status(own), None), *nothing[1:]] if own else nothing
     first = " / ".join(duration(own.first_call[cache]) for cache in ("empty", "warm") if cache in own.first_call)
+    spread = own.seconds.spread / own.seconds.value
     return [
-        duration(own.seconds.value),
-        f"{own.seconds.spread / own.seconds.value:.0%}",
-        rate_text(own.needed_gflops),
-        rate_text(own.nominal_gflops),
-        share_text(own.of_gemm),
-        share_text(own.of_roofline),
-        "-" if own.extra_bytes is None else amount(own.extra_bytes),
-        first or "-",
-        "-" if own.error_units is None else f"{own.error_units:.1f}",
+        (duration(own.seconds.value), own.seconds.value),
+        (f"{spread:.0%}", spread),
+        (rate_text(own.needed_gflops), own.needed_gflops),
+        (rate_text(own.nominal_gflops), own.nominal_gflops),
+        (share_text(own.of_gemm), own.of_gemm.value if own.of_gemm else None),
+        (share_text(own.of_roofline), own.of_roofline.value if own.of_roofline else None),
+        ("-" if own.extra_bytes is None else amount(own.extra_bytes), own.extra_bytes),
+        (first or "-", own.first_call.get("empty")),
+        ("-" if own.error_units is None else f"{own.error_units:.1f}", own.error_units),
     ]
 
 
 def ratio_cell(one: Figures | None) -> str:
     """Time over ours; a status where there is none; * after one that ran only once."""
-    if one is None:
-        return "-"
-    if one.ratio is None:
-        return one.status.upper() if one.status in ("wrong", "failed") else one.status
+    if one is None or one.ratio is None:
+        return _status(one) if one else "-"
     return f"{ratio(one.ratio.value)}{'*' if one.status == 'slow' else ''}"
+
+
+def _status(one: Figures) -> str:
+    return one.status.upper() if one.status in ("wrong", "failed") else one.status
 
 
 def rate_text(gflops: float | None) -> str:

@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 from ..cpu.plan.machine import machine
+from ..cpu.runtime.memory import physical_memory
 from ..front.solutions import problems
 from ..spec.dtypes import float32
 from ..spec.problems import Problem, short_name
 from ..units import amount, counted, duration
-from .measure import Outcome, measure, physical_memory, prepare, random_arrays, wanted_memory
+from .measure import Outcome, measure, prepare, random_arrays, wanted_memory
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 

@@ -95,7 +95,7 @@ def _method_document(method: Method) -> dict[str, Any]:
     axes = [
         {
             "outputs": axis.outputs,
-            "pace": axis.pace,
+            "pace": axis.walk.pace,
             "products": axis.products,
             "phases": [
                 {"outputs": group.outputs, "taps": group.scheme.taps, "pieces": group.pieces} for group in axis.groups()

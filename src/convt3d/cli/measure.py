@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from ..bench.memory import PeakMemory
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.runtime.execute import bindings, execute_plan
-from ..cpu.runtime.memory import free_scratch
+from ..cpu.runtime.memory import free_scratch, physical_memory
 from ..errors import AllocationError, described, named
 from ..front.verify import Check, Storage, sampled_check
 from ..spec.dtypes import DType
@@ -96,13 +95,6 @@ def wanted_memory(problem: Problem, values: Mapping[str, Any], dtype: DType) -> 
     return sum(prod(shape) * (dtype.itemsize + (0 if name == "output" else 8)) for name, shape in shapes.items())
 
 
-def physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
 def prepare(
     problem: Problem,
     values: Mapping[str, Any],
@@ -114,8 +106,7 @@ def prepare(
     given = [arrays[name] for name in problem.operand_names]
     with named(problem.slug, problem.argument_names):
         plan = make_plan(pipeline, arrays["input"].shape, tuple(array.shape for array in given), dtype, options)
-    normal = [shape for shapes in plan.trace.operands for shape in shapes]
-    operands = tuple(array.reshape(shape) for array, shape in zip(given, normal, strict=True))
+    operands = tuple(array.reshape(shape) for array, shape in zip(given, plan.trace.operand_shapes, strict=True))
     return Prepared(problem, plan, arrays["input"], operands)
 
 

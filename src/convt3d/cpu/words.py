@@ -135,7 +135,7 @@ def region(array: npt.NDArray[Any]) -> tuple[int, int]:
     return begin + low, begin + high + array.itemsize
 
 
-# --- the sets that every sweep and every array has --------------------------------------------------------------------
+# --- what every sweep and every array has -----------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -196,3 +196,74 @@ class VectorCall(Words):
 
     data: Array
     b: Size  # elements from one sample to the next; 0: all have the same
+
+
+# --- native code beside the kernels -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class PackWords(Words):
+    """Of cpu/ir/pack.py, which packs weights. An item is some channels of a group."""
+
+    counter: Array  # of items that are taken
+    items: Size
+    group_items: Size
+    item_channels: Size
+    weights: Array
+    packed: Array
+    slots: Array
+    thread_slots: Size  # numbers of the slots of a thread
+    pitch: Size  # rows that a slot has room for
+    channels: Size  # of a group
+    rows: Size
+    taps: Size
+    group_numbers: Size  # packed
+    blocks: Array  # a BlockRow each
+    block_count: Size
+    shared: Array  # a SharedRow each
+    shared_count: Size
+    results: Array  # a ResultRow each
+    result_count: Size
+    terms: Array  # pairs: slot, and factor as float64
+    largest: Array  # the bits of the largest magnitude that each thread saw
+    faults: Routine
+
+
+@dataclass(eq=False)
+class BlockRow(Words):
+    """A block of rows."""
+
+    first: Size
+    rows: Size
+
+
+@dataclass(eq=False)
+class SharedRow(Words):
+    """A sum that goes to a slot: its first term, and the one behind its last."""
+
+    slot: Size
+    first: Size
+    behind: Size
+
+
+@dataclass(eq=False)
+class ResultRow(Words):
+    """A sum that is packed."""
+
+    place: Size
+    apart: Size  # numbers from one row to the next
+    step: Size  # steps before this one
+    first: Size
+    behind: Size
+
+
+@dataclass(eq=False)
+class CompareWords(Words):
+    """Of cpu/runtime/compare.py, which looks for bits that differ."""
+
+    one: Array
+    other: Array
+    length: Size  # in words of 8 bytes
+    share: Size  # of a thread
+    answers: Array  # of the threads: not zero where they saw a difference
+    faults: Routine

@@ -67,12 +67,11 @@ def compute(
     kernel = next(at for at, slot in enumerate(pipeline.slots) if slot.operand.kind == "kernel")
     _check_memory(operator, pipeline.slots[kernel].name, arrays[kernel])  # it is copied
     plan = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
-    trace = plan.trace
-    normal = [shape for shapes in trace.operands for shape in shapes]
     vectors = tuple(
-        array.reshape(flat) if array.ndim else np.full(flat, array) for array, flat in zip(arrays, normal, strict=True)
+        array.reshape(flat) if array.ndim else np.full(flat, array)
+        for array, flat in zip(arrays, plan.trace.operand_shapes, strict=True)
     )
-    target = allocate(pipeline.result_shape(trace.output, not unbatched), (batch, *vectors))
+    target = allocate(pipeline.result_shape(plan.trace.output, not unbatched), (batch, *vectors))
     missing = (0, *pipeline.dropped) if unbatched else pipeline.dropped
     for name, array in zip(("input", *pipeline.operand_names), (batch, *vectors), strict=True):
         if 0 in array.strides:

@@ -59,9 +59,8 @@ def _take(operator: str, name: str, array: Any, writable: bool) -> Taken:
         array = np.asarray(array)
     if isinstance(array, np.ndarray):
         return _take_numpy(operator, name, array, writable)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        return _take_torch(operator, name, array, writable, torch)
+    if _is_tensor(array):
+        return _take_torch(operator, name, array, writable, sys.modules["torch"])
     if hasattr(array, "__dlpack__"):
         return _take_dlpack(operator, name, array, writable)
     raise ArgumentTypeError(
@@ -209,9 +208,14 @@ def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
 
 def mark_written(array: Any) -> None:
     """Tells autograd that a torch tensor has changed, so that a gradient that needs its old values is refused."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
-        torch.autograd.graph.increment_version(array)
+    if _is_tensor(array) and not array.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(array)
+
+
+def _is_tensor(array: Any) -> bool:
+    # torch is only looked up, never imported; while another thread imports it, it has no tensors yet.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(array, kind)
 
 
 def overlap_within(array: Storage) -> bool:

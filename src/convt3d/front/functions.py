@@ -6,7 +6,7 @@ which their help is made.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..errors import named
 from ..spec.checks import answers
@@ -16,6 +16,7 @@ from .arrays import AnyArray, Array
 from .help import array_help
 
 Size: TypeAlias = int | tuple[int, int, int]
+Padding: TypeAlias = int | tuple[int, int, int] | Literal["same", "valid"]
 Function = TypeVar("Function", bound=Any)
 
 
@@ -32,6 +33,25 @@ def _call(name: str, out: Array | None, options: tuple[str, str], input: Array, 
         pipeline, operands = operator.lower((input, *arguments))
         result: Array = apply(name, pipeline, input, operands, out, asked)
         return result
+
+
+@_declared
+def conv3d(
+    input: Array,
+    weight: AnyArray,
+    bias: AnyArray | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    out: Array | None = None,
+    *,
+    padding_mode: str = "zeros",
+    algorithm: str = "auto",
+    precision: str = "full",
+) -> Array:
+    arguments = weight, bias, stride, padding, dilation, groups, padding_mode
+    return _call("conv3d", out, (algorithm, precision), input, *arguments)
 
 
 @_declared

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from ..spec.operators import Argument, Operator
 
-_WORDS = {"triple": "int or (int, int, int)", "window": "int or (int, int, int)", "integer": "int", "real": "float"}
+_TRIPLE = "int or (int, int, int)"
+_WORDS = {
+    "triple": _TRIPLE,
+    "window": _TRIPLE,
+    "padding": 'int, (int, int, int), "same" or "valid"',
+    "integer": "int",
+    "real": "float",
+}
 _OUT = Argument("out", "tensor", "Takes the result in the place of a new array, and is returned.", None, True)
 _ALGORITHM = Argument(
     "algorithm",
@@ -50,34 +57,23 @@ def module_help(operator: Operator, name: str) -> str:
     has += ["scale : Parameter", "    (1, Cout, 1, 1, 1), ones at first."] if scale else []
     norm = "norm_weight" in operator.tensors
     has += ["norm_weight, norm_bias : Parameter or None", "    (Cout,), with elementwise_affine."] if norm else []
-    lines = [
-        f"{operator.summary[0].upper()}{operator.summary[1:]}",
-        "",
+    return _sections(
+        f"{operator.summary[0].upper()}{operator.summary[1:]}\n\n"
         "A `torch.nn.ConvTranspose3d` by its constructor, its parameters and its state_dict, with a fused tail.",
-        "",
-        "Parameters",
-        "----------",
-        "*conv, **named : Any",
-        "    Of the convolution, as `torch.nn.ConvTranspose3d` takes them.",
-        *(line for each in [*operator.tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
-        "",
-        "Attributes",
-        "----------",
-        *has,
-        "",
-        "Raises",
-        "------",
-        *(line for error, text in _ERRORS.items() for line in (f"convt3d.{error}", f"    {text}")),
-        "",
-        "Examples",
-        "--------",
-        ">>> import torch, convt3d.torch",
-        f">>> layer = convt3d.torch.{name}(8, 4, 3, stride=2)",
-        ">>> layer(torch.ones(2, 8, 6, 6, 6)).shape[:2]",
-        f"torch.Size([2, {1 if '(B, 1' in operator.result else 4}])",
-        "",
-    ]
-    return "\n".join(lines)
+        Parameters=[
+            "*conv, **named : Any",
+            "    Of the convolution, as `torch.nn.ConvTranspose3d` takes them.",
+            *(line for each in [*operator.tail, *([affine] if norm else [])] for line in parameter(each, "Tensor")),
+        ],
+        Attributes=has,
+        Raises=_raised(_ERRORS),
+        Examples=[
+            ">>> import torch, convt3d.torch",
+            f">>> layer = convt3d.torch.{name}(8, 4, 3, stride=2)",
+            ">>> layer(torch.ones(2, 8, 6, 6, 6)).shape[:2]",
+            f"torch.Size([2, {1 if '(B, 1' in operator.result else 4}])",
+        ],
+    )
 
 
 _NUMPY = (
@@ -104,33 +100,31 @@ def _help(
 ) -> str:
     *imports, call = example
     more, shape = operator.example
+    weight = (4, 8, 3, 3, 3) if "(Cout, Cin" in operator.arguments[1].text else (8, 4, 3, 3, 3)
     sizes, _, rule = operator.result.partition("; ")
-    lines = [
+    return _sections(
         operator.summary,
-        "",
-        "Parameters",
-        "----------",
-        *(line for each in arguments for line in parameter(each, tensor)),
-        "",
-        "Returns",
-        "-------",
-        f"{tensor} {sizes}",
-        f"    A new one, {result}.",
-        *([f"    {rule}."] if rule else []),
-        "",
-        "Raises",
-        "------",
-        *(line for name, text in errors.items() for line in (f"convt3d.{name}", f"    {text}")),
-        "",
-        "Examples",
-        "--------",
-        *imports,
-        ">>> input, weight = ones((2, 8, 3, 4, 5), **kind), ones((8, 4, 3, 3, 3), **kind)",
-        f">>> tuple({call.removeprefix('>>> ')}{operator.name}(input, weight, {more}).shape)",
-        str(shape),
-        "",
-    ]
+        Parameters=[line for each in arguments for line in parameter(each, tensor)],
+        Returns=[f"{tensor} {sizes}", f"    A new one, {result}.", *([f"    {rule}."] if rule else [])],
+        Raises=_raised(errors),
+        Examples=[
+            *imports,
+            f">>> input, weight = ones((2, 8, 3, 4, 5), **kind), ones({weight}, **kind)",
+            f">>> tuple({call.removeprefix('>>> ')}{operator.name}(input, weight, {more}).shape)",
+            str(shape),
+        ],
+    )
+
+
+def _sections(summary: str, **sections: list[str]) -> str:
+    lines = [summary, ""]
+    for name, text in sections.items():
+        lines += [name, "-" * len(name), *text, ""]
     return "\n".join(lines)
+
+
+def _raised(errors: dict[str, str]) -> list[str]:
+    return [line for name, text in errors.items() for line in (f"convt3d.{name}", f"    {text}")]
 
 
 def parameter(each: Argument, tensor: str) -> tuple[str, str]:

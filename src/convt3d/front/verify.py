@@ -16,14 +16,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..spec.checks import as_triple
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Slot, Trace
 from ..spec.reference import evaluate
 from ..spec.rewrite import round_scalars, with_all_axes
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
-from ..spec.stages import AvgPool3d, ConvTranspose3d, Keep, MaxPool3d, Recall
-from ..spec.work import label_shape
+from ..spec.stages import AvgPool3d, Conv3d, ConvTranspose3d, Keep, MaxPool3d, Recall
+from ..spec.work import count, label_shape
 
 Storage: TypeAlias = npt.NDArray[Any]
 
@@ -66,19 +67,19 @@ class Crop:
         """A rough estimate of the time `expected` takes: multiply-adds, and passes over values."""
         part, arrays = self.cut(pipeline, x, operands)
         trace = self.smaller(pipeline).trace(part.shape, [array.shape for array in arrays])
-        flops = 2 * prod(trace.operands[pipeline.conv_index][0]) * prod(trace.values[pipeline.conv_index][2:])
+        flops = count(self.smaller(pipeline), trace).nominal
         return flops / 2e9 + 3e-8 * sum(map(prod, trace.values))
 
     def smaller(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline as it runs on the block: perhaps of one group's channels only."""
         stages = list(pipeline.stages)
-        stages[pipeline.conv_index] = replace(pipeline.conv, groups=self.groups)
+        stages[pipeline.conv_index] = replace(pipeline.conv, groups=self.groups)  # type: ignore[call-arg]  # a field of both kinds
         return Pipeline(*stages)
 
     def cut(self, pipeline: Pipeline, x: Storage, operands: Sequence[Storage]) -> tuple[Storage, list[Storage]]:
         """Input and operands that the block depends on."""
         arrays = [
-            _cut_operand(slot, array, self.sample, self.boxes)
+            _cut_operand(pipeline, slot, array, self.sample, self.boxes)
             for slot, array in zip(pipeline.slots, operands, strict=True)
         ]
         part = (slice(self.sample, self.sample + 1), *_slices(self.boxes[0]))
@@ -146,7 +147,7 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
     finite = np.isfinite(stored)
     scale = float(np.abs(expected[finite]).max(initial=0.0))
     accumulate_eps = float(np.finfo(dtype.accumulate).eps)
-    tolerance = scale * (dtype.eps / 2 + 16 * sqrt(terms) * accumulate_eps / 2) + _smallest(dtype)
+    tolerance = scale * (dtype.eps / 2 + 16 * sqrt(terms) * accumulate_eps / 2) + dtype.smallest
     with np.errstate(invalid="ignore", over="ignore"):
         errors = np.where(finite, np.abs(actual - expected), np.where(_same(actual, stored), 0.0, np.inf))
     errors[np.isnan(errors)] = np.inf
@@ -156,13 +157,6 @@ def compare(actual: Storage, expected: Storage, dtype: DType, terms: int) -> Che
 
 def _same(a: Storage, b: Storage) -> Any:
     return (a == b) | (np.isnan(a) & np.isnan(b))
-
-
-def _smallest(dtype: DType) -> float:
-    """The spacing of numbers around zero."""
-    if dtype.name == "bfloat16":
-        return 2.0**-133
-    return float(np.finfo(dtype.storage).smallest_subnormal)
 
 
 # --- which blocks -----------------------------------------------------------------------------------------------------
@@ -214,7 +208,7 @@ def _draw(output: Shape, rng: np.random.Generator, count: int) -> Iterator[tuple
 def _narrow(pipeline: Pipeline, trace: Trace, block: Box, rng: np.random.Generator) -> Box:
     """One voxel of the block, and a few neighbouring channels of one group."""
     channels = trace.output[1]
-    per_group = min(channels, trace.operands[pipeline.conv_index][0][1])
+    per_group = min(channels, pipeline.conv.kernel(trace.operands[pipeline.conv_index][0])[1])
     low = int(rng.integers(channels))
     high = min(low + FEW_CHANNELS, (low // per_group + 1) * per_group, channels)
     d, h, w = ((at, at + 1) for at in (int(rng.integers(*part)) for part in block[1:]))
@@ -289,12 +283,16 @@ def _axis_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box], axis: 
         step = Fraction(1)
         if isinstance(stage, ConvTranspose3d):
             step = Fraction(stage.triples[0][axis - 1])
+        elif isinstance(stage, Conv3d):
+            step = Fraction(1, as_triple(stage.stride)[axis - 1])
         elif isinstance(stage, (MaxPool3d, AvgPool3d)):
             step = Fraction(1, stage.triples[1][axis - 1])
         ratios.append(ratios[-1] * step)
     sizes = [shape[axis + 1] for shape in trace.values]
     if any(ratios[here] != ratios[there] for here, there in _meetings(pipeline)):
         return [(0, size) for size in sizes]  # grids of different pitch meet: no crop keeps them together
+    if isinstance(pipeline.conv, Conv3d) and pipeline.conv.padding_mode != "zeros":
+        return [(0, size) for size in sizes]  # a crop may be shorter than what is repeated of it
     period = lcm(*(ratio.denominator for ratio in ratios))
     rows = list(zip((period * ratio for ratio in ratios), sizes, (box[axis] for box in needed), strict=True))
     left = min(floor(low / step) for step, _, (low, _) in rows)
@@ -331,7 +329,7 @@ def _slices(box: Sequence[Range]) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in box)
 
 
-def _cut_operand(slot: Slot, array: Storage, sample: int, boxes: Sequence[Box]) -> Storage:
+def _cut_operand(pipeline: Pipeline, slot: Slot, array: Storage, sample: int, boxes: Sequence[Box]) -> Storage:
     entering, leaving = boxes[slot.stage], boxes[slot.stage + 1]
     if slot.operand.kind == "tensor":
         samples = (0, 1) if array.shape[0] == 1 else (sample, sample + 1)
@@ -340,9 +338,11 @@ def _cut_operand(slot: Slot, array: Storage, sample: int, boxes: Sequence[Box]) 
     if slot.operand.kind == "width":
         return array
     if slot.operand.kind == "kernel":
-        (low, high), per_group = leaving[0], array.shape[1]
+        (low, high), per_group = leaving[0], pipeline.conv.kernel(array.shape)[1]
         if high - low > per_group:  # all channels of all groups
             return array
+        if isinstance(pipeline.conv, Conv3d):
+            return array[low:high]
         return array[slice(*entering[0]), low % per_group : low % per_group + high - low]
     low, high = (leaving if slot.operand.kind == "out_channel" else entering)[0]
     return array if array.shape[0] == 1 else array[low:high]

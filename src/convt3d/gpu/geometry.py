@@ -12,6 +12,7 @@ from math import gcd
 
 from ..spec.shapes import ConvAxis, PoolAxis
 
+INT32_MAX = 2**31 - 1
 SIZES = ("ends", "outs", "size", "count")  # numbers of an axis that differ from input to input
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, RowNorm, operands_of
+from ..plan.names import ArrayName
+from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, Reduce, RowNorm, operands_of
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
 from ..spec.stages import CHANNELS, Add, Keep
@@ -21,18 +23,66 @@ class NotOnGpu(Exception):  # noqa: N818 - no error: stock PyTorch takes the pip
 
 
 @dataclass(frozen=True)
+class PreparedName(ArrayName):
+    """The convolution's input, which a kernel of its own makes."""
+
+    number: int
+
+    def title(self, pipeline: Pipeline) -> str:
+        return f"prepared {self.number}"
+
+
+@dataclass(frozen=True)
+class BetweenName(ArrayName):
+    """A value that is stored between two kernels of a sweep."""
+
+    number: int
+
+    of_numbers = True
+
+    def title(self, pipeline: Pipeline) -> str:
+        return f"value between {self.number}"
+
+
+@dataclass(frozen=True)
+class PartialsName(ArrayName):
+    """Statistics of tiles."""
+
+    number: int
+
+    of_numbers = True
+
+
+@dataclass(frozen=True)
+class FilledName(ArrayName):
+    """The convolution's input as its kernel reads it."""
+
+    source: ArrayName
+
+
+@dataclass(frozen=True)
+class WeightsName(ArrayName):
+    """Packed weights; and a flag on the GPU, whether one of them is not finite."""
+
+    word: Literal["packed", "wild"]
+
+
+PACKED, WILD = WeightsName("packed"), WeightsName("wild")
+
+
+@dataclass(frozen=True)
 class Piece:
     """One kernel: what it reads, what it does and where the result goes."""
 
-    source: str  # "x", "prepared:i", "value:i"
+    source: ArrayName
     shape: Shape  # of the source
     conv: int | None = None  # stage, where the source is the convolution of it
     before: tuple[Link, ...] = ()
     pool: int | None = None  # stage
     after: tuple[Link, ...] = ()
-    reduce: str | None = None
-    partials: str | None = None  # where the statistics of tiles go
-    dest: str | None = None
+    reduce: str | None = None  # kind of the statistics it leaves
+    partials: PartialsName | None = None  # where the statistics of tiles go
+    dest: ArrayName | None = None
     result: Shape = (0, 0, 0, 0, 0)  # of what reaches the store or the statistics
 
     @property
@@ -56,12 +106,12 @@ class Piece:
 class Arrays:
     """Between kernels: inputs of the convolution by what makes them, and values stored in the type of sums."""
 
-    prepared: dict[tuple[str, tuple[Op, ...]], str] = field(default_factory=dict)
-    stored: dict[str, Shape] = field(default_factory=dict)
+    prepared: dict[tuple[ArrayName, tuple[Op, ...]], PreparedName] = field(default_factory=dict)
+    stored: dict[ArrayName, Shape] = field(default_factory=dict)
 
 
 def split(
-    pipeline: Pipeline, trace: Trace, source: str, shape: Shape, ops: Sequence[Op], arrays: Arrays
+    pipeline: Pipeline, trace: Trace, source: ArrayName, shape: Shape, ops: Sequence[Op], arrays: Arrays
 ) -> list[Piece]:
     """The pieces of these steps; the last one has no destination yet."""
     splitter = _Splitter(pipeline, trace, source, shape, arrays)
@@ -73,7 +123,7 @@ def split(
 class _Splitter:
     """Walks over steps and begins a new kernel where one cannot take the next step."""
 
-    def __init__(self, pipeline: Pipeline, trace: Trace, source: str, shape: Shape, arrays: Arrays) -> None:
+    def __init__(self, pipeline: Pipeline, trace: Trace, source: ArrayName, shape: Shape, arrays: Arrays) -> None:
         self.pipeline, self.trace, self.arrays = pipeline, trace, arrays
         self.piece = Piece(source, shape)
         self.result = shape
@@ -107,6 +157,9 @@ class _Splitter:
     def row_norm(self, op: RowNorm, before: tuple[Op, ...]) -> None:
         raise NotOnGpu("LayerNorm along the width has no GPU kernel")
 
+    def reduce(self, op: Reduce, before: tuple[Op, ...]) -> None:
+        self.piece = replace(self.piece, reduce=op.kind)
+
     def nothing(self, op: Op, before: tuple[Op, ...]) -> None:
         """Kernels write phases to their places."""
 
@@ -134,7 +187,7 @@ class _Splitter:
         """The convolution's input, made once however often it is read."""
         prepared, key = self.arrays.prepared, (self.piece.source, before)
         if key not in prepared:
-            prepared[key] = f"prepared:{len(prepared)}"
+            prepared[key] = PreparedName(len(prepared))
             self.done.append(replace(self.piece, dest=prepared[key], result=self.result))
         self.piece = Piece(prepared[key], self.result)
 
@@ -148,7 +201,7 @@ class _Splitter:
         self.piece = replace(self.piece, before=links[start:])
 
     def _store(self) -> None:
-        name = f"value:between:{len(self.arrays.stored)}"
+        name = BetweenName(len(self.arrays.stored))
         self.arrays.stored[name] = self.result
         self.done.append(replace(self.piece, dest=name, result=self.result))
         self.piece = Piece(name, self.result)
@@ -160,6 +213,7 @@ TAKEN: dict[type[Op], Callable[..., None]] = {
     PhasePool: _Splitter.pool,
     Chain: _Splitter.chain,
     RowNorm: _Splitter.row_norm,
+    Reduce: _Splitter.reduce,
     Interleave: _Splitter.nothing,
 }
 

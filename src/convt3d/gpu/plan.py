@@ -11,135 +11,37 @@ from functools import lru_cache, partial
 from math import prod
 
 from ..plan.base import BasePlan
+from ..plan.names import OUTPUT, ArrayName
 from ..plan.prepare import rewrite
-from ..plan.sweeps import Chain, Finish, Op, Reduce, Sweep, cut, output_values
+from ..plan.sweeps import Finish, Op, cut, operands_of, output_values
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
-from .config import PRECISIONS, Config, Demand, choose, configurations, most_registers
-from .geometry import GpuAxis, gpu_axis
-from .pieces import Arrays, Piece, mixes, split
-
-INT32_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class GpuKernel:
-    """A piece with its numbers for given sizes."""
-
-    piece: Piece
-    kind: str  # "dot", "plain", "depthwise" (of the convolution) or "load"
-    axes: tuple[GpuAxis, GpuAxis, GpuAxis]
-    groups: int  # of channels, which have programs of their own
-    channels: int  # output channels of a group
-    inputs: int  # input channels of a group
-    multiplier: int  # output channels of each input channel, where each has its own
-    pool: AvgPool3d | MaxPool3d | None
-    config: Config
-    need: Demand
-    filled: int = 0  # input and output channels of a group in memory, blocks of all kernels of the convolution
-    width: int = 0
-    guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
-
-    @property
-    def residues(self) -> int:
-        return prod(axis.pace for axis in self.axes)
-
-    @property
-    def tiles(self) -> int:
-        return -(-prod(axis.count for axis in self.axes) // self.config.positions)
-
-    @property
-    def columns(self) -> int:
-        """Blocks of channels of a group."""
-        return -(-self.channels // self.config.channels)
-
-    @property
-    def taps(self) -> int:
-        return prod(axis.kernel for axis in self.axes)
-
-    @property
-    def programs(self) -> int:
-        return self.piece.shape[0] * self.groups * self.columns * self.tiles * self.residues
-
-    @property
-    def parts(self) -> int:
-        """Partial statistics for each sample and channel."""
-        return self.tiles * self.residues
-
-    @property
-    def weight_strides(self) -> tuple[int, int]:
-        """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
-        each other; all else is stored with outputs next to each other, which suits products without them too."""
-        return (1, self.filled) if self.need.precision != "ieee" else (self.width, 1)
-
-    def furthest(self, strides: Sequence[int]) -> int:
-        """The largest offset of the convolution's input, with these strides, that an address is made of."""
-        batch, channels, *_ = self.piece.shape
-        n, _, *space = strides
-        far = (batch - 1) * n + max(channels, self.groups * self.filled)
-        return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
-
-    def guard(self, generation: int) -> GpuKernel:
-        """A dot multiplies the zeros around the input with weights, and NaN or infinity would show; this does not."""
-        need = replace(self.need, kind="plain")
-        if self.piece.reduce is None:  # 255 registers are worth more to it than 16 warps
-            config = next(tile for tile in configurations(generation, need) if tile.warps <= 8)
-        else:  # as many statistics as the other kernel leaves
-            outputs = self.config.positions * self.config.channels
-            config = replace(self.config, warps=max(self.config.warps, outputs // 512))
-        config = replace(config, stages=1, registers=most_registers(config.warps))
-        return replace(self, kind="plain", need=need, config=config, guarded=True)
-
-
-@dataclass(frozen=True)
-class GpuPack:
-    """A kernel that brings weights into the order in which `reader`, and all kernels of the convolution, read them."""
-
-    operand: str
-    reader: GpuKernel
-
-    @property
-    def size(self) -> int:
-        """Numbers of the packed weights."""
-        return self.reader.groups * self.reader.taps * self.reader.filled * self.reader.width
-
-
-@dataclass(frozen=True)
-class GpuFinish:
-    """A kernel that combines partial statistics: one program for each sample and group of channels."""
-
-    finish: Finish
-    kind: str  # of the statistics
-    partials: str
-    shape: Shape  # of the value they are of
-    groups: int  # of channels, whose statistics are combined
-    parts: int
+from .config import PRECISIONS, Demand, choose, configurations
+from .geometry import INT32_MAX, gpu_axis
+from .pieces import Arrays, PartialsName, Piece, mixes, split
+from .steps import GpuFinish, GpuKernel, GpuPack, GpuStep, kernels_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GpuPlan(BasePlan):
-    """`steps` run in order. Arrays: "x", "out", "operand:i", "prepared:i", "value:i", "stat:i.shift", "partials:i"."""
+    """`steps` run in order."""
 
     generation: int
     precision: str
     wide: bool  # 64-bit offsets
-    steps: tuple[GpuPack | GpuKernel | GpuFinish, ...]
-    stored: tuple[tuple[str, Shape], ...]  # values in memory of their own, in the type of sums
+    steps: tuple[GpuStep, ...]
+    stored: tuple[tuple[ArrayName, Shape], ...]  # values in memory of their own, in the type of sums
 
     @property
     def kernels(self) -> tuple[GpuKernel, ...]:
-        return tuple(step for step in self.steps if isinstance(step, GpuKernel))
+        return kernels_of(self.steps)
 
     @property
     def choices(self) -> int:
         """Configurations that differ in at least one kernel."""
         return max(len(configurations(self.generation, kernel.need)) for kernel in self.kernels if not kernel.guarded)
-
-    @property
-    def finishes(self) -> tuple[GpuFinish, ...]:
-        return tuple(step for step in self.steps if isinstance(step, GpuFinish))
 
 
 @lru_cache(maxsize=512)
@@ -159,6 +61,10 @@ def gpu_plan(
     each kernel, the heuristic's if None.
     """
     assert precision in PRECISIONS
+    from .text.chain import GPU  # here: it takes from this module
+
+    for stage in pipeline.stages:
+        GPU[type(stage)]  # raises where there is none
     trace = pipeline.trace(x, operands)
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame=False)
@@ -195,79 +101,67 @@ class _Maker:
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
-        self.steps: list[GpuPack | GpuKernel | GpuFinish] = []
+        self.steps: list[GpuStep] = []
         self.arrays = Arrays()
-        self.recipes: dict[str, tuple[str, Shape, tuple[Op, ...]]] = {}  # values that are computed again
-        self.in_output: tuple[str, ...] = ()
+        self.recipes: dict[ArrayName, tuple[ArrayName, Shape, tuple[Op, ...]]] = {}  # values that are computed again
+        self.in_output: tuple[ArrayName, ...] = ()
         self._run()
 
     def _run(self) -> None:
         sweeps = cut(self.pipeline, self.trace)
         self.in_output = output_values(sweeps, self.trace.output, self.dtype)
-        tensors = {
-            array
-            for sweep in sweeps
-            for op in sweep.ops
-            if isinstance(op, Chain)
-            for link in op.links
-            for array in link.arrays
-        }
+        tensors = {array for sweep in sweeps for op in sweep.ops for link in op.links for array in link.arrays}
         for sweep in sweeps:
-            own = "out" if sweep.source in self.in_output else sweep.source
-            source, shape, ops = self.recipes.get(own, (own, sweep.shape, ()))
-            ops = (*ops, *sweep.ops)
-            kind = next((op.kind for op in ops if isinstance(op, Reduce)), None)
-            kept = tuple(op for op in ops if not isinstance(op, Reduce))
-            dest = sweep.dest
-            stored = sweep.finish is None or dest is None or dest in (*self.in_output, *tensors)
-            if not stored and self._in_one_kernel(source, shape, kept):
-                self.recipes[str(dest)] = source, shape, kept
-                dest = None
-            self._make(source, shape, kept, kind, dest)
-            if sweep.finish is not None and kind is not None:
-                self._finish(sweep, kind)
+            own = OUTPUT if sweep.source in self.in_output else sweep.source
+            source, shape, before = self.recipes.get(own, (own, sweep.shape, ()))
+            ops, dest = (*before, *sweep.ops), sweep.dest
+            if sweep.finish is not None and dest is not None and dest not in (*self.in_output, *tensors):
+                value = ops[:-1]  # the last one takes the statistics
+                if self._in_one_kernel(source, shape, value):
+                    self.recipes[dest] = source, shape, value
+                    dest = None
+            last = self._make(source, shape, ops, dest)
+            if sweep.finish is not None:
+                self._finish(sweep.finish, last)
         self._fill()
 
     def _fill(self) -> None:
         """The convolution's input and weights are in memory once: filled up to whole blocks of each kernel of it."""
-        kernels = [step for step in self.steps if isinstance(step, GpuKernel) and step.piece.conv is not None]
+        kernels = [kernel for kernel in kernels_of(self.steps) if kernel.piece.conv is not None]
         block = max(kernel.config.inputs for kernel in kernels)  # a power of two, as the smaller ones
         filled = -(-kernels[0].inputs // block) * block
         width = max(kernel.columns * kernel.config.channels for kernel in kernels)
-        self.steps = [replace(step, filled=filled, width=width) if step in kernels else step for step in self.steps]
-        stage = self.pipeline.conv_index
-        operand = next(f"operand:{at}" for at, slot in enumerate(self.pipeline.slots) if slot.stage == stage)
-        self.steps.insert(0, GpuPack(operand, replace(kernels[0], filled=filled, width=width)))
+        operand, *_ = operands_of(self.pipeline, self.pipeline.conv_index)
+        pack = GpuPack(operand, kernels[0].filled_up(filled, width))
+        self.steps = [pack, *(step.filled_up(filled, width) for step in self.steps)]
 
-    def _finish(self, sweep: Sweep, kind: str) -> None:
-        last = self.steps[-1]
-        assert isinstance(last, GpuKernel)
-        assert sweep.finish is not None
-        stage, channels = sweep.finish.stage, last.piece.result[1]
-        groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-        self.steps.append(
-            GpuFinish(sweep.finish, kind, str(last.piece.partials), last.piece.result, groups, last.parts)
-        )
+    def _finish(self, finish: Finish, last: GpuKernel) -> None:
+        piece, stage = last.piece, finish.stage
+        assert piece.reduce is not None
+        assert piece.partials is not None
+        groups = stage.num_groups if isinstance(stage, GroupNorm) else piece.result[1]
+        self.steps.append(GpuFinish(finish, piece.reduce, piece.partials, piece.result, groups, last.parts))
 
-    def _in_one_kernel(self, source: str, shape: Shape, ops: Sequence[Op]) -> bool:
+    def _in_one_kernel(self, source: ArrayName, shape: Shape, ops: Sequence[Op]) -> bool:
         """Whether these steps, from the convolution on, need no array between them."""
         trial = Arrays()
         split(self.pipeline, self.trace, source, shape, ops, trial)
         return not trial.stored
 
-    def _make(self, source: str, shape: Shape, ops: Sequence[Op], kind: str | None, dest: str | None) -> None:
+    def _make(self, source: ArrayName, shape: Shape, ops: Sequence[Op], dest: ArrayName | None) -> GpuKernel:
+        """The kernels of a sweep; gives the last one."""
         *first, last = split(self.pipeline, self.trace, source, shape, ops, self.arrays)
         for piece in first:
             self._add(piece)
-        if dest is not None and dest != "out" and dest not in self.in_output:
+        if dest is not None and dest != OUTPUT and dest not in self.in_output:
             self.arrays.stored[dest] = last.result
-        partials = None if kind is None else f"partials:{len(self.steps)}"
-        dest = "out" if dest in self.in_output else dest
-        self._add(replace(last, reduce=kind, partials=partials, dest=dest))
+        partials = None if last.reduce is None else PartialsName(len(self.steps))
+        return self._add(replace(last, partials=partials, dest=OUTPUT if dest in self.in_output else dest))
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: Piece) -> GpuKernel:
         kernel = self._kernel(piece)
         self.steps += [kernel, kernel.guard(self.generation)] if kernel.kind == "dot" else [kernel]
+        return kernel
 
     def _kernel(self, piece: Piece) -> GpuKernel:
         stage, pool = piece.conv, None if piece.pool is None else self.pipeline.stages[piece.pool]
@@ -323,10 +217,9 @@ class _Maker:
 
 def _needs_wide(maker: _Maker, trace: Trace) -> bool:
     """Whether an offset into any array, or a product on the way to one, exceeds 32 bits."""
-    kernels = [step for step in maker.steps if isinstance(step, GpuKernel)]
-    operands = [shape for shapes in trace.operands for shape in shapes]
-    sizes = [prod(shape) for shape in (trace.values[0], trace.output, *operands, *maker.arrays.stored.values())]
-    for kernel in kernels:
+    arrays = trace.values[0], trace.output, *trace.operand_shapes, *maker.arrays.stored.values()
+    sizes = list(map(prod, arrays))
+    for kernel in kernels_of(maker.steps):
         sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
         sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]
         if kernel.piece.conv is not None:

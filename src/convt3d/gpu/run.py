@@ -13,13 +13,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
 from .config import generation_of, most_registers
+from .geometry import INT32_MAX
 from .module import load
-from .pieces import NotOnGpu
-from .plan import INT32_MAX, GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from .pieces import PACKED, WILD, FilledName, NotOnGpu, PreparedName
+from .plan import GpuPlan, gpu_plan
+from .steps import GpuKernel
 from .text.code import ELEMENTS, Argument
 from .text.kernel import PLANES, KernelText
 from .text.module import Module, module
@@ -136,24 +139,18 @@ class Execution:
         self.plan, self.x = plan, x
         self.code: Module = module(plan)
         self.sums = getattr(torch, plan.dtype.accumulate)
-        self.arrays: dict[str, Tensor] = {"x": x, "out": out}
+        self.arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
         for at, operand in enumerate(operands):  # kernels read vectors without a stride
-            self.arrays[f"operand:{at}"] = operand.contiguous() if operand.dim() == 1 else operand
+            self.arrays[OperandName(at)] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
             self.arrays[name] = x.new_empty(shape, dtype=self.sums)
 
     def run(self) -> None:
         loaded = load(self.code.text)
         for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
-            if isinstance(step, GpuPack):
-                self._make_weights(step)
-            elif isinstance(step, GpuKernel):
-                self._prepare(step)
-            else:
-                self._make_statistics(step, text)
+            step.prepare(self, text)
             self._launch(getattr(loaded, text.name), text)
-            if isinstance(step, GpuFinish):
-                del self.arrays[step.partials]
+            step.release(self)
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
@@ -174,41 +171,40 @@ class Execution:
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
 
-    def _make_weights(self, step: GpuPack) -> None:
+    def make_weights(self, size: int) -> None:
         """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
-        self.arrays["weights"] = self.x.new_empty(step.size)
-        self.arrays["wild"] = self.x.new_zeros(1, dtype=torch.int32)
+        self.arrays[PACKED] = self.x.new_empty(size)
+        self.arrays[WILD] = self.x.new_zeros(1, dtype=torch.int32)
 
-    def _prepare(self, kernel: GpuKernel) -> None:
+    def make_arrays(self, kernel: GpuKernel) -> None:
         """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
-        piece = kernel.piece
-        if piece.dest is not None and piece.dest.startswith("prepared"):
+        piece, filled = kernel.piece, FilledName(kernel.piece.source)
+        if isinstance(piece.dest, PreparedName):
             self._make_room(piece.dest, piece.result)
-        if piece.conv is not None and f"filled:{piece.source}" not in self.arrays:
-            self.arrays[f"filled:{piece.source}"] = self._filled(piece.source, kernel)
-        if piece.reduce is not None and not kernel.guarded:
+        if piece.conv is not None and filled not in self.arrays:
+            self.arrays[filled] = self._filled(piece.source, kernel)
+        if piece.reduce is not None and piece.partials is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays[str(piece.partials)] = self.x.new_empty(shape, dtype=self.sums)
+            self.arrays[piece.partials] = self.x.new_empty(shape, dtype=self.sums)
 
-    def _make_statistics(self, step: GpuFinish, text: KernelText) -> None:
-        """Memory for what a finish writes: a value (B, C, 1, 1, 1), or numbers for each sample and channel."""
-        for argument in text.arguments:
-            if argument.array is not None and argument.array.startswith(step.finish.result):
-                self.arrays[argument.array] = self.x.new_empty((*step.shape[:2], 1, 1, 1), dtype=self.sums)
+    def make_statistics(self, names: Sequence[ArrayName], shape: tuple[int, ...]) -> None:
+        """Memory for a value (B, C, 1, 1, 1), or for vectors of numbers for each sample and channel."""
+        for name in names:
+            self.arrays[name] = self.x.new_empty((*shape[:2], 1, 1, 1), dtype=self.sums)
 
-    def _make_room(self, name: str, shape: tuple[int, ...]) -> None:
+    def _make_room(self, name: PreparedName, shape: tuple[int, ...]) -> None:
         """For the convolution's input, which a kernel of its own makes."""
         reader = next(kernel for kernel in self.plan.kernels if kernel.piece.source == name)
         if reader.groups == 1:
-            self.arrays[f"filled:{name}"] = _room(self.x, shape, reader)
-            self.arrays[name] = self.arrays[f"filled:{name}"][:, : shape[1]]
+            self.arrays[FilledName(name)] = _room(self.x, shape, reader)
+            self.arrays[name] = self.arrays[FilledName(name)][:, : shape[1]]
         else:
             batch, channels, d, h, w = shape
             self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
 
-    def _filled(self, source: str, kernel: GpuKernel) -> Tensor:
+    def _filled(self, source: ArrayName, kernel: GpuKernel) -> Tensor:
         """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
         it is such already."""
         x = self.arrays[source]

@@ -18,6 +18,7 @@ import ctypes
 import importlib
 import importlib.util
 import json
+import linecache
 import math
 import mmap
 import os
@@ -420,11 +421,41 @@ def equip(request: dict[str, Any]) -> None:
     uses_torch = request["torch"]
     for name in request["libraries"]:  # triton among them: it looks for libraries of its own, which the rules forbid
         importlib.import_module(name)
+    if "triton" in request["libraries"]:
+        try_interpreter()
     if uses_torch:
         the_torch().set_num_threads(request["threads"])
         if not allow_torch:
             forbid_operators()
     return forbid(ANSWERS if uses_torch or allow_torch else (*ANSWERS, "torch"), uses_torch or allow_torch)
+
+
+COUNTING = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def count(out, n):
+    for i in range(n):
+        tl.store(out + i, i)
+"""
+
+
+def try_interpreter() -> None:
+    """Releases of Triton and numpy that do not go together would fail in any kernel, and it would be blamed for it."""
+    place, out = "counting", the_torch().zeros(3)
+    space: dict[str, Any] = {"__name__": place}
+    linecache.cache[place] = len(COUNTING), None, COUNTING.splitlines(True), place  # where Triton reads the source
+    try:
+        exec(compile(COUNTING, place, "exec"), space)
+        space["count"][(1,)](out, 3)
+        said = "" if out.tolist() == [0.0, 1.0, 2.0] else f"it counts {out.tolist()}"
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+    if said:
+        names = ("triton", "numpy")
+        versions = " and ".join(f"{name} {getattr(sys.modules.get(name), '__version__', '?')}" for name in names)
+        raise Refused("crash", f"with {versions} Triton's interpreter cannot run a kernel that only counts ({said})")
 
 
 def load(request: dict[str, Any]) -> Kernel:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 
 from ..gpu.geometry import GpuAxis
-from ..gpu.plan import GpuFinish, GpuKernel, GpuPack, GpuPlan, gpu_plan
+from ..gpu.pieces import PACKED, WILD, FilledName, PartialsName, PreparedName
+from ..gpu.plan import GpuPlan, gpu_plan
 from ..gpu.run import run_of
+from ..gpu.steps import GpuFinish, GpuKernel, GpuPack, GpuStep
 from ..gpu.text.kernel import PLANES, KernelText
 from ..gpu.text.module import Module, module
 from ..gpu.text.parts import parts_of
+from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, ValueName
 from ..spec.dtypes import DTYPES
 from ..spec.problems import Problem
 from ..spec.stages import CHANNELS, LayerNorm
@@ -180,33 +183,42 @@ def _geometry(problem: Problem, variant: _Variant) -> Iterator[str]:
 
 
 def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
-    steps = list(zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True))
     constants = variant.constants(problem)
-    if not any((kernel.piece.dest or "").startswith("prepared") for kernel in variant.plan.kernels):
+    if not any(isinstance(kernel.piece.dest, PreparedName) for kernel in variant.plan.kernels):
         yield "x = channels_last(input, groups, filled)"
-    for step, kernel, name in steps:
-        if isinstance(step, GpuPack):
-            continue  # once for all variants
-        if isinstance(step, GpuFinish):
-            for array in dict.fromkeys(_arrays(kernel).values()):
-                if array.startswith("stat"):
-                    yield f"{_variable(problem, array)} = partials.new_empty(partials.shape[1:3])"
-            yield from _call("finish", name, _table(problem, kernel, constants))
-            continue
-        if step.piece.conv is not None:
-            tile = f"guarding(tile, {step.piece.reduce is not None})" if step.guarded else "tile"
-            if step.piece.reduce is not None and not step.guarded:
-                shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
-                yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
-            table = _table(problem, kernel, constants)
-            yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
-        else:
-            yield from _walk(step, name, _table(problem, kernel, constants))
+    for step, kernel, name in zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True):
+        yield from _LAUNCHES[type(step)](step, name, kernel, _table(problem, kernel, constants))
+
+
+def _pack(step: GpuPack, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    """Nothing: it runs once for all variants."""
+    return iter(())
+
+
+def _finish(step: GpuFinish, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    for array in kernel.pointers.values():
+        if isinstance(array, StatisticName):
+            yield f"stat_{array.word} = partials.new_empty(partials.shape[1:3])"
+    yield from _call("finish", name, table)
+
+
+def _kernel(step: GpuKernel, name: str, kernel: KernelText, table: str) -> Iterator[str]:
+    if step.piece.conv is None:
+        yield from _walk(step, name, table)
+        return
+    tile = f"guarding(tile, {step.piece.reduce is not None})" if step.guarded else "tile"
+    if step.piece.reduce is not None and not step.guarded:
+        shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
+        yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
+    yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
+
+
+_LAUNCHES: dict[type[GpuStep], Callable[..., Iterator[str]]] = {GpuPack: _pack, GpuFinish: _finish, GpuKernel: _kernel}
 
 
 def _walk(step: GpuKernel, name: str, table: str) -> Iterator[str]:
     """A kernel without convolution: over the input, which it prepares, or over the output."""
-    if (step.piece.dest or "").startswith("prepared"):
+    if isinstance(step.piece.dest, PreparedName):
         yield "x = room(input, batch_size, filled, sizes)"
         yield "pool = (pool_kernel, pool_kernel, 0)"
         yield "walk = [GpuAxis(n // pool_kernel, n, n, 1, 1, 0, 1, *pool) for n in (depth, height, width)]"
@@ -233,25 +245,21 @@ def _call(*words: str) -> Iterator[str]:
     yield ")  # fmt: skip"
 
 
-def _arrays(kernel: KernelText) -> dict[str, str]:
-    """The pointers of a kernel, and the plan's names of what they point to."""
-    return {one.name: str(one.array) for one in kernel.arguments if one.type.startswith("*")}
-
-
 def _table(problem: Problem, kernel: KernelText, constants: list[str]) -> str:
     """Arrays, and the constants that the kernel asks for."""
-    entries = [f'"{name}": {_variable(problem, array)}' for name, array in _arrays(kernel).items()]
+    entries = [f'"{name}": {_variable(problem, array)}' for name, array in kernel.pointers.items()]
     asked = {one.name for one in kernel.arguments}
     named = {f"constant_{at}": value for at, value in enumerate(constants)}
     entries += [f'"{name}": {value}' for name, value in named.items() if name in asked]
     return "{" + ", ".join(entries) + "}"
 
 
-def _variable(problem: Problem, array: str) -> str:
+def _variable(problem: Problem, array: ArrayName) -> str:
     """What `solution` calls an array of the plan."""
-    kind, _, which = array.partition(":")
-    if kind == "operand":
-        return problem.operand_names[int(which)]
-    if kind == "stat":
-        return f"stat_{which.partition('.')[2]}"
-    return {"x": "input", "out": "output", "filled": "x", "prepared": "x"}.get(kind, kind)
+    if isinstance(array, OperandName):
+        return problem.operand_names[array.place]
+    return f"stat_{array.word}" if isinstance(array, StatisticName) else _VARIABLES.get(array) or _KINDS[type(array)]
+
+
+_VARIABLES: dict[ArrayName, str] = {INPUT: "input", OUTPUT: "output", PACKED: "weights", WILD: "wild"}
+_KINDS: dict[type[ArrayName], str] = {FilledName: "x", PreparedName: "x", PartialsName: "partials", ValueName: "value"}

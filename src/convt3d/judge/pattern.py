@@ -7,6 +7,7 @@ that a case contradicts is gone; what is said in the end agrees with everything 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -263,71 +264,65 @@ def _best_needed(seen: _Seen) -> list[int]:
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
+_SIGNS = {">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne}
+
+
+def _compared(one: str, sign: str, other: str | float) -> Condition:
+    """A size or scalar beside another, or beside a number."""
+    holds = _SIGNS[sign]
+    if isinstance(other, str):
+        return Condition(f"{one} {sign} {other}", (one, other), lambda values: holds(values[one], values[other]))
+    return Condition(f"{one} {sign} {other:g}", _of(one), lambda values: holds(values[one], other))
+
+
+def _some(stem: str, least: int) -> Condition:
+    three = tuple(f"{stem}_{axis}" for axis in "dhw")
+    return Condition(f"some {stem} > {least}", three, lambda values: any(values[name] > least for name in three))
+
+
+def _multiple(name: str, block: int, so: bool) -> Condition:
+    words = f"{name} is {'a' if so else 'no'} multiple of {block}"
+    return Condition(words, _of(name), lambda values: (values[name] % block == 0) == so)
+
+
 def _conditions(problem: Problem) -> Iterator[Condition]:
     """What may matter about a case; of rules that say the same the earlier one is named."""
     names = set(problem.sample)
-
-    def above(name: str, least: float) -> Condition:
-        return Condition(f"{name} > {least:g}", _of(name), lambda v: v[name] > least)
-
-    def below(name: str, most: float) -> Condition:
-        return Condition(f"{name} < {most:g}", _of(name), lambda v: v[name] < most)
-
-    def less(one: str, other: str) -> Condition:
-        return Condition(f"{one} < {other}", (one, other), lambda v: v[one] < v[other])
-
-    def unequal(one: str, other: str) -> Condition:
-        return Condition(f"{one} != {other}", (one, other), lambda v: v[one] != v[other])
-
-    def equal(one: str, other: str) -> Condition:
-        return Condition(f"{one} == {other}", (one, other), lambda v: v[one] == v[other])
-
-    def some(stem: str, least: int) -> Condition:
-        three = tuple(f"{stem}_{axis}" for axis in "dhw")
-        return Condition(f"some {stem} > {least}", three, lambda v: any(v[name] > least for name in three))
-
-    def multiple(name: str, block: int, so: bool) -> Condition:
-        words = f"{name} is {'a' if so else 'no'} multiple of {block}"
-        return Condition(words, _of(name), lambda v: (v[name] % block == 0) == so)
-
-    def not_one(name: str) -> Condition:
-        return Condition(f"{name} != 1", (name,), lambda v: v[name] != 1)
-
     triples = [(s, 1 if s in ("stride", "kernel", "dilation") else 0) for s in _STEMS if f"{s}_d" in names]
     for name in ("batch_size", "groups", "pool_kernel"):
         if name in names:
-            yield above(name, 1)
+            yield _compared(name, ">", 1)
     for stem, plain in triples:
         for axis in "dhw":
-            yield above(f"{stem}_{axis}", plain)
-        yield some(stem, plain)
+            yield _compared(f"{stem}_{axis}", ">", plain)
+        yield _some(stem, plain)
     for stem, _ in triples:
         for one, other in ("hw", "dw", "dh"):
-            yield unequal(f"{stem}_{one}", f"{stem}_{other}")
-            yield equal(f"{stem}_{one}", f"{stem}_{other}")
+            yield _compared(f"{stem}_{one}", "!=", f"{stem}_{other}")
+            yield _compared(f"{stem}_{one}", "==", f"{stem}_{other}")
     for axis in "dhw":
-        yield less(f"kernel_{axis}", f"stride_{axis}")
-        yield less(f"stride_{axis}", f"kernel_{axis}")
+        yield _compared(f"kernel_{axis}", "<", f"stride_{axis}")
+        yield _compared(f"stride_{axis}", "<", f"kernel_{axis}")
     for one, other in (("height", "width"), ("depth", "width"), ("depth", "height"), ("in_channels", "out_channels")):
-        yield unequal(one, other)
+        yield _compared(one, "!=", other)
     sizes = ("in_channels", "out_channels", "depth", "height", "width", "out_depth", "out_height", "out_width")
     for name in sizes:
         for block in (2, 4, 8, 16):
-            yield multiple(name, block, False)
-            yield multiple(name, block, True)
+            yield _multiple(name, block, False)
+            yield _multiple(name, block, True)
         for least in (*range(1, 13), 15, 16, 31, 32):
-            yield above(name, least)
-            yield below(name, least + 1)
+            yield _compared(name, ">", least)
+            yield _compared(name, "<", least + 1)
     for stem, plain in triples:
         for axis in "dhw":
             for least in range(plain + 1, 4):
-                yield above(f"{stem}_{axis}", least)
-            yield below(f"{stem}_{axis}", plain + 1)
+                yield _compared(f"{stem}_{axis}", ">", least)
+            yield _compared(f"{stem}_{axis}", "<", plain + 1)
     for name in ("sum_weight", "scaling_factor", "clamp_min", "clamp_max"):
         if name in names:
-            yield above(name, 0)
-            yield below(name, 0)
-            yield not_one(name)
+            yield _compared(name, ">", 0)
+            yield _compared(name, "<", 0)
+            yield _compared(name, "!=", 1)
 
 
 def _of(name: str) -> tuple[str, ...]:

@@ -221,8 +221,9 @@ class Sandbox:
             for watched in (fd, self._news, self._output):
                 selector.register(watched, selectors.EVENT_READ)
             while True:
-                left = deadline - time.perf_counter()
-                if left <= 0:
+                ended = self._ended()  # the news of its end may have come with that of its start
+                left = 0.0 if ended else deadline - time.perf_counter()
+                if left <= 0 and not ended:
                     raise TimedOut
                 ready = {key.fd for key, _ in selector.select(left)}
                 now = time.perf_counter()
@@ -235,10 +236,10 @@ class Sandbox:
                         selector.unregister(fd)
                 if self._output in ready and not self._drain():
                     selector.unregister(self._output)
+                if ended:
+                    raise Ended(self._status, self._over)
                 if self._news in ready:
                     self._read_news()
-                    if self._status is not None or self._over:
-                        raise Ended(self._status, self._over)
 
     def run(self) -> int:
         """Waits until the program has ended by itself; its exit code. Raises Ended for a signal, or TimedOut."""
@@ -297,12 +298,15 @@ class Sandbox:
         self._await_news(lambda: self._answer is not None)
         return self._answer or {}
 
+    def _ended(self) -> bool:
+        return self._status is not None or bool(self._over)
+
     def _await_news(self, known: Any) -> None:
         deadline = time.monotonic() + PATIENCE
         with selectors.DefaultSelector() as selector:
             selector.register(self._news, selectors.EVENT_READ)
             while not known():
-                if self._status is not None or self._over:
+                if self._ended():
                     raise Ended(self._status, self._over)
                 if time.monotonic() > deadline:
                     raise TimedOut
@@ -311,7 +315,7 @@ class Sandbox:
 
     def _read_news(self) -> None:
         data = os.read(self._news, MOST_REPLY)
-        if not data and self._status is None and not self._over:
+        if not data and not self._ended():
             self._over = "a signal against its keeper"
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:

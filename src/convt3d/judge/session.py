@@ -145,9 +145,9 @@ class Session:
             self._ask({"do": "equip", **request}, self.limits.start_seconds)
         except (Rejected, Died) as ending:
             rule = f"needs {' and '.join(libraries)}: {ending.args[-1]}"
-            remedy = (
-                "Install what is missing here" if isinstance(ending, Rejected) else "Try again, or repair them here"
-            )
+            remedy = "Install what is missing here, or releases that go together (docs/versions.md)"
+            if isinstance(ending, Died):
+                remedy = "Try again, or repair them here"
             raise ArgumentError("judge", "FILE", program.path, rule, remedy) from None
         reply = self._ask({"do": "load", **request}, self.limits.start_seconds)
         self._model = reply.get("model") is True

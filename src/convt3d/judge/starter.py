@@ -4,7 +4,9 @@ zeros. They compile and run; what they lack is the computation."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import resources
 from math import prod
+from string import Template
 
 from ..spec.problem_file import SIZE, TENSOR
 from ..spec.problems import Problem
@@ -16,89 +18,6 @@ ABOUT = """\
 convt3d problem: {slug}
 {title}: `convt3d show {slug}` prints what it computes.
 `convt3d sample FILE` runs it on a tiny case, `convt3d check FILE` judges it, `convt3d bench FILE` times it."""
-
-C_TYPES = """\
-#ifndef CONVT3D_REAL /* the judge compiles once for each --dtype, and says here which */
-#define CONVT3D_REAL float
-#define CONVT3D_SUM float
-#endif
-typedef CONVT3D_REAL real; /* of the arrays */
-typedef CONVT3D_SUM sum_t; /* of sums: float for the 16-bit types */
-"""
-
-C_BODY = """\
-{{
-    const size_t out_channels_ = {channels};
-    const size_t out_depth = {depth};
-    const size_t out_height = {height};
-    const size_t out_width = {width};
-    const size_t voxels = batch_size * out_channels_ * out_depth * out_height * out_width;
-    for (size_t at = 0; at < voxels; ++at) {{
-        sum_t sum = 0; /* the computation of one voxel goes here */
-        output[at] = (real)sum;
-    }}
-}}
-"""
-
-CUDA = """\
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stddef.h>
-
-{types}
-__global__ void fill(real* output, size_t voxels)
-{{
-    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < voxels) {{
-        sum_t sum = 0; /* the computation of one voxel goes here */
-        output[at] = (real)sum;
-    }}
-}}
-
-/* All pointers are of the device. */
-extern "C" {signature}
-{{
-    const size_t voxels = batch_size * ({channels}) * ({depth}) * ({height}) * ({width});
-    fill<<<(unsigned)((voxels + 255) / 256), 256>>>(output, voxels);
-    cudaDeviceSynchronize();
-}}
-"""
-
-PYTHON = """\
-import numpy as np
-
-
-{signature}
-    # numpy arrays; `import torch` in this file and they are torch CPU tensors. bfloat16 is that of ml_dtypes.
-    out_channels_ = {channels}
-    out_depth = {depth}
-    out_height = {height}
-    out_width = {width}
-    result = np.zeros((batch_size, out_channels_, out_depth, out_height, out_width))  # the computation goes here
-    output[...] = result
-"""
-
-TRITON = """\
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def fill(output, voxels, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)  # the computation of these voxels goes here
-    tl.store(output + at, total.to(output.dtype.element_ty), mask=at < voxels)
-
-
-{signature}
-    # torch tensors; without a GPU the judge runs this through Triton's interpreter (TRITON_INTERPRET=1).
-    out_channels_ = {channels}
-    out_depth = {depth}
-    out_height = {height}
-    out_width = {width}
-    voxels = batch_size * out_channels_ * out_depth * out_height * out_width
-    fill[(triton.cdiv(voxels, 256),)](output, voxels, BLOCK=256)
-"""
 
 
 def starter(problem: Problem, language: str) -> str:
@@ -126,10 +45,6 @@ def output_sizes(problem: Problem, divide: str) -> Sizes:
     return channels, *sizes  # type: ignore[return-value]
 
 
-def _sizes(problem: Problem, divide: str) -> dict[str, str]:
-    return dict(zip(("channels", "depth", "height", "width"), output_sizes(problem, divide), strict=True))
-
-
 def comment(problem: Problem, sign: str) -> str:
     lines = ABOUT.format(slug=problem.slug, title=problem.title).splitlines()
     return "".join(f"{sign} {line}\n" for line in lines)
@@ -149,32 +64,38 @@ def python_signature(problem: Problem) -> str:
     return "def solution(\n" + "\n".join(parts) + "\n):"
 
 
-def _c(problem: Problem, export: str = "") -> str:
-    includes = (
-        "#include <math.h>\n#include <stddef.h>\n\n" if not export else "#include <cmath>\n#include <cstddef>\n\n"
-    )
-    body = C_BODY.format(**_sizes(problem, "/"))
-    return f"{comment(problem, '//')}{includes}{C_TYPES}\n{export}{c_signature(problem)}\n{body}"
+def _filled(template: str, problem: Problem, signature: str, divide: str) -> str:
+    """A file of `starters`, of which the name is the language's."""
+    sizes = dict(zip(("channels", "depth", "height", "width"), output_sizes(problem, divide), strict=True))
+    return Template(_read(template)).substitute(sizes, types=_read("types"), signature=signature)
+
+
+def _read(name: str) -> str:
+    return (resources.files(__package__) / "starters" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def _c(problem: Problem) -> str:
+    return comment(problem, "//") + _filled("c", problem, c_signature(problem), "/")
+
+
+def _cpp(problem: Problem) -> str:
+    text = _filled("c", problem, f'extern "C" {c_signature(problem)}', "/")
+    return comment(problem, "//") + text.replace("<math.h>", "<cmath>").replace("<stddef.h>", "<cstddef>")
 
 
 def _cuda(problem: Problem) -> str:
-    text = CUDA.format(types=C_TYPES, signature=c_signature(problem), **_sizes(problem, "/"))
-    return comment(problem, "//") + text
+    return comment(problem, "//") + _filled("cuda", problem, c_signature(problem), "/")
 
 
 def _python(template: str) -> Callable[[Problem], str]:
-    def text(problem: Problem) -> str:
-        filled = template.format(signature=python_signature(problem), **_sizes(problem, "//"))
-        return comment(problem, "#") + filled
-
-    return text
+    return lambda problem: comment(problem, "#") + _filled(template, problem, python_signature(problem), "//")
 
 
 _LANGUAGES: dict[str, tuple[str, Callable[[Problem], str]]] = {
-    "python": (".py", _python(PYTHON)),
-    "triton": ("_triton.py", _python(TRITON)),
+    "python": (".py", _python("python")),
+    "triton": ("_triton.py", _python("triton")),
     "c": (".c", _c),
-    "cpp": (".cpp", lambda problem: _c(problem, 'extern "C" ')),
+    "cpp": (".cpp", _cpp),
     "cuda": (".cu", _cuda),
 }
 LANGUAGES = tuple(_LANGUAGES)

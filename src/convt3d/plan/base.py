@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten
+from .names import ArrayName
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,6 +22,10 @@ class BasePlan:
     def pipeline(self) -> Pipeline:
         """As it runs."""
         return self.rewritten.pipeline
+
+    def array_name(self, array: ArrayName) -> str:
+        """What people call an array of a sweep."""
+        return array.title(self.pipeline)
 
     def rewrites(self) -> list[tuple[str, str]]:
         """Names of the simplifications taken, and what is to say of them."""

@@ -1,9 +1,11 @@
-"""The pipeline as it runs on arrays of known shapes: simplified, averages folded, reductions along an axis as pools."""
+"""The pipeline as it runs on arrays of known shapes: simplified, averages folded, reductions along an axis as pools,
+padding that is not zero as a stage of its own."""
 
 from __future__ import annotations
 
 from ..spec.dtypes import DType
 from ..spec.linear import fold_averages
+from ..spec.padding import padding_apart
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import Rewritten, simplify
 from ..spec.windows import axes_as_windows
@@ -19,15 +21,15 @@ def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple
         if kernel is not None:
             operands[0] = kernel
             simplified = rewritten.pipeline.trace(trace.values[0], operands)
-    windowed = axes_as_windows(rewritten, simplified, dtype)
-    return windowed, simplified if windowed is rewritten else windowed.pipeline.trace(trace.values[0], operands)
+    final = padding_apart(axes_as_windows(rewritten, simplified, dtype), simplified)
+    return final, simplified if final is rewritten else final.pipeline.trace(trace.values[0], operands)
 
 
 def operand_shapes(simplified: Pipeline, asked: Pipeline, trace: Trace) -> list[tuple[int, ...]]:
     """Shapes of the simplified pipeline's operands. Rewrites never touch tensors and slopes, so these keep theirs."""
-    given = [shape for shapes in trace.operands for shape in shapes]
+    given = zip(asked.slots, trace.operand_shapes, strict=True)
     kernel = trace.operands[asked.conv_index][0]
-    kept = iter([shape for slot, shape in zip(asked.slots, given, strict=True) if slot.operand.kind in _UNTOUCHED])
+    kept = iter([shape for slot, shape in given if slot.operand.kind in _UNTOUCHED])
     usual = simplified.operand_shapes(trace.values[0], kernel)
     return [
         next(kept) if slot.operand.kind in _UNTOUCHED else shape

@@ -25,6 +25,8 @@ from ..spec.stages import (
     BatchNorm,
     Binary,
     Clamp,
+    Conv3d,
+    Convolution,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -52,17 +54,19 @@ from ..spec.stages import (
     Subtract,
     Sum,
     Tanh,
+    padding,
 )
+from .names import INPUT, OUTPUT, ArrayName, OperandName, StatisticsName, ValueName
 
 # --- steps of a sweep -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Link:
-    """One stage of a chain and the arrays it reads: "operand:i" (vector or tensor), "value:i", "x" or "stat:i"."""
+    """One stage of a chain and the arrays it reads."""
 
     stage: Stage
-    arrays: tuple[str, ...] = ()
+    arrays: tuple[ArrayName, ...] = ()
 
     @property
     def takes_tensor(self) -> bool:
@@ -117,6 +121,11 @@ class Conv(Windowed):
 
 
 @dataclass(frozen=True)
+class Pad(Windowed):
+    """A box of the source, with copies of its voxels where it leaves the array: the first step of its sweep."""
+
+
+@dataclass(frozen=True)
 class Interleave(Op):
     """Phase-planar buffer -> buffer (C, D, H, W)."""
 
@@ -145,7 +154,7 @@ class RowNorm(Op):
 
     needs_whole_rows = True
     stage: LayerNorm
-    arrays: tuple[str, ...]
+    arrays: tuple[ArrayName, ...]
 
     def runs(self, pipeline: Pipeline) -> list[Link]:
         return [Link(self.stage, self.arrays)]
@@ -161,9 +170,9 @@ class Reduce(Op):
     kind: str
 
 
-def operands_of(pipeline: Pipeline, stage: int) -> tuple[str, ...]:
+def operands_of(pipeline: Pipeline, stage: int) -> tuple[OperandName, ...]:
     """Names of the arrays that a stage of the pipeline is given."""
-    return tuple(f"operand:{at}" for at, slot in enumerate(pipeline.slots) if slot.stage == stage)
+    return tuple(OperandName(at) for at, slot in enumerate(pipeline.slots) if slot.stage == stage)
 
 
 @dataclass(frozen=True)
@@ -171,17 +180,17 @@ class Finish:
     """What is done with the statistics of a sweep once all tiles have theirs."""
 
     stage: Stage
-    arrays: tuple[str, ...]  # operands it needs
-    result: str  # "stat:i" for Affine, or "value:i": the statistics are the next value (B, C, 1, 1, 1)
+    arrays: tuple[OperandName, ...]
+    result: StatisticsName | ValueName  # for Affine, or the next value (B, C, 1, 1, 1)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    source: str  # "x" or "value:i"
-    shape: Shape  # of the source, repeated along size-1 axes where the value that enters is larger
+    source: ArrayName
+    shape: Shape  # of what enters: the source, repeated along size-1 axes where the value is larger, or padded
     ops: tuple[Op, ...]
     result: Shape
-    dest: str | None  # "out", "value:i", or None when only statistics are wanted
+    dest: ArrayName | None  # None when only statistics are wanted
     finish: Finish | None = None
 
 
@@ -197,23 +206,25 @@ class _Cutter:
     def __init__(self, pipeline: Pipeline, trace: Trace) -> None:
         self.pipeline, self.trace = pipeline, trace
         self.sweeps: list[Sweep] = []
-        self.source, self.shape = "x", trace.values[0]
+        self.source: ArrayName = INPUT
+        self.shape = trace.values[0]
         self.ops: list[Op] = []
         self.values = 0
         self.stats = 0
-        self.kept: dict[str, str] = {"x": "x"}
+        self.kept: dict[str, ArrayName] = {"x": INPUT}
         self.local = _local_labels(pipeline, trace)
         self.phase_pool = pool_over_phases(pipeline)
         self.planar = False  # whether the value stands in the convolution's phase-planar buffer
 
     def run(self) -> tuple[Sweep, ...]:
         for index, stage in enumerate(self.pipeline.stages):
-            LOWER[type(stage)](self, index)
+            lower = _Cutter.pad if isinstance(stage, padding.Pad) else LOWER[type(stage)]
+            lower(self, index)
         self._natural()
-        self._end(self.trace.output, "out")
+        self._end(self.trace.output, OUTPUT)
         return tuple(self.sweeps)
 
-    def operands(self, index: int) -> tuple[str, ...]:
+    def operands(self, index: int) -> tuple[OperandName, ...]:
         return operands_of(self.pipeline, index)
 
     def _natural(self) -> None:
@@ -222,15 +233,15 @@ class _Cutter:
             self.ops.append(Interleave())
             self.planar = False
 
-    def _end(self, result: Shape, dest: str | None, finish: Finish | None = None) -> None:
+    def _end(self, result: Shape, dest: ArrayName | None, finish: Finish | None = None) -> None:
         self.sweeps.append(Sweep(self.source, self.shape, tuple(self.ops), result, dest, finish))
         self.ops = []
 
-    def _new_value(self) -> str:
+    def _new_value(self) -> ValueName:
         self.values += 1
-        return f"value:{self.values - 1}"
+        return ValueName(self.values - 1)
 
-    def store(self, shape: Shape) -> str:
+    def store(self, shape: Shape) -> ValueName:
         """Ends the sweep with the current value in memory; the next one starts from it."""
         self._natural()
         name = self._new_value()
@@ -238,7 +249,7 @@ class _Cutter:
         self.source, self.shape = name, shape
         return name
 
-    def link(self, index: int, stage: Stage | None = None, arrays: tuple[str, ...] | None = None) -> None:
+    def link(self, index: int, stage: Stage | None = None, arrays: tuple[ArrayName, ...] | None = None) -> None:
         chosen = Link(stage or self.pipeline.stages[index], self.operands(index) if arrays is None else arrays)
         if self.ops and isinstance(self.ops[-1], Chain):
             self.ops[-1] = Chain((*self.ops[-1].links, chosen))
@@ -249,6 +260,13 @@ class _Cutter:
         self._whole_rows(index)
         self.ops.append(Conv(index))
         self.planar = True
+
+    def pad(self, index: int) -> None:
+        """Copies may lie anywhere in the array: it is read where it is stored."""
+        if self.ops or self.shape != self.trace.values[index]:
+            self.store(self.trace.values[index])
+        self.shape = self.trace.values[index + 1]
+        self.ops.append(Pad(index))
 
     def pool(self, index: int) -> None:
         self._whole_rows(index)
@@ -276,7 +294,7 @@ class _Cutter:
                 self.store(self.trace.values[index])
             self.shape = wanted
         self._natural()
-        arrays = (self.kept[stage.label],) if stage.label else self.operands(index)
+        arrays: tuple[ArrayName, ...] = (self.kept[stage.label],) if stage.label else self.operands(index)
         self.link(index, replace(stage, other="tensor"), arrays)
 
     def keep(self, index: int) -> None:
@@ -328,27 +346,28 @@ class _Cutter:
             if stage.shift:
                 self.link(index, Subtract(stage.shift), ())
             self.link(index, Exp(), ())
-        self.statistics(index, "maxexp" if stage.shift is None else "sum")
+        found = self.statistics(index, "maxexp" if stage.shift is None else "sum")
         if stage.shift is None:
-            self.link(index, Subtract("channel"), (f"stat:{self.stats - 1}.shift",))
+            self.link(index, Subtract("channel"), (found.vector("shift"),))
             self.link(index, Exp(), ())
-        self.link(index, Multiply("channel"), (f"stat:{self.stats - 1}.scale",))
+        self.link(index, Multiply("channel"), (found.vector("scale"),))
 
     def norm(self, index: int) -> None:
-        self.statistics(index, "moments")
-        name = f"stat:{self.stats - 1}"
-        self.link(index, Affine(), (f"{name}.shift", f"{name}.scale", f"{name}.offset"))
+        found = self.statistics(index, "moments")
+        self.link(index, Affine(), (found.vector("shift"), found.vector("scale"), found.vector("offset")))
 
-    def statistics(self, index: int, kind: str) -> None:
+    def statistics(self, index: int, kind: str) -> StatisticsName:
         self._natural()
-        finish = Finish(self.pipeline.stages[index], self.operands(index), f"stat:{self.stats}")
+        result = StatisticsName(self.stats)
+        finish = Finish(self.pipeline.stages[index], self.operands(index), result)
         self.stats += 1
         if self._at_its_end(kind, finish):
-            return
+            return result
         self.ops.append(Reduce(kind))
         value = self._new_value()
         self._end(self.trace.values[index], value, finish)
         self.source, self.shape = value, self.trace.values[index]
+        return result
 
     def _at_its_end(self, kind: str, finish: Finish) -> bool:
         """Whether the sweep that has just stored the value, which is kept, can take its statistics as well."""
@@ -359,7 +378,7 @@ class _Cutter:
         return True
 
 
-def output_values(sweeps: tuple[Sweep, ...], output: Shape, dtype: DType) -> tuple[str, ...]:
+def output_values(sweeps: tuple[Sweep, ...], output: Shape, dtype: DType) -> tuple[ArrayName, ...]:
     """Values that may be kept in the output array: of its shape and type, and read only by the next sweep, which works
     voxel by voxel, so that nothing is overwritten before it is read."""
     if dtype.name != dtype.accumulate:
@@ -367,7 +386,7 @@ def output_values(sweeps: tuple[Sweep, ...], output: Shape, dtype: DType) -> tup
     found = []
     for number, producer in enumerate(sweeps):
         name = producer.dest
-        if name is None or name == "out" or producer.result != output:
+        if name is None or name == OUTPUT or producer.result != output:
             continue
         readers = [sweep for sweep in sweeps if name == sweep.source]
         tensors = [array for sweep in sweeps for op in sweep.ops for link in op.links for array in link.arrays]
@@ -400,7 +419,7 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
         return stage.label in local
     if getattr(stage, "other", None) == "tensor" or (stage.uses and stage.uses not in local):
         return False  # these need (C, D, H, W) and may cut the chain
-    if trace.values[index] != trace.values[index + 1] or isinstance(stage, ConvTranspose3d):
+    if trace.values[index] != trace.values[index + 1] or isinstance(stage, Convolution):
         return False
     return not stage.couples & {"depth", "height", "width"}
 
@@ -409,7 +428,7 @@ LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
     "sweeps",
     __name__,
     {
-        ConvTranspose3d: _Cutter.conv,
+        **dict.fromkeys((Conv3d, ConvTranspose3d), _Cutter.conv),
         Keep: _Cutter.keep,
         Recall: _Cutter.recall,
         LayerNorm: _Cutter.layer_norm,

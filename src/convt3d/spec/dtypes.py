@@ -28,6 +28,16 @@ class DType:
     def itemsize(self) -> int:
         return int(np.dtype(self.storage).itemsize)
 
+    @lazy
+    def number_bytes(self) -> int:
+        """Of the numbers in which it is computed."""
+        return int(np.dtype(self.accumulate).itemsize)
+
+    @property
+    def smallest(self) -> float:
+        """The spacing of numbers around zero."""
+        return 2.0**-133 if self.name == "bfloat16" else float(np.finfo(self.storage).smallest_subnormal)
+
     def widen(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Storage to float64: exact."""
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one

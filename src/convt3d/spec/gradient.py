@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .checks import Triple
-from .shapes import ConvAxis
+from .shapes import TransposedAxis
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def weight_gradient(
         met: Any = (
             ...,
             *(
-                slice(axis.out_index(first, k), axis.out_index(behind - 1, k) + 1, axis.stride)
+                slice(axis.partner(first, k), axis.partner(behind - 1, k) + 1, axis.stride)
                 for (axis, k, _), (first, behind) in zip(pairs, ranges, strict=True)
             ),
         )
@@ -64,10 +64,10 @@ def bias_gradient(grad: Array) -> Array:
 
 def conv_axes(
     sizes: tuple[int, ...], kernel_size: Triple, stride: Triple, padding: Triple, dilation: Triple
-) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
+) -> tuple[TransposedAxis, TransposedAxis, TransposedAxis]:
     """Axes whose inputs are the small array's positions."""
     d, h, w = (
-        ConvAxis(size, kernel, step, pad, 0, apart)
+        TransposedAxis(size, kernel, step, pad, 0, apart)
         for size, kernel, step, pad, apart in zip(sizes, kernel_size, stride, padding, dilation, strict=True)
     )
     return d, h, w

@@ -16,7 +16,7 @@ import numpy as np
 from .pipeline import Pipeline, Trace
 from .reference import Array
 from .rewrite import Rewritten, Step
-from .shapes import ConvAxis
+from .shapes import ConvAxis, TransposedAxis
 from .stage import Stage
 from .stages import AvgPool3d, ConvTranspose3d, Mean, Multiply, Sum
 
@@ -40,6 +40,8 @@ def fold_averages(rewritten: Rewritten, trace: Trace) -> tuple[Rewritten, Kernel
     if before.conv_index != 0 or len(before.stages) < 2:  # what else enters the convolution, nobody has looked at
         return rewritten, None
     conv, kernel = before.conv, trace.operands[0][0]
+    if not isinstance(conv, ConvTranspose3d):
+        return rewritten, None
     axes = conv.axes(trace.values[0], kernel)
     for rule in RULES:
         found = rule(conv, before.stages[1], axes, kernel)
@@ -137,7 +139,7 @@ class _PooledAxis:
         """What is left of the pool's outputs, or, below zero, of the convolution's."""
         return (
             self.conv.out // self.q
-            - ConvAxis(self.conv.size, self.taps, self.stride, self.padding, 0, self.dilation).out
+            - TransposedAxis(self.conv.size, self.taps, self.stride, self.padding, 0, self.dilation).out
         )
 
 

@@ -1,7 +1,7 @@
-"""The five operators, each declared once: its arguments, the pipeline they mean, and what help says of them.
+"""The operators, each declared once: its arguments, the pipeline they mean, and what help says of them.
 
-The functions of both fronts, the schemas and modules of PyTorch and the problems follow from OPERATORS. To add one: a
-row there, and a `def` with its signature in front/functions.py and torch/functions.py;
+The functions of both fronts, the schemas and modules of PyTorch and the five problems follow from OPERATORS. To add
+one: a row there, and a `def` with its signature in front/functions.py and torch/functions.py;
 tests/spec/test_operators.py says what is missing.
 """
 
@@ -19,6 +19,7 @@ from .stages import (
     Add,
     AvgPool3d,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     LayerNorm,
     MaxPool3d,
@@ -28,7 +29,8 @@ from .stages import (
 )
 
 REQUIRED: Any = object()
-Kind: TypeAlias = Literal["tensor", "triple", "window", "integer", "real", "word"]  # window: a triple that is no symbol
+# window: a triple that is no symbol; padding: a triple, "same" or "valid"
+Kind: TypeAlias = Literal["tensor", "triple", "window", "padding", "integer", "real", "word"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Operator:
     the order of the pipeline's slots. `renamed` says what arguments here are called where the stages name them."""
 
     name: str
-    slug: str  # of its problem
+    slug: str | None  # of its problem, if it is one
     summary: str
     result: str
     arguments: tuple[Argument, ...]
@@ -162,6 +164,21 @@ def _rest(by_name: bool = True) -> tuple[Argument, ...]:
 
 
 _CONV = ("stride", "padding", "output_padding", "groups", "dilation")
+_FORWARD = (
+    Argument("weight", "tensor", "(Cout, Cin/groups, Kd, Kh, Kw), as PyTorch has it; of the input's type."),
+    _bias(by_name=False),
+    Argument("stride", "triple", "Voxels of the input from one of the output to the next.", 1),
+    Argument("padding", "padding", 'Voxels added at each end of each axis; "same" keeps the size (stride 1).', 0),
+    Argument("dilation", "triple", "Voxels of the input from one tap of the kernel to the next.", 1),
+    Argument("groups", "integer", "Blocks of channels that do not meet; divides Cin and Cout.", 1),
+    Argument(
+        "padding_mode",
+        "word",
+        'What the added voxels are: "zeros", "reflect", "replicate" or "circular".',
+        "zeros",
+        by_name=True,
+    ),
+)
 _SHAPE = "(B, Cout, D', H', W')"
 _NORM_NAMES = {"multiply_other": "norm_weight", "add_other": "norm_bias", "kernel_size": "average-pool kernel"}
 _CLAMP_NAMES = {"min": "clamp_min", "max": "clamp_max", "min, max": "clamp_min, clamp_max"}
@@ -257,6 +274,18 @@ _ALL = (
         lambda given: Pipeline(_conv(given)),
         ("weight", "bias"),
         ("stride=2, padding=1", (2, 4, 5, 7, 9)),
+    ),
+    Operator(
+        "conv3d",
+        None,
+        "3-D convolution, as `torch.nn.functional.conv3d`.",
+        f"{_SHAPE}; D' = (D + 2 * padding - dilation * (Kd - 1) - 1) // stride + 1",
+        (_INPUT, *_FORWARD),
+        lambda given: Pipeline(
+            Conv3d(**{name: given[name] for name in ("bias", *(a.name for a in _FORWARD[2:]))}),
+        ),
+        ("weight", "bias"),
+        ("padding=1", (2, 4, 3, 4, 5)),
     ),
     Operator(
         "conv_transpose3d_layernorm_gelu_scaling",

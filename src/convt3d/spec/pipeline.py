@@ -1,4 +1,4 @@
-"""A pipeline: a flat, frozen sequence of stages around one ConvTranspose3d, with names for the tensors it takes.
+"""A pipeline: a flat, frozen sequence of stages around one convolution, with names for the tensors it takes.
 
 A value is used again by name: `Keep("y")` labels it, and `Add("y")`, `Multiply("y")`, ... take it as second value;
 `Recall("y")` goes back to it:
@@ -20,7 +20,7 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError, described
 from .checks import is_a, remedy_for
 from .shapes import Shape, check_extent
 from .stage import Operand, Stage
-from .stages import Binary, ConvTranspose3d, Keep, Recall
+from .stages import Binary, Convolution, Keep, Recall
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Trace:
     def output(self) -> Shape:
         return self.values[-1]
 
+    @property
+    def operand_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The same for all stages, in slot order."""
+        return tuple(shape for shapes in self.operands for shape in shapes)
+
 
 class Pipeline:
     """Frozen and hashable; equal pipelines are interchangeable."""
@@ -57,15 +62,15 @@ class Pipeline:
 
     def __init__(self, *stages: Stage) -> None:
         for position, stage in enumerate(stages):
-            if not is_a(stage, Stage) or type(stage) in (Stage, Binary):
+            if not is_a(stage, Stage) or type(stage) in (Stage, Binary, Convolution):
                 raise ArgumentTypeError("Pipeline", f"stage {position}", stage, "must be a stage", _instead(stage))
-        convolutions = [position for position, stage in enumerate(stages) if isinstance(stage, ConvTranspose3d)]
+        convolutions = [position for position, stage in enumerate(stages) if isinstance(stage, Convolution)]
         if len(convolutions) != 1:
             raise ArgumentError(
                 "Pipeline",
                 "stages",
                 stages,
-                f"must hold exactly one ConvTranspose3d, not {len(convolutions)}",
+                f"must hold exactly one ConvTranspose3d or Conv3d, not {len(convolutions)}",
                 "Chain several pipelines for several convolutions"
                 if convolutions
                 else "Write Pipeline(ConvTranspose3d(...), ...): the other stages are fused around it",
@@ -103,9 +108,9 @@ class Pipeline:
         return f"Pipeline({', '.join(map(repr, self.stages))})"
 
     @property
-    def conv(self) -> ConvTranspose3d:
+    def conv(self) -> Convolution:
         stage = self.stages[self.conv_index]
-        assert isinstance(stage, ConvTranspose3d)
+        assert isinstance(stage, Convolution)
         return stage
 
     def result_shape(self, output: Shape, batched: bool = True) -> tuple[int, ...]:
@@ -269,7 +274,7 @@ def _name_slots(stages: Sequence[Stage]) -> tuple[Slot, ...]:
     seen: dict[str, int] = {}
     for index, stage in enumerate(stages):
         for operand in stage.operands():
-            plain = operand.role if isinstance(stage, ConvTranspose3d) else f"{_snake(stage.name)}_{operand.role}"
+            plain = operand.role if isinstance(stage, Convolution) else f"{_snake(stage.name)}_{operand.role}"
             seen[plain] = seen.get(plain, 0) + 1
             slots.append(Slot(plain if seen[plain] == 1 else f"{plain}_{seen[plain]}", index, operand))
     return tuple(slots)

@@ -145,7 +145,7 @@ def _value(argument: Argument, problem: ProblemFile, values: Values) -> Any:
     return values.get(argument.name, argument.default)
 
 
-_OPERATORS = {operator.slug: operator for operator in OPERATORS.values()}
+_OPERATORS = {operator.slug: operator for operator in OPERATORS.values() if operator.slug}
 
 
 def short_name(slug: str) -> str:

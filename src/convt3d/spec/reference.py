@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -24,6 +25,8 @@ from .stages import (
     BatchNorm,
     Binary,
     Clamp,
+    Conv3d,
+    Convolution,
     ConvTranspose3d,
     Divide,
     Exp,
@@ -52,6 +55,7 @@ from .stages import (
     Sum,
     Tanh,
 )
+from .stages.padding import NUMPY_MODES, Pad
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Meaning: TypeAlias = Callable[..., Array]
@@ -68,7 +72,7 @@ def evaluate(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
             own = [array for slot, array in zip(pipeline.slots, operands, strict=True) if slot.stage == index]
             if stage.uses:
                 own = [kept[stage.uses]]
-            value = MEANINGS[type(stage)](stage, value, *own)
+            value = pad(stage, value) if isinstance(stage, Pad) else MEANINGS[type(stage)](stage, value, *own)
             if stage.keeps:
                 kept[stage.keeps] = value
     return value.squeeze(pipeline.dropped)
@@ -79,25 +83,22 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
-@MEANINGS.of(ConvTranspose3d)
-def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation."""
+@MEANINGS.of(ConvTranspose3d, Conv3d)
+def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation where it is transposed, and
+    i = o * stride - padding + k * dilation where it is not."""
+    if isinstance(stage, Conv3d) and stage.padding_mode != "zeros":
+        x = pad(Pad(stage.paddings(w.shape), stage.padding_mode), x)
+        stage = replace(stage, padding=0, padding_mode="zeros")
     batch, cin = x.shape[:2]
     axes = stage.axes(x.shape, w.shape)
+    w = stage.as_kernel(w)
     per_in, per_out = cin // stage.groups, w.shape[1]
     y = np.zeros((batch, per_out * stage.groups, *(axis.out for axis in axes)))
     for taps in product(*(range(axis.kernel) for axis in axes)):
-        ranges = [axis.tap_range(k, 0, axis.out) for axis, k in zip(axes, taps, strict=True)]
-        if any(first >= last for first, last in ranges):
-            continue
-        inputs: Any = (..., *(slice(first, last) for first, last in ranges))
-        outputs: Any = (
-            ...,
-            *(
-                slice(axis.out_index(first, k), axis.out_index(last - 1, k) + 1, axis.stride)
-                for axis, k, (first, last) in zip(axes, taps, ranges, strict=True)
-            ),
-        )
+        slices = [axis.slices(k) for axis, k in zip(axes, taps, strict=True)]
+        inputs: Any = (..., *(there for there, _ in slices))
+        outputs: Any = (..., *(here for _, here in slices))
         tap: Any = (..., *taps)
         for group in range(stage.groups):
             cins = slice(group * per_in, (group + 1) * per_in)
@@ -107,6 +108,11 @@ def conv_transpose3d(stage: ConvTranspose3d, x: Array, w: Array, bias: Array | N
             part = weight.T @ source.reshape(batch, per_in, math.prod(source.shape[2:]))
             y[:, couts][outputs] += part.reshape(batch, per_out, *source.shape[2:])
     return y if bias is None else y + _column(bias)
+
+
+def pad(stage: Pad, x: Array) -> Array:
+    """What a Conv3d becomes a part of; nobody asks for it."""
+    return np.pad(x, ((0, 0), (0, 0), *stage.sides), NUMPY_MODES[stage.mode])
 
 
 def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:

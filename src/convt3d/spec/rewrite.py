@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .dtypes import DType
+from .lazy import lazy
 from .pipeline import Pipeline
 from .reference import Array
 from .shapes import LONG_STRIDE
@@ -25,6 +26,7 @@ from .stages import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Convolution,
     ConvTranspose3d,
     GroupNorm,
     HardTanh,
@@ -39,12 +41,34 @@ from .stages import (
 )
 
 Prepare: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
+Holds: TypeAlias = Callable[[Sequence[Array]], bool]
 
 # Beyond this a sum or quotient of two tensors may overflow float32 although the result of the pipeline would not. Below
 # its inverse to the power 1.5 (2^-96) a product may round to zero, which an infinite input would turn into NaN.
 TAME = 2.0**64
 
+# A constant before a norm that is larger swallows digits of x, and PyTorch's answer shows it.
+MOST_CONSTANT = 65536.0
+
 _IN_CACHE = 1 << 15  # numbers that are looked at together
+
+
+def tame(arrays: Sequence[Array]) -> bool:
+    """Whether all numbers are finite and of moderate size, neither huge nor on the way to zero."""
+    flat = [array.reshape(-1) for array in arrays]
+    parts = (array[at : at + _IN_CACHE] for array in flat for at in range(0, array.size, _IN_CACHE))
+    sizes = map(np.abs, parts)
+    return all(bool(np.all((size <= TAME) & ((size >= 1.0 / TAME**1.5) | (size == 0.0)))) for size in sizes)
+
+
+def cancels(arrays: Sequence[Array]) -> bool:
+    """Whether all numbers are finite and too small to swallow digits of what they are added to."""
+    return all(bool(np.all(np.abs(array) <= MOST_CONSTANT)) for array in arrays)
+
+
+def leave_out(given: Sequence[Array]) -> tuple[Array, ...]:
+    """The new tensors of a rewrite that needs none."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +79,8 @@ class Match:
     count: int
     stages: tuple[Stage, ...]
     prepare: Prepare | None = None
+    skip: int = 0  # the first tensors, which stay what and where they are
+    holds: Holds = tame  # for which tensors, those after them, it does
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,7 @@ class Step:
     count: int
     prepare: Prepare | None
     tame_input: bool = False  # whether it holds for a tame input only
+    holds: Holds = tame  # for which of those operands it does
 
     def operands(self, given: tuple[Array, ...]) -> tuple[Array, ...] | None:
         if self.prepare is None:
@@ -76,7 +103,7 @@ class Step:
         old = given[self.first : stop]
         with np.errstate(all="ignore"):
             new = self.prepare(old)
-        return (*given[: self.first], *new, *given[stop:]) if tame(old) and tame(new) else None
+        return (*given[: self.first], *new, *given[stop:]) if self.holds(old) and tame(new) else None
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,19 @@ class Rewritten:
             given = prepared
         return given
 
+    @lazy
+    def left_out(self) -> dict[int, Holds] | None:
+        """Where operands are left out and none is changed: the places of those, and what must hold for them."""
+        changing = [step for step in self.steps if step.prepare is not None]
+        if any(step.prepare is not leave_out for step in changing):
+            return None
+        places = list(range(len(self.steps[0].before.slots))) if self.steps else []
+        gone: dict[int, Holds] = {}
+        for step in changing:
+            gone |= dict.fromkeys(places[step.first : step.first + step.count], step.holds)
+            del places[step.first : step.first + step.count]
+        return gone
+
     @property
     def needs_tame(self) -> bool:
         return any(step.prepare is not None for step in self.steps)
@@ -110,8 +150,20 @@ def constant_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) ->
         case (
             Add(other=float(c)) | Subtract(other=float(c), reverse=False),  # c - x has the other sign
             (LayerNorm() | GroupNorm() | InstanceNorm()) as norm,
-        ) if abs(c) <= 65536.0 and norm.eps > 0.0:  # a larger c swallows digits of x, and PyTorch's answer shows it
+        ) if abs(c) <= MOST_CONSTANT and norm.eps > 0.0:
             return Match(start, 2, (norm,))
+    return None
+
+
+def bias_before_norm(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
+    """norm(x + b) = norm(x) for one number b for each channel, where channels are normalised each by itself."""
+    match stages[start : start + 2]:
+        case (before, InstanceNorm(eps=eps) | LayerNorm(over="width", eps=eps)) if eps > 0.0:
+            match before:
+                case ConvTranspose3d(bias=True):
+                    return Match(start, 1, (replace(before, bias=False),), leave_out, skip=1, holds=cancels)
+                case Add(other="channel") | Subtract(other="channel", reverse=False):
+                    return Match(start, 1, (), leave_out, holds=cancels)
     return None
 
 
@@ -131,8 +183,8 @@ def max_pool_of_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) ->
 def bias_through_max_pool(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """max(x + b) = max(x) + b: the bias is added to far fewer voxels, and may meet a channel sum."""
     match stages[start : start + 2]:
-        case (ConvTranspose3d(bias=True) as conv, MaxPool3d() as pool):
-            return Match(start, 2, (replace(conv, bias=False), pool, Add("channel")), _same)
+        case (Convolution(bias=True) as conv, MaxPool3d() as pool):
+            return Match(start, 2, (_with_bias(conv, False), pool, Add("channel")), _same)
     return None
 
 
@@ -149,16 +201,16 @@ def channel_constant_through_sum(stages: tuple[Stage, ...], start: int, dtype: D
 def batch_norm_into_weights(stages: tuple[Stage, ...], start: int, dtype: DType) -> Match | None:
     """((w * x + b) - mean) * s + beta = (w * s) * x + ((b - mean) * s + beta), s = weight / sqrt(var + eps)."""
     match stages[start : start + 2]:
-        case (ConvTranspose3d() as conv, BatchNorm() as norm):
+        case (Convolution() as conv, BatchNorm() as norm):
 
             def fold(given: Sequence[Array]) -> tuple[Array, ...]:
                 bias = given[1] if conv.bias else 0.0
                 mean, var, *affine = given[2 if conv.bias else 1 :]
                 scale = (affine[0] if affine else 1.0) / np.sqrt(var + norm.eps)
                 shift = (bias - mean) * scale + (affine[1] if affine else 0.0)
-                return _scale_outputs(given[0], scale, conv.groups), shift
+                return conv.scale_outputs(given[0], scale), shift
 
-            return Match(start, 2, (replace(conv, bias=True),), fold)
+            return Match(start, 2, (_with_bias(conv, True),), fold)
     return None
 
 
@@ -186,6 +238,7 @@ def scale_into_softmax(stages: tuple[Stage, ...], start: int, dtype: DType) -> M
 
 REWRITES: tuple[Callable[[tuple[Stage, ...], int, DType], Match | None], ...] = (
     constant_before_norm,
+    bias_before_norm,
     max_pool_of_max_pool,
     batch_norm_into_weights,
     bias_through_max_pool,
@@ -223,14 +276,6 @@ def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
     return Rewritten(pipeline, tuple(steps))
 
 
-def tame(arrays: Sequence[Array]) -> bool:
-    """Whether all numbers are finite and of moderate size, neither huge nor on the way to zero."""
-    flat = [array.reshape(-1) for array in arrays]
-    parts = (array[at : at + _IN_CACHE] for array in flat for at in range(0, array.size, _IN_CACHE))
-    sizes = map(np.abs, parts)
-    return all(bool(np.all((size <= TAME) & ((size >= 1.0 / TAME**1.5) | (size == 0.0)))) for size in sizes)
-
-
 def pool_over_phases(pipeline: Pipeline) -> int | None:
     """The pool whose windows hold each phase of the convolution exactly once, if there is one: kernel = stride = the
     convolution's stride, which is not long, and no stage between them couples voxels. It is a mean (or maximum) over
@@ -238,6 +283,8 @@ def pool_over_phases(pipeline: Pipeline) -> int | None:
     for index in range(pipeline.conv_index + 1, len(pipeline.stages)):
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
+            if not isinstance(pipeline.conv, ConvTranspose3d):
+                return None
             stride = pipeline.conv.triples[0]
             plain = not stage.ceil_mode and getattr(stage, "divisor_override", None) is None
             fits = stage.triples == (stride, stride, (0, 0, 0)) and plain
@@ -255,17 +302,15 @@ def _first_step(pipeline: Pipeline, dtype: DType, tame: bool) -> Step | None:
                 continue
             stop = match.start + match.count
             after = Pipeline(*pipeline.stages[: match.start], *match.stages, *pipeline.stages[stop:])
-            touched = [at for at, slot in enumerate(pipeline.slots) if match.start <= slot.stage < stop]
+            touched = [at for at, slot in enumerate(pipeline.slots) if match.start <= slot.stage < stop][match.skip :]
             first = touched[0] if touched else 0
-            return Step(rewrite.__name__, pipeline, after, first, len(touched), match.prepare)
+            return Step(rewrite.__name__, pipeline, after, first, len(touched), match.prepare, holds=match.holds)
     return None
+
+
+def _with_bias(conv: Convolution, bias: bool) -> Stage:
+    return replace(conv, bias=bias)  # type: ignore[call-arg]  # a field of both kinds
 
 
 def _same(given: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(given)
-
-
-def _scale_outputs(w: Array, scale: Array, groups: int) -> Array:
-    """w (Cin, Cout/g, ...) with each output channel of each group multiplied by its scale (Cout,)."""
-    per_group = scale.reshape(groups, 1, -1, 1, 1, 1)
-    return (w.reshape(groups, -1, *w.shape[1:]) * per_group).reshape(w.shape)

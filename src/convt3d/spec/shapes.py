@@ -1,10 +1,11 @@
 """Shape rules in exact integers: output sizes, which input index meets which tap, and how much work that is.
 
-Notation of one axis: `size` inputs, `kernel` taps, and  o = i * stride - padding + k * dilation.
+Notation of one axis: `size` inputs i, `kernel` taps k, outputs o.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -25,8 +26,13 @@ LONG_STRIDE = 8  # from here on, outputs that no tap meets are not computed one 
 
 
 @dataclass(frozen=True)
-class ConvAxis:
-    """One axis of a transposed convolution."""
+class ConvAxis(ABC):
+    """One axis of a convolution, either way: tap k carries input i to output o where
+
+        i * outputs_per_input = o * inputs_per_output + offset(k)
+
+    One of the two factors is the stride, the other 1. Subclasses say which.
+    """
 
     size: int
     kernel: int
@@ -36,24 +42,39 @@ class ConvAxis:
     dilation: int
 
     @property
-    def out(self) -> int:
-        reach = self.dilation * (self.kernel - 1) + self.output_padding + 1
-        return (self.size - 1) * self.stride - 2 * self.padding + reach
+    @abstractmethod
+    def out(self) -> int: ...
 
+    @property
+    def outputs_per_input(self) -> int:
+        return 1
+
+    @property
+    def inputs_per_output(self) -> int:
+        return 1
+
+    @abstractmethod
+    def offset(self, k: int) -> int: ...
+
+    @property
+    @abstractmethod
+    def taps_by_input(self) -> Iterable[int]:
+        """Taps in the order of the inputs that an output meets through them."""
+
+    @abstractmethod
     def tap_range(self, k: int, low: int, high: int) -> Range:
-        """The inputs i that tap k carries to an output in [low, high): always one contiguous range."""
-        shift = self.padding - k * self.dilation  # i * stride = o + shift
-        first = max(0, -((-low - shift) // self.stride))
-        last = min(self.size - 1, (high - 1 + shift) // self.stride)
-        return first, max(first, last + 1)
+        """The inputs of a transposed convolution, or the outputs of a convolution, for which tap k carries an input to
+        an output in [low, high): always one contiguous range."""
 
-    def out_index(self, i: int, k: int) -> int:
-        return i * self.stride - self.padding + k * self.dilation
+    @abstractmethod
+    def slices(self, k: int) -> tuple[slice, slice]:
+        """The inputs that tap k takes, and the outputs it takes them to."""
 
     def inputs_of(self, low: int, high: int) -> Range:
         """The inputs that meet any output in [low, high), clipped to the array; empty ranges become one input."""
-        first = -(-(low + self.padding - self.dilation * (self.kernel - 1)) // self.stride)
-        last = (high - 1 + self.padding) // self.stride
+        offsets = self.offset(0), self.offset(self.kernel - 1)
+        first = -(-(low * self.inputs_per_output + min(offsets)) // self.outputs_per_input)
+        last = ((high - 1) * self.inputs_per_output + max(offsets)) // self.outputs_per_input
         first = min(max(first, 0), self.size - 1)
         return first, min(max(last + 1, first + 1), self.size)
 
@@ -61,6 +82,77 @@ class ConvAxis:
         """Input-tap pairs that land in the wanted outputs (disjoint ranges)."""
         pairs = ((self.tap_range(k, low, high)) for low, high in wanted for k in range(self.kernel))
         return sum(last - first for first, last in pairs)
+
+    def partner(self, index: int, k: int) -> int:
+        """The output of an input, or the input of an output, through tap k."""
+        return index * self.stride - self.padding + k * self.dilation
+
+    def _strided(self, k: int, indices: Range) -> slice:
+        """The partners of these."""
+        first, last = indices
+        return slice(self.partner(first, k), self.partner(last - 1, k) + 1, self.stride)
+
+
+@dataclass(frozen=True)
+class TransposedAxis(ConvAxis):
+    """Of a transposed convolution: o = i * stride - padding + k * dilation."""
+
+    @property
+    def out(self) -> int:
+        reach = self.dilation * (self.kernel - 1) + self.output_padding + 1
+        return (self.size - 1) * self.stride - 2 * self.padding + reach
+
+    @property
+    def outputs_per_input(self) -> int:
+        return self.stride
+
+    def offset(self, k: int) -> int:
+        return self.padding - k * self.dilation
+
+    @property
+    def taps_by_input(self) -> Iterable[int]:
+        return reversed(range(self.kernel))
+
+    def tap_range(self, k: int, low: int, high: int) -> Range:
+        """Inputs."""
+        first = max(0, -((-low - self.offset(k)) // self.stride))
+        last = min(self.size - 1, (high - 1 + self.offset(k)) // self.stride)
+        return first, max(first, last + 1)
+
+    def slices(self, k: int) -> tuple[slice, slice]:
+        first, last = inputs = self.tap_range(k, 0, self.out)
+        return (slice(*inputs), self._strided(k, inputs)) if first < last else (slice(0), slice(0))
+
+
+@dataclass(frozen=True)
+class ForwardAxis(ConvAxis):
+    """Of a convolution: i = o * stride - padding + k * dilation. `output_padding` are further zeros at the far end."""
+
+    @property
+    def out(self) -> int:
+        reach = self.dilation * (self.kernel - 1) + 1
+        return (self.size + 2 * self.padding + self.output_padding - reach) // self.stride + 1
+
+    @property
+    def inputs_per_output(self) -> int:
+        return self.stride
+
+    def offset(self, k: int) -> int:
+        return k * self.dilation - self.padding
+
+    @property
+    def taps_by_input(self) -> Iterable[int]:
+        return range(self.kernel)
+
+    def tap_range(self, k: int, low: int, high: int) -> Range:
+        """Outputs."""
+        first = max(low, -(self.offset(k) // self.stride))
+        last = min(high - 1, (self.size - 1 - self.offset(k)) // self.stride)
+        return first, max(first, last + 1)
+
+    def slices(self, k: int) -> tuple[slice, slice]:
+        first, last = outputs = self.tap_range(k, 0, self.out)
+        return (self._strided(k, outputs), slice(*outputs)) if first < last else (slice(0), slice(0))
 
 
 @dataclass(frozen=True)

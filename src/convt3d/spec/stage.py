@@ -38,6 +38,7 @@ class Operand:
     role: str
     kind: OperandKind
     number: bool = False  # whether one number, an array without axes, serves all channels
+    layout: str = ""  # axes of a kernel
 
     def normal_shape(self, stage: str, name: str, given: tuple[int, ...], value: Shape) -> tuple[int, ...]:
         """`given`, a vector without size-1 axes around it, a number as often as it is needed, a tensor with all axes;
@@ -45,7 +46,7 @@ class Operand:
         channels, width = value[1], value[4]
         if self.kind == "kernel":
             fits = len(given) == 5 and min(given) >= 1
-            rule = "must be 5-D (Cin, Cout/groups, Kd, Kh, Kw) with no empty axis"
+            rule = f"must be 5-D {self.layout} with no empty axis"
         elif self.kind == "tensor":
             full = (1,) * (5 - len(given)) + given if len(given) in (0, 4) else given
             fits = len(full) == 5 and all(g in (1, v) for g, v in zip(full, value, strict=True))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from .pipeline import Pipeline, Trace
 from .shapes import PoolAxis, Range, Shape
 from .stage import Stage, whole
-from .stages import AvgPool3d, Keep, MaxPool3d, Recall
+from .stages import AvgPool3d, ConvTranspose3d, Keep, MaxPool3d, Recall
 
 Ranges: TypeAlias = tuple[Range, ...]
 Region: TypeAlias = tuple[Ranges, Ranges, Ranges, Ranges]  # of C, D, H, W
@@ -25,7 +25,8 @@ class Work:
     """Floating-point operations of the convolution; one multiply-add is two."""
 
     needed: int  # in-bounds, of voxels that reach the output
-    nominal: int  # 2 * B * Cout * D * H * W * Cin * Kd * Kh * Kw, as the problem authors count
+    nominal: int  # 2 * B * Cout * D * H * W * Cin * Kd * Kh * Kw, as the problem authors count; sizes are those of the
+    # smaller side, the input of a transposed convolution and the output of a convolution
 
 
 def needed_regions(pipeline: Pipeline, trace: Trace, stop: int | None = None) -> tuple[Region, ...]:
@@ -59,17 +60,23 @@ def reach(pipeline: Pipeline, trace: Trace, stop: int | None = None) -> tuple[in
 
 def count(pipeline: Pipeline, trace: Trace) -> Work:
     index = pipeline.conv_index
-    shape, kernel = trace.values[index], trace.operands[index][0]
+    shape, weight = trace.values[index], trace.operands[index][0]
     batch, cin = shape[:2]
     cout = trace.values[index + 1][1]
     regions = needed_regions(pipeline, trace)[index + 1]
-    axes = zip(pipeline.conv.axes(shape, kernel), regions[1:], strict=True)
+    axes = zip(pipeline.conv.axes(shape, weight), regions[1:], strict=True)
     pairs = prod(axis.multiplications(wanted) for axis, wanted in axes)
     needed_channels = sum(high - low for low, high in regions[0])
     return Work(
         needed=2 * batch * needed_channels * (cin // pipeline.conv.groups) * pairs,
-        nominal=2 * batch * cout * prod(shape[2:]) * cin * prod(kernel[2:]),
+        nominal=2 * batch * cout * prod(_places(pipeline, trace)) * cin * prod(weight[2:]),
     )
+
+
+def _places(pipeline: Pipeline, trace: Trace) -> tuple[int, ...]:
+    """Sizes of the side whose every voxel nominally meets every tap."""
+    index = pipeline.conv_index
+    return trace.values[index if isinstance(pipeline.conv, ConvTranspose3d) else index + 1][2:]
 
 
 def _whole_region(shape: Shape) -> Region:

@@ -1,7 +1,7 @@
 """PyTorch: operators, functions and modules that PyTorch can trace, differentiate and autocast, and `swap(model)`.
 
     import convt3d.torch
-    report = convt3d.torch.swap(model)      # every nn.ConvTranspose3d in place; report.undo() restores
+    report = convt3d.torch.swap(model)      # every nn.Conv3d and nn.ConvTranspose3d; report.undo() restores
 
 Needs torch 2.4 or newer (`pip install '.[torch]'` in a checkout).
 """
@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
 
 from ..gpu.tune import autotune
 from .functions import (
+    conv3d,
     conv_transpose3d,
     conv_transpose3d_avgpool_clamp_softmax_multiply,
     conv_transpose3d_layernorm_gelu_scaling,
@@ -25,25 +26,30 @@ from .functions import (
     pipeline,
 )
 from .modules import (
+    Conv3d,
     ConvTranspose3d,
     ConvTranspose3dAvgPoolClampSoftmaxMultiply,
     ConvTranspose3dLayerNormGELUScaling,
     ConvTranspose3dMaxMaxSum,
     ConvTranspose3dSumLayerNormAvgPoolGELU,
+    LazyConv3d,
     LazyConvTranspose3d,
 )
 from .swap import FusedSequential, Report, swap
 
 __all__ = [
+    "Conv3d",
     "ConvTranspose3d",
     "ConvTranspose3dAvgPoolClampSoftmaxMultiply",
     "ConvTranspose3dLayerNormGELUScaling",
     "ConvTranspose3dMaxMaxSum",
     "ConvTranspose3dSumLayerNormAvgPoolGELU",
     "FusedSequential",
+    "LazyConv3d",
     "LazyConvTranspose3d",
     "Report",
     "autotune",
+    "conv3d",
     "conv_transpose3d",
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_layernorm_gelu_scaling",

@@ -18,8 +18,8 @@ from torch.autograd.function import Function, _SingleLevelFunction
 
 from ..spec import stages
 from ..spec.pipeline import Pipeline
-from ..spec.stages import ConvTranspose3d
 from . import stock
+from .convolutions import conv
 from .gradients import gradients, needs_result, operands_read
 from .operators import Operator
 from .stage_gradients import wider
@@ -105,7 +105,7 @@ def _forward_mode(
         # What backward keeps must have tangents too: PyTorch's own convolution does it.
         return stock.run(pipeline, tensors[0], tensors[1:], _NORMS)
     if len(pipeline.stages) > 1:
-        return stock.run(pipeline, tensors[0], tensors[1:], {ConvTranspose3d: conv, **_NORMS})
+        return stock.run(pipeline, tensors[0], tensors[1:], {type(pipeline.conv): conv, **_NORMS})
     primals = [primal for primal, _ in pairs]
     x, weight, *_ = primals
     dx, dw, *db = (tangent for _, tangent in pairs)
@@ -114,13 +114,6 @@ def _forward_mode(
     parts += [] if dw is None else [conv(pipeline.conv, x, dw)]
     parts += [each.reshape(-1, 1, 1, 1).expand(value.shape) for each in db if each is not None]
     return torch._VF._make_dual(value, sum(parts[1:], parts[0]), level=_LEVEL)
-
-
-def conv(stage: ConvTranspose3d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution alone, by our operator."""
-    stride, padding, output_padding, dilation = stage.triples
-    sizes = stride, padding, output_padding, stage.groups, dilation
-    return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
 
 
 def _standardised(v: Tensor, axes: Sequence[int], eps: float) -> Tensor:

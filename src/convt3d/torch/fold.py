@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from ..errors import Error
-from ..spec.shapes import ConvAxis, PoolAxis
+from ..spec.shapes import ForwardAxis, PoolAxis, TransposedAxis
 from ..spec.text import read_stages
 from .stock import Tensor
 
@@ -62,10 +62,14 @@ def _refusal_of(text: str) -> str:
     return ""
 
 
-def fold_conv(conv: nn.ConvTranspose3d) -> Folded:
+def fold_conv(conv: nn.Conv3d | nn.ConvTranspose3d) -> Folded:
     operands = [conv.weight] if conv.bias is None else [conv.weight, conv.bias]
-    sizes = (f"{name}={_triple(getattr(conv, name))}" for name in ("stride", "padding", "output_padding", "dilation"))
-    text = f"ConvTranspose3d({', '.join(sizes)}, groups={conv.groups}, bias={conv.bias is not None})"
+    transposed = isinstance(conv, nn.ConvTranspose3d)
+    names = ("stride", "padding", "output_padding", "dilation") if transposed else ("stride", "padding", "dilation")
+    sizes = (f"{name}={_padding(getattr(conv, name))}" for name in names)
+    more = f"groups={conv.groups}, bias={conv.bias is not None}"
+    more = more if transposed else f"{more}, padding_mode={conv.padding_mode!r}"
+    text = f"{'ConvTranspose3d' if transposed else 'Conv3d'}({', '.join(sizes)}, {more})"
     return _unless_refused(text, operands, why_apart(conv))
 
 
@@ -98,7 +102,13 @@ def shape_after(modules: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]
             _, channels, *kernel = m.weight.shape
             channels = channels * m.groups
             sizes = (_triple(each) for each in (m.stride, m.padding, m.output_padding, m.dilation))
-            space = [ConvAxis(*row).out for row in zip(space, kernel, *sizes, strict=True)]
+            space = [TransposedAxis(*row).out for row in zip(space, kernel, *sizes, strict=True)]
+        elif isinstance(m, nn.Conv3d):
+            channels, _, *kernel = m.weight.shape
+            if m.padding != "same":
+                padding = (0, 0, 0) if m.padding == "valid" else _triple(m.padding)
+                rows = zip(space, kernel, _triple(m.stride), padding, _triple(m.dilation), strict=True)
+                space = [ForwardAxis(n, k, s, p, 0, d).out for n, k, s, p, d in rows]
         elif isinstance(m, (nn.MaxPool3d, nn.AvgPool3d)):
             space = [PoolAxis(*row, m.ceil_mode).out for row in zip(space, *_window(m), strict=True)]
     return batch, channels, *space
@@ -178,6 +188,11 @@ def _triple(value: Any) -> tuple[int, ...]:
     """PyTorch takes one number, a sequence of one, and one for each axis; an empty stride is the kernel."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     return values * 3 if len(values) == 1 else values
+
+
+def _padding(value: Any) -> str:
+    """As text: a word, or sizes."""
+    return repr(value) if isinstance(value, str) else str(_triple(value))
 
 
 def _softmax(m: Any, training: bool) -> Folded:

@@ -19,7 +19,7 @@ from ..spec.operators import OPERATORS
 from ..spec.pipeline import Pipeline
 from ..spec.text import write_pipeline
 from . import ops, stock
-from .arguments import checked, text
+from .arguments import checked, padding_in_numbers, text, word_in_numbers
 from .direct import direct
 from .engine import knows, run, tell, unknown
 from .operators import BY_NAME
@@ -27,12 +27,28 @@ from .stock import Tensor
 from .training import train
 
 Size: TypeAlias = int | Sequence[int]
+Padding: TypeAlias = int | Sequence[int] | str
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _declared(function: Function) -> Function:
     function.__doc__ = tensor_help(OPERATORS[function.__name__])
     return answers(function)
+
+
+@_declared
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Padding = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+) -> Tensor:
+    return _call("conv3d", input, weight, bias, stride, padding, dilation, groups, padding_mode)
 
 
 @_declared
@@ -201,12 +217,33 @@ def _call(name: str, *arguments: Any) -> Tensor:
             return handle_torch_function(globals()[name], flat, arguments[0], **rest)
     given = checked(name, arguments)
     reason = _why_stock(given)
+    if not reason and word_in_numbers(name, given):
+        numbers = padding_in_numbers(*given[1:6])
+        if numbers is None:
+            return _by_text(name, given)
+        given = [*given[:4], numbers, *given[5:]]
     if not reason:
         return getattr(ops.NAMESPACE, name)(*given)
     result = stock.run(*operator.lower(*given))
     if not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         tell(name, reason)
     return result
+
+
+def _by_text(name: str, arguments: Sequence[Any]) -> Tensor:
+    """The call as that of the pipeline it means: its text has words that the operator's schema has not."""
+    if not torch.compiler.is_compiling():
+        BY_NAME[name].lower(*arguments)  # refuses what is wrong by the operator's own name
+    operands = [each for each in arguments[1:] if isinstance(each, torch.Tensor)]
+    kinds = [each is not None if each is None or isinstance(each, torch.Tensor) else each for each in arguments]
+    return ops.NAMESPACE.pipeline(arguments[0], operands, _text_of(name, *kinds))
+
+
+def _text_of(name: str, *parameters: Any) -> str:
+    return write_pipeline(OPERATORS[name].pipeline(parameters))
+
+
+_text_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
 def _why_stock(arguments: Sequence[Any]) -> str:

@@ -40,8 +40,7 @@ def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision:
     """CUDA tensors, or CPU tensors where Triton's interpreter is on (gpu/run.py)."""
     batch, given, unbatched = stock.batched(pipeline, x, operands)
     trace = pipeline.trace(batch.shape, [tuple(tensor.shape) for tensor in given])
-    normal = [shape for shapes in trace.operands for shape in shapes]
-    vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, normal, strict=True)]
+    vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, trace.operand_shapes, strict=True)]
     out = empty(batch, trace.output, result_format(pipeline, batch, stock.weight_of(pipeline, given)))
     gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
     return stock.as_result(pipeline, out, unbatched)

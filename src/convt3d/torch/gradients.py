@@ -1,4 +1,5 @@
-"""Gradients of a pipeline: values are computed again from the input, a few samples at a time, never stored between.
+"""Gradients of a pipeline: values are computed again from the input, a few samples at a time, never stored between;
+the convolution among them by our kernels, unless gradients of the gradients are recorded.
 
 Each stage says how a gradient passes it and which values that takes, in PyTorch's own backward operations. What a
 gradient does not need is not computed again: conv -> ReLU needs nothing but the result.
@@ -13,9 +14,10 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
+from .convolutions import conv, takes
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
-from .stock import Tensor, as_value, batched, own_operands, values, weight_of
+from .stock import Others, Tensor, as_value, batched, own_operands, values, weight_of
 
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
@@ -123,7 +125,8 @@ def _chunk_gradients(
     shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
     first = first_stage(pipeline, wanted)
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
-    known: dict[int, Any] = values(pipeline, x, operands, need)
+    others: Others = {type(pipeline.conv): conv} if takes(x, weight_of(pipeline, operands)) else {}
+    known: dict[int, Any] = values(pipeline, x, operands, need, others)
     if result is not None:
         known[count] = result
     pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number

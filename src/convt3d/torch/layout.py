@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Shape
 from ..spec.stages import (
     AvgPool3d,
+    Convolution,
     ConvTranspose3d,
     InstanceNorm,
     Keep,
@@ -35,9 +37,9 @@ def shapes_of(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int]) -> li
     shape = (b, c, d, h, w)
     shapes, labelled = [shape], {"x": shape}
     for stage in pipeline.stages:
-        if isinstance(stage, ConvTranspose3d):
+        if isinstance(stage, Convolution):
             d, h, w = (axis.out for axis in stage.axes(shape, kernel))
-            shape = (shape[0], kernel[1] * stage.groups, d, h, w)
+            shape = (shape[0], stage.kernel(kernel)[1] * stage.groups, d, h, w)
         elif isinstance(stage, Recall):
             shape = labelled[stage.label]
         elif stage.uses:
@@ -85,8 +87,9 @@ def _conv_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
         x = empty(x, shape, _LAST if kept else _CONTIGUOUS)
     if x.is_complex() and weight.is_complex():  # PyTorch convolves real and imaginary parts
         x, weight = (torch.view_as_real(each.resolve_conj()).select(-1, 0) for each in (x, weight))
-    stride, padding, output_padding, dilation = map(list, conv.triples)
-    backend = torch._C._select_conv_backend(
-        x, weight, None, stride, padding, dilation, True, output_padding, conv.groups, None
-    )
+    transposed = isinstance(conv, ConvTranspose3d)
+    extra = as_triple(conv.output_padding) if isinstance(conv, ConvTranspose3d) else (0, 0, 0)
+    padding = [axis.padding for axis in conv.axes(x.shape, weight.shape)]
+    sizes = list(as_triple(conv.stride)), padding, list(as_triple(conv.dilation)), transposed, list(extra)
+    backend = torch._C._select_conv_backend(x, weight, None, *sizes, conv.groups, None)
     return torch._C._conv_determine_backend_memory_format(x, weight, backend)

@@ -1,6 +1,6 @@
-"""Modules: `ConvTranspose3d` in the place of PyTorch's, and one for each fused operator.
+"""Modules: `Conv3d` and `ConvTranspose3d` in the place of PyTorch's, and one for each fused operator.
 
-Each is an `nn.ConvTranspose3d` by its constructor, its parameters and its state_dict, so weights go either way.
+Each is PyTorch's by its constructor, its parameters and its state_dict, so weights go either way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,54 @@ from ..front.help import module_help
 from ..spec.operators import OPERATORS
 from . import functions
 from .stock import Tensor
+
+
+class Conv3d(nn.Conv3d):  # type: ignore[misc]
+    """`torch.nn.Conv3d`, computed by convt3d.
+
+    Parameters
+    ----------
+    *args, **kwargs : Any
+        As `torch.nn.Conv3d` takes them; parameters and state_dict are the same, too.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.Conv3d(8, 4, 3, padding="same")(torch.ones(1, 8, 3, 4, 5)).shape
+    torch.Size([1, 4, 3, 4, 5])
+    """
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        conv = self.stride, self.padding, self.dilation, self.groups
+        return functions.conv3d(input, weight, bias, *conv, padding_mode=self.padding_mode)
+
+
+class LazyConv3d(nn.LazyConv3d, Conv3d):  # type: ignore[misc]
+    """`torch.nn.LazyConv3d`: takes in_channels from its first input, and is a Conv3d from then on.
+
+    Parameters
+    ----------
+    *args, **kwargs : Any
+        As `torch.nn.LazyConv3d` takes them.
+
+    Raises
+    ------
+    convt3d.Error
+        At the call: sizes, types or parameters that do not fit.
+
+    Examples
+    --------
+    >>> import torch, convt3d.torch
+    >>> convt3d.torch.LazyConv3d(4, 2, stride=2)(torch.ones(1, 8, 4, 4, 6)).shape
+    torch.Size([1, 4, 2, 2, 3])
+    """
+
+    cls_to_become = Conv3d
 
 
 class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]

@@ -67,7 +67,15 @@ def _read(text: str) -> Pipeline:
     return shared(Pipeline(*read_stages(text)))
 
 
-_TYPES = {"triple": "SymInt[3]", "window": "int[3]", "integer": "SymInt", "real": "float", "word": "str"}
+# A padding that is a word goes by the text of a pipeline.
+_TYPES = {
+    "triple": "SymInt[3]",
+    "window": "int[3]",
+    "padding": "SymInt[3]",
+    "integer": "SymInt",
+    "real": "float",
+    "word": "str",
+}
 
 
 def _schema(argument: Argument) -> str:

@@ -12,6 +12,7 @@ from torch._decomp import register_decomposition
 from torch.utils.flop_counter import register_flop_formula
 
 from ..spec.pipeline import Pipeline
+from ..spec.stages import ConvTranspose3d
 from . import derivatives, gpu, stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
@@ -27,31 +28,18 @@ def _register(operator: Operator) -> None:
     name, qualified = operator.name, f"convt3d::{operator.name}"
     _library.define(f"{name}({operator.schema}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(NAMESPACE, name).default
-    _library.impl(name, _cpu(operator), "CPU")
-    _library.impl(name, _cuda(operator), "CUDA")
+    _library.impl(name, lambda *arguments: run(name, *operator.lower(*arguments)), "CPU")
+    _library.impl(name, lambda *arguments: gpu.run(name, *operator.lower(*arguments)), "CUDA")
     _library.impl(name, _elsewhere(operator), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _fake(operator), lib=_library)
     _library.impl(name, derivatives.kernel(operator, overload), "Autograd", with_keyset=True)
     for device, key in DEVICES.items():
         _library.impl(name, cast(operator, overload, device, key), key)
-    register_decomposition(overload)(_decomposed(operator))
+    # In PyTorch's own operations, for exporters that know no others: ONNX.
+    register_decomposition(overload)(lambda *arguments: stock.run(*operator.lower(*arguments)))
     register_flop_formula(getattr(NAMESPACE, name), get_raw=True)(_flops(operator))
     if hasattr(torch.library, "register_vmap"):  # torch 2.5; before, PyTorch's own loop over samples takes its place
         torch.library.register_vmap(qualified, _vmap(operator, overload), lib=_library)
-
-
-def _cpu(operator: Operator) -> Callable[..., Tensor]:
-    def kernel(*arguments: Any) -> Tensor:
-        return run(operator.name, *operator.lower(*arguments))
-
-    return kernel
-
-
-def _cuda(operator: Operator) -> Callable[..., Tensor]:
-    def kernel(*arguments: Any) -> Tensor:
-        return gpu.run(operator.name, *operator.lower(*arguments))
-
-    return kernel
 
 
 def _elsewhere(operator: Operator) -> Callable[..., Tensor]:
@@ -77,15 +65,6 @@ def _fake(operator: Operator) -> Callable[..., Tensor]:
     return kernel
 
 
-def _decomposed(operator: Operator) -> Callable[..., Tensor]:
-    """In PyTorch's own operations, for exporters that know no others: ONNX."""
-
-    def decomposition(*arguments: Any) -> Tensor:
-        return stock.run(*operator.lower(*arguments))
-
-    return decomposition
-
-
 def _flops(operator: Operator) -> Callable[..., int]:
     """What `torch.utils.flop_counter` counts: of the convolution alone, as it does for PyTorch's own."""
 
@@ -93,7 +72,9 @@ def _flops(operator: Operator) -> Callable[..., int]:
         pipeline, x, operands = operator.lower(*arguments, **named)
         x, operands, _ = stock.batched(pipeline, x, operands)
         weight = stock.weight_of(pipeline, operands)
-        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
+        # every weight meets each input of a transposed convolution, each output of another
+        at = pipeline.conv_index + (not isinstance(pipeline.conv, ConvTranspose3d))
+        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[at]
         return int(2 * batch * d * h * w * weight.numel())
 
     return count

@@ -15,9 +15,11 @@ import torch
 
 from ..spec import stages
 from ..spec.backends import StageTable
+from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from .stock import AXES, Tensor, avg_pool_type, column, softmax_over
+from .convolutions import input_gradient, takes
+from .stock import AXES, Tensor, avg_pool_type, column, padded_input, softmax_over
 
 aten: Any = torch.ops.aten
 
@@ -80,10 +82,50 @@ def per_channel(grad: Tensor) -> Tensor:
 def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any) -> Any:
     stride, padding, output_padding, dilation = map(list, stage.triples)
     mask = [want[0], want[1], len(want) > 2 and want[2]]
+    if want[0] and takes(g, own[0]):
+        found = input_gradient(stage, g, own[0], shape)
+        return found, *_conv(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
+    if not any(mask):
+        return (None,) * (1 + len(own))
     grads = aten.convolution_backward(
         g, v, own[0], [g.shape[1]], stride, padding, dilation, True, output_padding, stage.groups, mask
     )
     return grads[: 1 + len(own)]
+
+
+def _conv_forward(
+    stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any
+) -> Any:
+    stride, dilation = list(as_triple(stage.stride)), list(as_triple(stage.dilation))
+    mask = [want[0], want[1], len(want) > 2 and want[2]]
+    if want[0] and stage.padding_mode == "zeros" and takes(g, own[0]):
+        found = input_gradient(stage, g, own[0], shape)
+        return found, *_conv_forward(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
+    if not any(mask):
+        return (None,) * (1 + len(own))
+    padded, padding = padded_input(stage, v, own[0])
+    sizes = stride, list(padding), dilation, False, [0, 0, 0], stage.groups
+    grad, *rest = aten.convolution_backward(g, padded, own[0], [g.shape[1]], *sizes, mask)
+    if want[0] and padded is not v:
+        d, h, w = stage.paddings(own[0].shape)
+        grad = _unpadded(stage, grad, v, [*w, *h, *d])
+    return (grad, *rest[: len(own)])
+
+
+def _unpadded(stage: Any, g: Tensor, v: Tensor, padding: list[int]) -> Tensor:
+    """The gradient of an input that was padded."""
+    if stage.padding_mode == "replicate":
+        return aten.replication_pad3d_backward(g, v, padding)
+    if stage.padding_mode == "reflect":
+        return aten.reflection_pad3d_backward(g, v, padding)
+    if stage.padding_mode == "zeros":
+        return torch.nn.functional.pad(g, [-size for size in padding])
+    for axis, (before, after) in zip((4, 3, 2), zip(padding[::2], padding[1::2], strict=True), strict=True):
+        size, sides = v.shape[axis], g.split([before, v.shape[axis], after], axis)
+        zeros = [0, 0] * (4 - axis)
+        g = sides[1] + torch.nn.functional.pad(sides[0], [*zeros, size - before, 0])
+        g = g + torch.nn.functional.pad(sides[2], [*zeros, 0, size - after])
+    return g
 
 
 def _max_pool(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape: Any) -> Any:
@@ -277,6 +319,7 @@ def _silu(stage: Any, g: Tensor, v: Tensor, r: None, own: Any, want: Any, shape:
 
 _ENTRIES: dict[type[Stage], Gradient] = {
     stages.ConvTranspose3d: Gradient(_conv, "v", reads=1),
+    stages.Conv3d: Gradient(_conv_forward, "v", reads=1),
     stages.MaxPool3d: Gradient(_max_pool, "v"),
     stages.AvgPool3d: Gradient(_avg_pool),
     stages.Sum: Gradient(lambda stage, g, v, r, own, want, shape: (g.expand(shape),)),

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ..spec import stages
 from ..spec.backends import StageTable
+from ..spec.checks import Triple, as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
 from ..spec.stages import Binary
@@ -19,7 +20,8 @@ from .layout import result_format, shapes_of
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 Others: TypeAlias = Mapping[type[Stage], Callable[..., Tensor]]
 NO_OTHERS: Others = {}
-_conv_transpose3d = functional.conv_transpose3d  # PyTorch's, also where somebody puts ours in its place
+# PyTorch's, also where somebody puts ours in their place.
+_conv_transpose3d, _conv3d = functional.conv_transpose3d, functional.conv3d
 AXES = stages.OVER
 
 
@@ -117,6 +119,21 @@ def _conv(stage: stages.ConvTranspose3d, v: Tensor, w: Tensor, bias: Tensor | No
     return _conv_transpose3d(v, w, bias, stride, padding, output_padding, stage.groups, dilation)
 
 
+def _conv_forward(stage: stages.Conv3d, v: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    padded, padding = (v, stage.padding) if stage.padding_mode == "zeros" else padded_input(stage, v, w)
+    padding = padding if isinstance(padding, str) else as_triple(padding)
+    return _conv3d(padded, w, bias, as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups)
+
+
+def padded_input(stage: stages.Conv3d, v: Tensor, w: Tensor) -> tuple[Tensor, Triple]:
+    """The input with the voxels that PyTorch's function does not add itself, and the padding that is left to it."""
+    d, h, width = stage.paddings(w.shape)
+    if stage.padding_mode == "zeros" and all(before == after for before, after in (d, h, width)):
+        return v, (d[0], h[0], width[0])
+    mode = "constant" if stage.padding_mode == "zeros" else stage.padding_mode
+    return functional.pad(v, [*width, *h, *d], mode), (0, 0, 0)
+
+
 def _max_pool(stage: stages.MaxPool3d, v: Tensor) -> Tensor:
     kernel, stride, padding = stage.triples
     return functional.max_pool3d(v, kernel, stride, padding, ceil_mode=stage.ceil_mode)
@@ -173,6 +190,7 @@ def _vectors(affine: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
 
 _ENTRIES: dict[type[Stage], Callable[..., Tensor]] = {
     stages.ConvTranspose3d: _conv,
+    stages.Conv3d: _conv_forward,
     stages.MaxPool3d: _max_pool,
     stages.AvgPool3d: _avg_pool,
     stages.Sum: lambda stage, v: v.sum(AXES[stage.over], keepdim=True),

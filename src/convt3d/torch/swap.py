@@ -1,5 +1,5 @@
-"""swap(model): every nn.ConvTranspose3d computed by convt3d, and what follows it in an nn.Sequential fused into it;
-subclasses of nn.Sequential too, as long as running their modules in order is all they do.
+"""swap(model): every nn.Conv3d and nn.ConvTranspose3d computed by convt3d, and what follows it in an nn.Sequential
+fused into it; subclasses of nn.Sequential too, as long as running their modules in order is all they do.
 
 Nothing is moved or copied: a module changes its class and nothing else, so parameters, hooks, state_dict, references
 from elsewhere and optimisers stay as they are; `Report.undo()` gives the classes back.
@@ -20,13 +20,19 @@ from ..errors import ArgumentTypeError, described
 from .engine import knows
 from .fold import fold_chain, why_apart
 from .functions import pipeline
-from .modules import ConvTranspose3d, LazyConvTranspose3d
+from .modules import Conv3d, ConvTranspose3d, LazyConv3d, LazyConvTranspose3d
 from .stock import Tensor
 
 # How PyTorch runs the modules of a sequence, also where somebody else changes that later.
 _STOCK = {name: getattr(nn.Sequential, name) for name in ("__call__", "_call_impl", "__iter__")}
 _STOCK_FORWARD = nn.Sequential.forward
-_KINDS = {nn.ConvTranspose3d: ConvTranspose3d, nn.LazyConvTranspose3d: LazyConvTranspose3d}
+_KINDS = {
+    nn.Conv3d: Conv3d,
+    nn.LazyConv3d: LazyConv3d,
+    nn.ConvTranspose3d: ConvTranspose3d,
+    nn.LazyConvTranspose3d: LazyConvTranspose3d,
+}
+_CONVOLUTIONS = (nn.Conv3d, nn.ConvTranspose3d)
 Classes: TypeAlias = Mapping[nn.Module, type[Any]]  # those that modules are to have, where it is another than now
 
 
@@ -56,7 +62,7 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         while at < len(modules):
             count = 1
             # Of 4-D values norms and softmax mean others. A symbol of torch.fx is no tensor: it sees every module.
-            if type(modules[at]) is ConvTranspose3d and isinstance(input, torch.Tensor) and input.dim() == 5:
+            if type(modules[at]) in (Conv3d, ConvTranspose3d) and isinstance(input, torch.Tensor) and input.dim() == 5:
                 text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 if count > 1 and _one_type(input, operands):
                     input = pipeline(input, operands, text)
@@ -139,8 +145,8 @@ class Change:
 
     def taken_back(self) -> bool:
         given = {self.after: self.before, self.before: self.before}
-        if self.after is LazyConvTranspose3d:  # one that has got its weight meanwhile has left that class
-            given[ConvTranspose3d] = nn.ConvTranspose3d
+        if self.after in (LazyConv3d, LazyConvTranspose3d):  # one that has got its weight has left that class
+            given[self.after.cls_to_become] = self.before.cls_to_become
         if type(self.module) not in given:
             return False
         _set_class(self.module, given[type(self.module)])
@@ -179,12 +185,12 @@ class Report:
         rows = [f"swapped {name}: {what}" for name, what in self.swapped.items()]
         rows += [f"left    {name}: {why}" for name, why in self.left.items()]
         lines = [fill(row, 100, subsequent_indent=" " * 8) for row in rows]
-        return "\n".join(lines) or "nothing to swap: no nn.ConvTranspose3d in the model"
+        return "\n".join(lines) or "nothing to swap: no nn.Conv3d or nn.ConvTranspose3d in the model"
 
 
 def swap(model: nn.Module) -> Report:
-    """Makes convt3d compute the transposed convolutions of a model, in place: all that can be, or, if an exception
-    ends it, none.
+    """Makes convt3d compute the convolutions and transposed convolutions of a model, in place: all that can be, or, if
+    an exception ends it, none.
 
     Parameters
     ----------
@@ -213,7 +219,7 @@ def swap(model: nn.Module) -> Report:
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise ArgumentTypeError("swap", "model", described(what), "must be an nn.Module", "Pass the model itself")
     names = {module: name or "(model)" for name, module in model.named_modules()}
-    convolutions = [module for module in names if isinstance(module, nn.ConvTranspose3d)]
+    convolutions = [module for module in names if isinstance(module, _CONVOLUTIONS)]
     left = {module: why for module in convolutions if (why := _why_left(module))}
     classes = {module: _KINDS[type(module)] for module in convolutions if module not in left}
     concerned = set(classes)
@@ -240,8 +246,8 @@ def swap(model: nn.Module) -> Report:
     return report
 
 
-def _why_left(conv: nn.ConvTranspose3d) -> str:
-    if isinstance(conv, ConvTranspose3d):
+def _why_left(conv: nn.Conv3d | nn.ConvTranspose3d) -> str:
+    if isinstance(conv, (Conv3d, ConvTranspose3d)):
         return "is convt3d's already"
     if type(conv) not in _KINDS:
         return f"is a {type(conv).__name__}, which may compute something else"
@@ -283,7 +289,7 @@ def _places(model: nn.Module, classes: Classes) -> dict[nn.Module, list[str]]:
 
 def _described(chain: list[nn.Module]) -> str:
     """What a convolution is fused with, of the modules that follow it."""
-    if isinstance(chain[0], nn.LazyConvTranspose3d):
+    if isinstance(chain[0], (nn.LazyConv3d, nn.LazyConvTranspose3d)):
         return "lazy: fused with what can be, once it has its weight"
     evaluated, trained = (_in_mode(chain, training) for training in (False, True))
     return evaluated if evaluated == trained else f"in eval: {evaluated}. In training: {trained}"

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from ..errors import ArgumentTypeError, described
 from ..spec.checks import real
-from ..spec.stages import BatchNorm, ConvTranspose3d
+from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
-from .derivatives import conv
+from .convolutions import conv
 from .operators import BY_NAME
 from .stock import Tensor
 
@@ -29,7 +29,7 @@ def train(
         weight, bias = (each.reshape(-1) for each in affine) if affine else (None, None)
         return functional.batch_norm(v, mean.view(-1), var.view(-1), weight, bias, True, share, stage.eps)
 
-    return stock.run(pipeline, x, given, {ConvTranspose3d: conv, BatchNorm: batch_norm})
+    return stock.run(pipeline, x, given, {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm})
 
 
 def _share(momentum: float | None, batches: Any) -> float:

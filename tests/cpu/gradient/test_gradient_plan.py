@@ -28,7 +28,7 @@ from convt3d.cpu.runtime.build import compile_ir
 from convt3d.cpu.runtime.elf import undefined_symbols
 from convt3d.cpu.words import places
 from convt3d.spec.dtypes import DTYPES
-from convt3d.spec.shapes import ConvAxis
+from convt3d.spec.shapes import TransposedAxis
 
 ISAS = ("avx512", "avx2", "baseline")
 
@@ -79,7 +79,7 @@ def test_schemes_are_identities(taps: int, point: int) -> None:
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_pieces_hold_every_tap_once(kernel: int, stride: int, dilation: int, paired: bool) -> None:
-    axis = ConvAxis(7, kernel, stride, 1, 0, dilation)
+    axis = TransposedAxis(7, kernel, stride, 1, 0, dilation)
     pieces = axis_pieces(axis, paired)
     assert sorted(tap for piece in pieces for tap in piece.taps) == list(range(kernel))
     assert all(len(piece.taps) <= (3 if paired else 1) for piece in pieces)

@@ -15,7 +15,7 @@ from convt3d.cpu.plan.plan import Plan, make_plan
 from convt3d.cpu.runtime.bind import Binding
 from convt3d.cpu.runtime.packing import WeightLayout
 from convt3d.spec.dtypes import DTYPES
-from convt3d.spec.shapes import ConvAxis, PoolAxis
+from convt3d.spec.shapes import PoolAxis, TransposedAxis
 
 LONG = 100_000
 ROW = (1, 1, 1, 1, 3)
@@ -64,13 +64,13 @@ def test_work_and_tables_grow_with_the_arrays_only(name: str) -> None:
 
 
 def test_phases_without_taps_share_a_place() -> None:
-    walk = Walk(ConvAxis(size=3, kernel=3, stride=LONG, padding=1, output_padding=0, dilation=7))
+    walk = Walk(TransposedAxis(size=3, kernel=3, stride=LONG, padding=1, output_padding=0, dilation=7))
     places = walk.places()
     assert walk.kept == 4
     assert [walk.place(phase.phase) for phase in phases(walk)] == [0, 1, 2]
     assert [int(places[phase.phase]) for phase in phases(walk)] == [0, 1, 2]
     assert np.count_nonzero(places == 3) == LONG - 3
-    short = Walk(ConvAxis(size=3, kernel=3, stride=8, padding=1, output_padding=0, dilation=7))
+    short = Walk(TransposedAxis(size=3, kernel=3, stride=8, padding=1, output_padding=0, dilation=7))
     assert short.kept == 8, "rows of short strides are put together by shuffles, which want them all"
     assert short.places().tolist() == list(range(8))
 

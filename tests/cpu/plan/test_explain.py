@@ -93,6 +93,12 @@ SHARED = [
         id="windows of normed rows",
     ),
     pytest.param(
+        (LayerNorm("width"), ReLU(), LayerNorm("width"), ConvTranspose3d(stride=2)),
+        [("LayerNorm", "ReLU", "LayerNorm"), ("ConvTranspose3d",)],
+        ["LayerNorm over width needs whole rows, and sweep 2 reads windows of them"],
+        id="windows of rows that are normed twice",
+    ),
+    pytest.param(
         (ConvTranspose3d(stride=2), Keep("y"), Sum(), Subtract("y")),
         [("ConvTranspose3d",), ("Sum",), ("Subtract",)],
         ["is kept", "sweep 3 repeats the value from 2x1x9x10x13 to 2x4x9x10x13"],

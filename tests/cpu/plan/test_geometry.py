@@ -7,14 +7,14 @@ import pytest
 
 from convt3d.cpu.plan.geometry import AxisSpans, Walk, Windows, phases
 from convt3d.cpu.plan.winograd import EXACT_POINTS, axis_methods
-from convt3d.spec.shapes import ConvAxis, PoolAxis
+from convt3d.spec.shapes import PoolAxis, TransposedAxis
 
 
-def drawn_conv(rng: np.random.Generator, size: int, large: bool) -> ConvAxis:
+def drawn_conv(rng: np.random.Generator, size: int, large: bool) -> TransposedAxis:
     stride = int(rng.integers(65, 300)) if large else int(rng.integers(1, 9))
     dilation = int(rng.integers(1, 4))
     extra = int(rng.integers(0, max(stride, dilation)))
-    return ConvAxis(size, int(rng.integers(1, 6)), stride, int(rng.integers(0, 4)), extra, dilation)
+    return TransposedAxis(size, int(rng.integers(1, 6)), stride, int(rng.integers(0, 4)), extra, dilation)
 
 
 def drawn_pool(rng: np.random.Generator, size: int) -> PoolAxis:
@@ -96,7 +96,7 @@ def test_phases_hold_each_tap_once_and_lead_to_its_input() -> None:
         parts = phases(walk)
         assert [part.phase for part in parts] == sorted({part.phase for part in parts})
         assert all(part.taps for part in parts), "phases without taps are left out"
-        assert sorted(k for part in parts for k in part.taps) == sorted(list(range(axis.kernel)) * walk.pace)
+        assert sorted(k for part in parts for k in part.taps) == sorted(list(range(axis.kernel)) * walk.together)
         least, most = walk.shift_range
         for part in parts:
             assert part.phase < walk.period
@@ -105,7 +105,7 @@ def test_phases_hold_each_tap_once_and_lead_to_its_input() -> None:
                 if walk.clipped(shift) != shift:  # both meet no input
                     for met in (walk.pace * q + s for q in range(walk.positions) for s in (shift, walk.clipped(shift))):
                         assert not 0 <= met < axis.size
-                assert axis.out_index(shift, k) == part.phase  # input i = pace * q + shift at q = 0
+                assert axis.partner(shift, k) == part.phase  # input i = pace * q + shift at q = 0
 
 
 def test_a_pass_without_geometric_steps_copies() -> None:
@@ -118,7 +118,7 @@ def test_a_pass_without_geometric_steps_copies() -> None:
 
 def test_a_volume_beyond_32_bits_needs_no_table_to_be_understood() -> None:
     """Ranges are Python integers: the last tile of an axis of 2^33 outputs is as exact as the first."""
-    axis = AxisSpans((Walk(ConvAxis(2**32, 3, 2, 1, 1, 1)),), 2**33, 2**20)
+    axis = AxisSpans((Walk(TransposedAxis(2**32, 3, 2, 1, 1, 1)),), 2**33, 2**20)
     last = axis.spans(axis.count - 1)[0]
     assert last.write == (2**33 - 2**20, 2**33)
     assert last.positions == (2**32 - 2**19, 2**32)

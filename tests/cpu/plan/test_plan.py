@@ -152,9 +152,9 @@ REWRITTEN = [
     pytest.param(
         (ConvTranspose3d(stride=2, bias=True), Add(3.0), LayerNorm("width", affine=True)),
         (W, (4,), (13,), (13,)),
-        ["constant_before_norm"],
-        (W, (4,), (13,), (13,)),
-        id="vectors along the width",
+        ["constant_before_norm", "bias_before_norm"],
+        (W, (13,), (13,)),
+        id="vectors along the width behind a bias that goes",
     ),
 ]
 

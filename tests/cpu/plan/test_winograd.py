@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from convt3d.cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, MOST_POINTS, AxisMethod, Method, Scheme, axis_methods
-from convt3d.spec.shapes import ConvAxis
+from convt3d.spec.shapes import ConvAxis, ForwardAxis, TransposedAxis
 
 ALL = [(m, r) for m in range(1, 7) for r in range(1, 7)]
 
@@ -71,12 +71,13 @@ def by_method(method: AxisMethod, x: list[Fraction], w: list[Fraction]) -> list[
         for group in method.groups():
             scheme = group.scheme
             total = [Fraction(0)] * scheme.points
-            for piece in range(group.pieces):
-                taps = [w[k] for k in group.taps[piece * scheme.taps : (piece + 1) * scheme.taps]]
-                g = times(scheme.weights_matrix, taps + [Fraction(0)] * (scheme.taps - len(taps)))
-                shifts = [group.shift(piece, point) for point in range(scheme.points)]
-                v = times(scheme.inputs_matrix, [at(method.pace * q + shift) for shift in shifts])
-                total = [a + b * c for a, b, c in zip(total, g, v, strict=True)]
+            for piece, own in enumerate(group.schemes):
+                g = times(own.weights_matrix, [w[k] for k in group.taps[piece]])
+                shifts = [group.shift(piece, point) for point in range(own.points)]
+                v = times(own.inputs_matrix, [at(method.walk.pace * q + shift) for shift in shifts])
+                for point in range(own.points):
+                    assert piece in group.pieces_at[group.point(piece, point)]
+                    total[group.point(piece, point)] += g[point] * v[point]
             for j, value in zip(group.outputs, times(scheme.outputs_matrix, total), strict=True):
                 o = method.walk.period * q + j
                 if o < axis.out:
@@ -90,7 +91,7 @@ def directly(axis: ConvAxis, x: list[Fraction], w: list[Fraction]) -> list[Fract
     y: list[Fraction | None] = [None] * axis.out
     for o in range(axis.out):
         for k in range(axis.kernel):
-            turn, rest = divmod(o + axis.padding - k * axis.dilation, axis.stride)
+            turn, rest = divmod(o * axis.inputs_per_output + axis.offset(k), axis.outputs_per_input)
             if rest == 0:
                 y[o] = (y[o] or Fraction(0)) + (x[turn] * w[k] if 0 <= turn < axis.size else 0)
     return y
@@ -104,7 +105,11 @@ def test_every_output_of_an_axis(data: st.DataObject) -> None:
     span = (size - 1) * stride + dilation * (kernel - 1) + 1
     padding = data.draw(st.integers(0, min(dilation * (kernel - 1), (span - 1) // 2)))
     extra = data.draw(st.integers(0, max(stride, dilation) - 1))
-    axis = ConvAxis(size, kernel, stride, padding, extra, dilation)
+    axis: ConvAxis = TransposedAxis(size, kernel, stride, padding, extra, dilation)
+    if data.draw(st.booleans()):
+        padding = data.draw(st.integers(0, 9))
+        axis = ForwardAxis(size, kernel, stride, padding, data.draw(st.integers(0, 1)), dilation)
+        assume(axis.out >= 1)
     points = data.draw(st.integers(2, MOST_POINTS))
     method = data.draw(st.sampled_from(axis_methods(axis, points)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -120,22 +125,39 @@ def test_every_output_of_an_axis(data: st.DataObject) -> None:
         (5, 2, {2: Fraction(7, 10)}),
         (3, 2, {2: Fraction(5, 6)}),
         (4, 1, {2: Fraction(6, 8)}),  # two pieces
-        (5, 1, {}),  # a prime number of taps that no exact scheme divides
-        (9, 1, {}),  # three pieces: errors would grow
+        (5, 1, {2: Fraction(7, 10)}),  # pieces of three and two
+        (7, 1, {}),  # three pieces: errors would grow
+        (9, 1, {}),
         (2, 2, {}),  # k = s: every phase has one tap
         (1, 1, {}),
         (3, 5, {}),
     ],
 )
 def test_products_of_usual_axes(kernel: int, stride: int, expected: dict[int, Fraction]) -> None:
-    axis = ConvAxis(32, kernel, stride, 0, 0, 1)
+    axis = TransposedAxis(32, kernel, stride, 0, 0, 1)
     plain, *saving = axis_methods(axis, EXACT_POINTS)
-    found = {one.outputs: Fraction(one.products, one.pace * plain.products) for one in saving}
+    found = {one.outputs: Fraction(one.products, one.together * plain.products) for one in saving}
     assert found == expected
 
 
 def test_savings_multiply_over_the_axes() -> None:
-    axis = ConvAxis(32, 3, 1, 0, 0, 1)
+    axis = TransposedAxis(32, 3, 1, 0, 0, 1)
     by_two = AxisMethod(axis, 2, EXACT_POINTS)
     assert Method((by_two, by_two, by_two)).saving == Fraction(6, 4) ** 3
     assert Method((by_two, by_two, AxisMethod(axis, 1, EXACT_POINTS))).saving == Fraction(6, 4) ** 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "expected"),
+    [
+        (3, 1, {2: Fraction(4, 6)}),
+        (4, 2, {2: Fraction(6, 8)}),  # two taps on the inputs of either remainder
+        (3, 2, {2: Fraction(5, 6)}),  # two and one
+        (5, 2, {2: Fraction(7, 10)}),
+        (7, 2, {2: Fraction(10, 14)}),  # two and two, and three
+        (2, 2, {}),
+    ],
+)
+def test_products_of_a_convolution(kernel: int, stride: int, expected: dict[int, Fraction]) -> None:
+    plain, *saving = axis_methods(ForwardAxis(32, kernel, stride, 0, 0, 1), EXACT_POINTS)
+    assert {one.outputs: Fraction(one.products, one.together * plain.products) for one in saving} == expected

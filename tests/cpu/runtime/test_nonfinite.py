@@ -64,6 +64,34 @@ def test_one_bad_sample_does_not_touch_the_others(special: float, rng: Any) -> N
     assert np.isnan(bad[1]).any()
 
 
+@pytest.mark.parametrize("special", [NAN, INF, -INF, 1e30], ids=str)
+@pytest.mark.parametrize("norm", [ct.InstanceNorm(affine=True), ct.LayerNorm("width")], ids=["instance", "rows"])
+def test_a_bias_that_does_not_cancel(special: float, norm: Any, rng: Any) -> None:
+    """A norm of infinities is NaN, of 1e30 and little else zero; channels with an ordinary bias know nothing of it."""
+    x, w = rng.standard_normal((2, 3, 3, 4, 5)).astype("f"), rng.standard_normal((3, 4, 2, 2, 2)).astype("f")
+    own = [np.float32([1.5, -0.5, 2.0, 1.0]), np.float32([0.0, 1.0, -1.0, 0.5])] if norm.name == "InstanceNorm" else []
+    bias = np.float32([0.5, special, -3.0, 7.0])
+    y = torch.from_numpy(reference(x, w, bias).astype(np.float32)).double()
+    axes = (2, 3, 4) if own else (4,)
+    centred = y - y.mean(axes, keepdim=True)
+    expected = centred / torch.sqrt((centred**2).mean(axes, keepdim=True) + norm.eps)
+    if own:
+        weight, beta = (torch.from_numpy(array).double().reshape(1, -1, 1, 1, 1) for array in own)
+        expected = expected * weight + beta
+    got = ct.Pipeline(ct.ConvTranspose3d(bias=True), norm)(x, w, bias, *own)
+    same(got, expected.numpy())
+
+
+def test_a_bias_that_cancels_costs_no_digits(rng: Any) -> None:
+    """Added to numbers of 1 and subtracted again, 60000 would leave errors of 2e-3."""
+    x, w = rng.standard_normal((1, 3, 3, 4, 5)).astype("f"), rng.standard_normal((3, 4, 2, 2, 2)).astype("f")
+    pipe = ct.Pipeline(ct.ConvTranspose3d(bias=True), ct.InstanceNorm())
+    without = pipe(x, w, np.zeros(4, np.float32))
+    assert pipe(x, w, np.float32([60000.0, -0.3, 1e-40, -65536.0])).tobytes() == without.tobytes()
+    added = pipe(x, w, np.float32([60000.0, -0.3, 1e-40, -65540.0]))  # one too large: all are added
+    assert 1e-4 < np.abs(added - without).max() < 1e-2
+
+
 def test_weights_too_large_for_float32_after_folding(rng: Any) -> None:
     """A batch norm folded into the weights may overflow where the pipeline itself does not."""
     x, w = rng.standard_normal((1, 2, 3, 3, 3)).astype("f"), np.full((2, 3, 2, 2, 2), 1e30, np.float32)

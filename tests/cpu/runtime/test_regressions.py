@@ -87,10 +87,12 @@ def test_fork_while_another_thread_compiles() -> None:
     """The child inherited a lock held for the time of a compilation, and hung at its first call."""
     x, w = np.ones((1, 2, 3, 3, 3), np.float32), np.ones((2, 2, 3, 3, 3), np.float32)
     convt3d.conv_transpose3d(x, w)
-    busy = threading.Event()
+    busy, enough = threading.Event(), threading.Event()
 
     def compile_many() -> None:
         for channels in range(40, 60):  # another register tile each: another kernel
+            if enough.is_set():
+                break
             busy.set()
             convt3d.conv_transpose3d(x, np.ones((2, channels, 1, 1, 1), np.float32))
 
@@ -106,6 +108,7 @@ def test_fork_while_another_thread_compiles() -> None:
                 os._exit(0 if y[0, 0, 2, 2, 2] == 54.0 else 1)
             assert _exit_code(child, 600.0) == 0
     finally:
+        enough.set()
         thread.join()
 
 
@@ -119,3 +122,11 @@ def _exit_code(child: int, seconds: float) -> int:
     os.kill(child, 9)
     os.waitpid(child, 0)
     raise AssertionError("the child hangs")
+
+
+def test_windows_of_zeros_at_both_ends_of_a_row() -> None:
+    """More padding than the kernel is wide: the last row of a channel was written over the next channel."""
+    for taps, padding in ((1, 3), (1, 8), (2, 5), (3, 16)):
+        for width in (7, 13, 16):
+            pipeline = convt3d.Pipeline(convt3d.Conv3d(padding=(0, 3, padding), bias=True))
+            make(pipeline, (1, 2, 1, 7, width), (3, 2, 1, 2, taps)).check()

@@ -1,4 +1,4 @@
-"""The native launcher: the same promises as the thread pool, for a native function and with native waiting."""
+"""The native launcher: every index runs once, whoever sleeps, forks or interrupts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -98,11 +99,23 @@ def test_eight_python_threads_calling_at_once(kernel):
     assert sum(good) == 800
 
 
-def test_python_pool_takes_over_where_there_are_no_semaphores(kernel, monkeypatch):
+@pytest.mark.parametrize("allowed", [0, 1, 2], ids=["no thread to be had", "one", "as many as were asked for"])
+def test_python_takes_over_where_there_are_no_semaphores(kernel, monkeypatch, allowed):
     monkeypatch.setattr(team, "SUPPORTED", False)
+    submit, given = ThreadPoolExecutor.submit, []
+
+    def scarce(self, *work):
+        if len(given) == allowed:
+            raise RuntimeError("can't start new thread")
+        given.append(1)
+        return submit(self, *work)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", scarce)
+    before = threading.active_count()
     words = arguments()
     launch(kernel, words.ctypes.data, 3)
-    assert (words[1], words[8:11].sum()) == (5050, 3)
+    assert (words[1], list(words[8:11])) == (5050, [1, 1, 1])
+    assert threading.active_count() == before
 
 
 def test_launcher_compiles_for_aarch64():

@@ -29,7 +29,8 @@ KINDS: dict[str, Draw] = {
     "wide range": lambda rng, shape: rng.standard_normal(shape) * 10.0 ** rng.uniform(-2, 2, shape),
 }
 
-# kernel, stride, padding, dilation, Cin, Cout, volume: each phase length, with and without a remainder of the tile
+# kernel, stride, padding, dilation, Cin, Cout, volume, whether it is a Conv3d: each phase length, with and without a
+# remainder of the tile
 LAYERS = [
     (3, 1, 1, 1, 32, 16, (8, 9, 18)),
     (2, 1, 0, 1, 16, 24, (7, 8, 17)),
@@ -39,20 +40,28 @@ LAYERS = [
     (6, 1, 2, 1, 8, 8, (9, 9, 12)),
     ((3, 2, 4), (1, 2, 3), 0, 1, 16, 8, (6, 7, 9)),
     (3, 1, 2, 2, 16, 16, (8, 8, 16)),
+    (5, 1, 2, 1, 16, 16, (9, 9, 13)),  # pieces of different lengths
+    (3, 1, 1, 1, 32, 16, (8, 9, 18), True),
+    (3, 2, 1, 1, 32, 24, (11, 12, 23), True),
+    (4, 2, 1, 1, 16, 16, (11, 12, 23), True),
+    (5, 2, 2, 1, 16, 16, (12, 13, 21), True),
+    ((3, 5, 2), (2, 1, 1), (1, 0, 2), (1, 1, 3), 16, 16, (9, 11, 15), True),
 ]
 
 
 def pipeline(layer: Any, *tail: Any) -> ct.Pipeline:
     _, stride, padding, dilation, *_ = layer
-    return ct.Pipeline(ct.ConvTranspose3d(stride=stride, padding=padding, dilation=dilation), *tail)
+    conv = ct.Conv3d if len(layer) > 7 else ct.ConvTranspose3d
+    return ct.Pipeline(conv(stride=stride, padding=padding, dilation=dilation), *tail)
 
 
 def arrays(layer: Any, dtype: str, seed: int, kind: str = "signed", batch: int = 1) -> tuple[Any, Any]:
-    kernel, _, _, _, cin, cout, volume = layer
+    kernel, _, _, _, cin, cout, volume, *forward = layer
     sizes = (kernel,) * 3 if isinstance(kernel, int) else kernel
     rng = np.random.default_rng(seed)
     x = KINDS[kind](rng, (batch, cin, *volume)).astype(dtype)
-    return x, rng.uniform(-1, 1, (cin, cout, *sizes)).astype(dtype)
+    channels = (cout, cin) if forward else (cin, cout)
+    return x, rng.uniform(-1, 1, (*channels, *sizes)).astype(dtype)
 
 
 def algorithm(layer: Any, name: str, dtype: str = "float32", precision: str = "full") -> str:

@@ -73,8 +73,8 @@ def test_no_kernel_calls_a_library(isa: str, dtype: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_every_stage_is_emitted_without_fast_math(row: object) -> None:
     """NaN, infinities and signed zeros must behave as IEEE 754 says: no flag may allow LLVM to assume otherwise."""
-    conv = () if isinstance(row.stage, ct.ConvTranspose3d) else (ct.ConvTranspose3d(),)
-    kernel = (X[1], *row.kernel) if row.kernel else W
+    conv = () if isinstance(row.stage, (ct.Conv3d, ct.ConvTranspose3d)) else (ct.ConvTranspose3d(),)
+    kernel = row.weight(X[1]) or W
     kept = [label] if (label := getattr(row.stage, "label", None)) and not isinstance(row.stage, ct.Keep) else []
     stages = (*conv, *(ct.Keep(name) for name in kept if name != "x"), row.stage)
     if kept == ["x"]:
@@ -85,7 +85,8 @@ def test_every_stage_is_emitted_without_fast_math(row: object) -> None:
             kernel = (row.stage.groups * 2, *kernel[1:])
         if isinstance(row.stage, ct.GroupNorm):
             kernel = (kernel[0], 2 * row.stage.num_groups, *kernel[2:])
-        plan = plan_on(pipeline, (X[0], kernel[0], *X[2:]), kernel, "float32", machine())
+        channels = pipeline.conv.kernel(kernel)[0]
+        plan = plan_on(pipeline, (X[0], channels, *X[2:]), kernel, "float32", machine())
     except ct.Error:
         pytest.skip("does not fit the sizes of this test")
     for one in plan.sweeps:

@@ -12,6 +12,7 @@ from jax import lax
 
 from ...spec import stages as s
 from ...spec.backends import StageTable
+from ...spec.checks import as_triple
 from ...spec.pipeline import Pipeline
 from ...spec.stage import Stage
 from .base import UnsupportedError
@@ -50,6 +51,21 @@ def _conv(stage: s.ConvTranspose3d, x: Any, given: Sequence[Any], _: Mapping[str
         lhs_dilation=stride,
         rhs_dilation=dilation,
         feature_group_count=groups,
+        precision=lax.Precision.HIGHEST,
+    )
+    return y + _column(given[1]) if stage.bias else y
+
+
+def _conv_forward(stage: s.Conv3d, x: Any, given: Sequence[Any], _: Mapping[str, Any]) -> Any:
+    if stage.padding_mode != "zeros":
+        raise UnsupportedError("padding modes are operators of their own")
+    y = lax.conv_general_dilated(
+        x,
+        given[0],
+        as_triple(stage.stride),
+        stage.paddings(given[0].shape),
+        rhs_dilation=as_triple(stage.dilation),
+        feature_group_count=stage.groups,
         precision=lax.Precision.HIGHEST,
     )
     return y + _column(given[1]) if stage.bias else y
@@ -130,6 +146,7 @@ def _softplus(stage: s.Softplus, x: Any, *_: Any) -> Any:
 
 _ENTRIES: dict[type[Stage], Callable[..., Any]] = {
     s.ConvTranspose3d: _conv,
+    s.Conv3d: _conv_forward,
     s.MaxPool3d: lambda stage, x, *_: _window(stage, x, -jnp.inf, lax.max),
     s.AvgPool3d: _avg_pool,
     s.Sum: lambda stage, x, *_: x.sum(_dims(stage), keepdims=True),

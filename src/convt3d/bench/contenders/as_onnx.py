@@ -12,6 +12,7 @@ from onnx import numpy_helper, parser
 
 from ...spec import stages as s
 from ...spec.backends import StageTable
+from ...spec.checks import as_triple
 from ...spec.pipeline import Trace
 from ...spec.stage import Stage
 from ..cases import Arrays, Case, Storage
@@ -121,6 +122,21 @@ def _conv(m: _Writer, stage: s.ConvTranspose3d, x: str, given: Sequence[str]) ->
     )
 
 
+def _conv_forward(m: _Writer, stage: s.Conv3d, x: str, given: Sequence[str]) -> str:
+    if stage.padding_mode != "zeros":
+        raise UnsupportedError("padding modes are operators of their own")
+    before, after = zip(*stage.paddings(m.trace.operands[m.index][0]), strict=True)
+    return m.op(
+        "Conv",
+        x,
+        *given,
+        strides=as_triple(stage.stride),
+        pads=(*before, *after),
+        dilations=as_triple(stage.dilation),
+        group=stage.groups,
+    )
+
+
 def _max_pool(m: _Writer, stage: s.MaxPool3d, x: str, given: Sequence[str]) -> str:
     return _pool(m, "MaxPool", stage, x)
 
@@ -223,6 +239,7 @@ def _plain(name: str) -> Callable[..., str]:
 
 _ENTRIES: dict[type[Stage], Callable[..., str]] = {
     s.ConvTranspose3d: _conv,
+    s.Conv3d: _conv_forward,
     s.MaxPool3d: _max_pool,
     s.AvgPool3d: _avg_pool,
     s.Sum: _reduction("ReduceSum"),

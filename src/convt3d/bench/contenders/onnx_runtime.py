@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from ...spec.stages import ConvTranspose3d
 from ..cases import Arrays, Case
 from .as_onnx import onnx_model
 from .base import Ready, UnsupportedError
@@ -18,8 +19,10 @@ def contender(name: str) -> OnnxRuntime:
 
 class OnnxRuntime:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
-        strides, _, extras, _ = case.pipeline.conv.triples
-        if any(extra >= stride for extra, stride in zip(extras, strides, strict=True)):
+        conv = case.pipeline.conv
+        if isinstance(conv, ConvTranspose3d) and any(
+            e >= s for e, s in zip(conv.triples[2], conv.triples[0], strict=True)
+        ):
             raise UnsupportedError("its output_padding must be smaller than the stride, whatever the dilation")
         model = onnx_model(case, arrays)
         options = onnxruntime.SessionOptions()

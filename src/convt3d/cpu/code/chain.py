@@ -14,42 +14,9 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 
 from ...plan.sweeps import Affine, Link
+from ...spec import stages
 from ...spec.backends import StageTable
 from ...spec.stage import Stage
-from ...spec.stages import (
-    GELU,
-    Add,
-    AvgPool3d,
-    BatchNorm,
-    Clamp,
-    ConvTranspose3d,
-    Divide,
-    Exp,
-    GroupNorm,
-    HardSwish,
-    HardTanh,
-    InstanceNorm,
-    Keep,
-    LayerNorm,
-    LeakyReLU,
-    Log,
-    LogSumExp,
-    Max,
-    MaxPool3d,
-    Mean,
-    Mish,
-    Multiply,
-    PReLU,
-    Recall,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Subtract,
-    Sum,
-    Tanh,
-)
 from ..ir import sums, vecmath
 from ..ir.frame import Kernel, Scratch
 from ..ir.values import F64, Number, constant, vector
@@ -221,7 +188,9 @@ Emitter: TypeAlias = Callable[[Links, int, Any], list[Step]]
 CPU: StageTable[Emitter] = StageTable("CPU", __name__)
 
 
-@CPU.of(ConvTranspose3d, MaxPool3d, AvgPool3d, GroupNorm, InstanceNorm)
+@CPU.of(
+    stages.ConvTranspose3d, stages.Conv3d, stages.MaxPool3d, stages.AvgPool3d, stages.GroupNorm, stages.InstanceNorm
+)
 def step_of_its_own(context: Links, link: int, stage: Stage) -> list[Step]:
     """These are steps of a sweep (plan/sweeps.py), or end it with statistics that an Affine applies."""
     raise AssertionError(f"{stage.name} is no link of a chain")
@@ -237,23 +206,23 @@ def _pointwise(function: Callable[..., ir.Value]) -> Emitter:
     return emitter
 
 
-CPU.of(Exp)(_pointwise(vecmath.exp))
-CPU.of(Log)(_pointwise(vecmath.log))
-CPU.of(Sigmoid)(_pointwise(vecmath.sigmoid))
-CPU.of(Tanh)(_pointwise(vecmath.tanh))
-CPU.of(SiLU)(_pointwise(vecmath.silu))
-CPU.of(Mish)(_pointwise(vecmath.mish))
-CPU.of(HardSwish)(_pointwise(vecmath.hardswish))
-CPU.of(Softplus)(_pointwise(vecmath.softplus))
-CPU.of(ReLU)(_pointwise(lambda b, x: b.max(x, 0.0)))
-CPU.of(LeakyReLU)(
+CPU.of(stages.Exp)(_pointwise(vecmath.exp))
+CPU.of(stages.Log)(_pointwise(vecmath.log))
+CPU.of(stages.Sigmoid)(_pointwise(vecmath.sigmoid))
+CPU.of(stages.Tanh)(_pointwise(vecmath.tanh))
+CPU.of(stages.SiLU)(_pointwise(vecmath.silu))
+CPU.of(stages.Mish)(_pointwise(vecmath.mish))
+CPU.of(stages.HardSwish)(_pointwise(vecmath.hardswish))
+CPU.of(stages.Softplus)(_pointwise(vecmath.softplus))
+CPU.of(stages.ReLU)(_pointwise(lambda b, x: b.max(x, 0.0)))
+CPU.of(stages.LeakyReLU)(
     _pointwise(lambda b, x, negative_slope: b.select(b.compare(">", x, 0.0), x, b.mul(x, negative_slope)))
 )
-CPU.of(HardTanh)(_pointwise(lambda b, x, min_val, max_val: b.min(b.max(x, min_val), max_val)))
+CPU.of(stages.HardTanh)(_pointwise(lambda b, x, min_val, max_val: b.min(b.max(x, min_val), max_val)))
 
 
-@CPU.of(Clamp)
-def clamp(context: Links, link: int, stage: Clamp) -> list[Step]:
+@CPU.of(stages.Clamp)
+def clamp(context: Links, link: int, stage: stages.Clamp) -> list[Step]:
     bounds = context.constants(link, stage)
 
     def change(value: ir.Value, column: Column) -> ir.Value:
@@ -264,16 +233,16 @@ def clamp(context: Links, link: int, stage: Clamp) -> list[Step]:
     return [Map(change)]
 
 
-@CPU.of(GELU)
-def gelu(context: Links, link: int, stage: GELU) -> list[Step]:
+@CPU.of(stages.GELU)
+def gelu(context: Links, link: int, stage: stages.GELU) -> list[Step]:
     function = vecmath.gelu_tanh if stage.approximate == "tanh" else vecmath.gelu
     return [Map(lambda value, column: function(context.k.b, value))]
 
 
-@CPU.of(Add, Subtract, Multiply, Divide)
+@CPU.of(stages.Add, stages.Subtract, stages.Multiply, stages.Divide)
 def binary(context: Links, link: int, stage: Any) -> list[Step]:
     b = context.k.b
-    operation = {Add: b.add, Subtract: b.sub, Multiply: b.mul, Divide: b.div}[type(stage)]
+    operation = {stages.Add: b.add, stages.Subtract: b.sub, stages.Multiply: b.mul, stages.Divide: b.div}[type(stage)]
     if isinstance(stage.other, float):
         number = context.constants(link, stage)["other"]
         return [Map(lambda value, column: operation(*stage.sides(value, number)))]
@@ -286,25 +255,25 @@ def binary(context: Links, link: int, stage: Any) -> list[Step]:
     return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
 
 
-@CPU.of(Keep)
-def keep(context: Links, link: int, stage: Keep) -> list[Step]:
+@CPU.of(stages.Keep)
+def keep(context: Links, link: int, stage: stages.Keep) -> list[Step]:
     return [Map(context.keep(stage.label, link))]
 
 
-@CPU.of(Recall)
-def recall(context: Links, link: int, stage: Recall) -> list[Step]:
+@CPU.of(stages.Recall)
+def recall(context: Links, link: int, stage: stages.Recall) -> list[Step]:
     kept = context.again(stage.label)
     return [Map(lambda value, column: kept(column))]
 
 
-@CPU.of(PReLU)
-def prelu(context: Links, link: int, stage: PReLU) -> list[Step]:
+@CPU.of(stages.PReLU)
+def prelu(context: Links, link: int, stage: stages.PReLU) -> list[Step]:
     b, slope = context.k.b, context.vector(link, 0)
     return [Map(lambda x, column: b.select(b.compare(">", x, 0.0), x, b.mul(x, slope(column))))]
 
 
-@CPU.of(BatchNorm)
-def batch_norm(context: Links, link: int, stage: BatchNorm) -> list[Step]:
+@CPU.of(stages.BatchNorm)
+def batch_norm(context: Links, link: int, stage: stages.BatchNorm) -> list[Step]:
     b, eps = context.k.b, context.constants(link, stage)["eps"]
     mean, variance, *affine = (context.vector(link, number) for number in range(4 if stage.affine else 2))
 
@@ -344,8 +313,8 @@ def _largest(context: Links, finish: Callable[[ir.Value], ir.Value] = lambda mos
     return Fold([lowest], lambda most, value, turn: [k.b.max(most[0], value)], lambda most, turn: finish(most[0]), [])
 
 
-@CPU.of(LayerNorm)
-def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
+@CPU.of(stages.LayerNorm)
+def layer_norm(context: Links, link: int, stage: stages.LayerNorm) -> list[Step]:
     """The mean has two parts: subtracting both from values near it is exact, however large it is."""
     k, b, eps = context.k, context.k.b, context.constants(link, stage)["eps"]
     count = context.channel_count()
@@ -378,8 +347,8 @@ def layer_norm(context: Links, link: int, stage: LayerNorm) -> list[Step]:
     return [mean, deviation, Map(change)]
 
 
-@CPU.of(Softmax)
-def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
+@CPU.of(stages.Softmax)
+def softmax(context: Links, link: int, stage: stages.Softmax) -> list[Step]:
     k, b, constants = context.k, context.k.b, context.constants(link, stage)
     most = _largest(context)
     total = _summed(context, lambda total, turn: b.div(constants.get("scale", 1.0), b.cast(total, k.number)))
@@ -398,20 +367,20 @@ def softmax(context: Links, link: int, stage: Softmax) -> list[Step]:
     return [*steps, Map(exponential), total, Map(divided)]
 
 
-@CPU.of(Sum, Mean, Max)
+@CPU.of(stages.Sum, stages.Mean, stages.Max)
 def reduction(context: Links, link: int, stage: Any) -> list[Step]:
     k, b, count = context.k, context.k.b, context.channel_count()
-    if isinstance(stage, Max):
+    if isinstance(stage, stages.Max):
         fold = _largest(context)
-    elif isinstance(stage, Sum):
+    elif isinstance(stage, stages.Sum):
         fold = _summed(context, lambda total, turn: b.cast(total, k.number))
     else:
         fold = _summed(context, lambda total, turn: b.cast(sums.divided(b, total, count, k.number), k.number))
     return [fold, Collapse(fold)]
 
 
-@CPU.of(LogSumExp)
-def log_sum_exp(context: Links, link: int, stage: LogSumExp) -> list[Step]:
+@CPU.of(stages.LogSumExp)
+def log_sum_exp(context: Links, link: int, stage: stages.LogSumExp) -> list[Step]:
     k, b = context.k, context.k.b
     most = _largest(context, lambda largest: finite_or_zero(b, largest))
 

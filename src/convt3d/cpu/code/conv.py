@@ -25,7 +25,7 @@ from ..steps.conv import ConvCall, Convolution, ConvWords
 from ..steps.direct import DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
 from .interleave import Planar
-from .slab import fill_slab
+from .slab import fill_paced_slab, fill_slab
 
 if TYPE_CHECKING:
     from .tile import Tile
@@ -46,8 +46,12 @@ class Channels:
 
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
-    k, (conv, direct) = tile.k, words
-    fill_slab(k, conv, tile.step, source_of(tile, step, call))
+    k, (conv, direct, *paced) = tile.k, words
+    source = source_of(tile, step, call)
+    if step.pace is None:
+        fill_slab(k, conv, tile.step, source)
+    else:
+        fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace)
     tile.all_channels = tile.channels = conv.out_channels
     part = all_channels(conv, step.tile, step.blocks)
     if step.in_parts:
@@ -99,17 +103,17 @@ def convolve(
     slab, out = conv.slab, conv.phased
     runs, length = Planar.of_convolution(conv, step).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
-    in_group, out_group = conv.in_group, conv.out_group
+    in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     with b.loop(*part.groups) as g:
         x = b.at(slab.pointer, b.mul(b.mul(g, in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
-            x_plane = b.at(x, b.mul(d, b.mul(conv.slab_height, conv.row)), k.number)
+            x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
             y_plane = b.at(y, b.mul(d, conv.plane), k.number)
 
-            at_depth = b.add(k.span(0, step, POSITION), d)
+            at_depth = b.mul(b.add(k.span(0, step, POSITION), d), pace)
 
             def block(
                 n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
@@ -206,7 +210,7 @@ def sum_in_pieces(
     weights: ir.Value,
     y: ir.Value,
     channel: Number,
-    most: int,
+    most: Number,
     bias: tuple[ir.Value, Number] = (NULL, 0),
 ) -> None:
     """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.

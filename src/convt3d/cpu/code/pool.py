@@ -87,13 +87,13 @@ def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number
     """Phase-planar buffer -> pooled phase-planar buffer: output t is the fold of the stride's phases at input t."""
     b, conv = k.b, planar.conv
     origin, target = planar.buffer.pointer, pooled.pointer
-    phase, plane, strides, paces, periods = conv.phase, conv.plane, conv.strides, conv.paces, planar.phases
+    phase, plane, strides, left, periods = conv.phase, conv.plane, conv.strides, conv.together, planar.phases
     window = Window(k, average)
     divisor = b.mul(b.mul(strides[0], strides[1]), strides[2])
     depth, length = planar.extent(k)
-    with b.loop(0, channels) as c, b.loop(0, paces[0]) as p, b.loop(0, paces[1]) as q, b.loop(0, paces[2]) as r:
+    with b.loop(0, channels) as c, b.loop(0, left[0]) as p, b.loop(0, left[1]) as q, b.loop(0, left[2]) as r:
         first = [b.mul(at, stride) for at, stride in zip((p, q, r), strides, strict=True)]
-        number = b.add(b.mul(b.add(b.mul(p, paces[1]), q), paces[2]), r)
+        number = b.add(b.mul(b.add(b.mul(p, left[1]), q), left[2]), r)
         row = b.mul(c, planar.buffer.pitch)
         out = k.dot((c, pooled.pitch), (number, phase))
         with b.loop(0, depth) as d, b.loop(0, length, k.lanes) as at:
@@ -109,7 +109,7 @@ def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number
                     middle.next = inner.result
                 outer.next = middle.result
             b.store(window.folded(outer.result, divisor), target, b.add(out, place))
-    return Planar(pooled, conv, planar.step, paces, paces, conv.pace_places, conv.pooled_phases)
+    return Planar(pooled, conv, planar.step, left, left, conv.together_places, conv.pooled_phases)
 
 
 def _window(k: Kernel, words: PoolWords, axis: int, o: Number, low: Number) -> tuple[tuple[Number, Number], Number]:

@@ -15,8 +15,7 @@ from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, 
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
-from ..steps.conv import ConvWords
-from ..steps.winograd import WinogradWords
+from ..steps.conv import ConvWords, PacedWords
 
 
 def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
@@ -42,12 +41,13 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
         base = k.dot((s, conv.copy), (block, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            with each_channel(k, together, some) as c:
-                fill_zero(k, slab, b.add(start, b.mul(c, channel)), pitch)
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
-            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
+            inside = _both(k, in_d, valid[0], in_h, valid[1])
+            before = b.sub(first, s)
+            with each_channel(k, together, some) as c:
+                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
             with b.if_(inside):
-                target = b.add(start, b.sub(first, s))
+                target = b.add(start, before)
 
                 def put(c: Number, target: Number = target) -> Sink:
                     to = b.add(target, b.mul(c, channel))
@@ -60,24 +60,43 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
+def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
+    """Zeros around the `count` numbers that a row has; all of it, where it has none. They come before the numbers, of
+    which a vector may reach beyond its end or, as these do, over the next row's beginning."""
+    b = k.b
+    after = b.add(before, count)
+    fill_zero(k, row, start, before)
+    fill_zero(k, row, b.add(start, after), b.sub(length, after))
+
+
 def fill_paced_slab(
-    k: Kernel, conv: ConvWords, winograd: WinogradWords, step: int, source: Source | Scratch, pace: int
-) -> ir.Value:
-    """The slab of a tile whose positions are several inputs wide; true if all inputs are smaller than HUGE.
+    k: Kernel,
+    conv: ConvWords,
+    paced: PacedWords,
+    step: int,
+    source: Source | Scratch,
+    pace: int,
+    seen: ir.Value | None = None,
+) -> ir.Value | None:
+    """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
+    magnitudes, the answer is true if all inputs are smaller than HUGE.
 
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
-    `pace` is that of the width.
+    `pace` is that of the width, 0 if it is too wide for shuffles.
     """
     b, slab, pitch = k.b, conv.slab.pointer, conv.row
-    words = I64 if k.wide else I32
-    b.store(constant(vector(words, k.lanes), 0), winograd.largest.pointer, 0)
+    words = _integer(k)
+    if seen is not None:
+        b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
     with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
         after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, winograd, step, source, pace, together)
-    largest = b.reduce(b.load(winograd.largest.pointer, 0, words, k.lanes), b.max)
+        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+    if seen is None:
+        return None
+    largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
     bound = struct.pack("<d", HUGE["float64"]) if k.wide else struct.pack("<f", HUGE["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
 
@@ -85,58 +104,79 @@ def fill_paced_slab(
 def _fill_rows(
     k: Kernel,
     conv: ConvWords,
-    winograd: WinogradWords,
+    paced: PacedWords,
     step: int,
     source: Source | Scratch,
     pace: int,
     together: int,
+    seen: ir.Value | None,
 ) -> None:
-    """Row by row: read, looked at, and sorted by remainders."""
+    """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
+    just now, at another alignment, would be waited for."""
     b = k.b
-    slab, whole, pitch = conv.slab.pointer, winograd.row.pointer, conv.row
+    slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, winograd.row.pitch, conv.paces[1]
-    per_turn, length = b.sdiv(conv.slab_height, turns), b.mul(pitch, pace)
+    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.paces[1]
+    per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
+    end = k.dot((pitch, pace or conv.paces[2]), (1, conv.copies), (1, k.lanes * pace))  # of what is read of a row
     with b.loop(0, channels, together) as block, b.loop(0, conv.slab_depth) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
-        with b.loop(0, per_turn) as at_turn:
-            in_h = b.sub(b.add(b.mul(at_turn, turns), turn), place[1])
-            inside = b.bits("and_", _within(k, in_d, valid[0]), _within(k, in_h, valid[1]))
-            with each_channel(k, together, some) as c:
-                fill_zero(k, whole, b.mul(c, row_pitch), b.add(length, conv.copies))
-            with b.if_(inside):
-
-                def put(c: Number) -> Sink:
-                    to = b.add(place[2], b.mul(c, row_pitch))
-                    return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
-
-                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                _read(k, step, source, at, valid[2], together, some, put)
+        with b.loop(0, per_turn, at_once) as first:
+            rows = b.min(at_once, b.sub(per_turn, first))
+            with b.loop(0, rows) as more:
+                in_h = b.sub(b.add(b.mul(b.add(first, more), turns), turn), place[1])
+                inside, buffer = _both(k, in_d, valid[0], in_h, valid[1]), b.mul(more, row_pitch)
                 with each_channel(k, together, some) as c:
-                    _note_largest(
-                        k,
-                        winograd.largest.pointer,
-                        b.at(whole, b.mul(c, row_pitch), k.number),
-                        b.add(place[2], valid[2]),
-                    )
-            row = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), at_turn)
-            with each_channel(k, together, some) as c, b.loop(0, conv.copies) as s:
-                target = k.dot((b.add(block, c), conv.slab.pitch), (row, pitch), (s, conv.copy))
-                with b.loop(0, pitch, k.lanes) as q:
-                    first = k.dot((c, row_pitch), (1, s), (q, pace))
-                    parts = [b.load(whole, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
-                    b.store(b.deinterleave(parts)[0], slab, b.add(target, q))
+                    there = b.select(inside, valid[2], 0)
+                    _zero_ends(k, whole, b.add(buffer, b.mul(c, row_pitch)), place[2], there, end)
+                with b.if_(inside):
+
+                    def put(c: Number, buffer: Number = buffer) -> Sink:
+                        to = k.dot((1, place[2]), (1, buffer), (c, row_pitch))
+                        return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
+
+                    at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                    _read(k, step, source, at, valid[2], together, some, put)
+            with b.loop(0, rows) as more, each_channel(k, together, some) as c:
+                number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
+                target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
+                row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
+                _sort(k, conv, row, target, pace, seen)
 
 
-def _note_largest(k: Kernel, seen: ir.Value, row: ir.Value, count: Number) -> None:
-    """Remembers the largest magnitude seen, as an integer: NaN and infinity are above all numbers."""
-    b = k.b
-    words, sign = (I64, 63) if k.wide else (I32, 31)
-    with b.loop_carrying(0, count, k.lanes, [b.load(seen, 0, words, k.lanes)]) as (at, largest):
-        pattern = b.bitcast(b.load(row, at, k.number, k.lanes), words)
-        magnitude = b.bits("and_", pattern, constant(pattern.type, (1 << sign) - 1))
-        largest.next = [b.max(largest.values[0], magnitude)]
-    b.store(largest.result[0], seen, 0)
+def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int, seen: ir.Value | None) -> None:
+    """A row into its copies: copy s has inputs s, s + pace, ... Notes the largest magnitude, where it is wanted."""
+    b, copies, pitch = k.b, conv.copies, conv.row
+    if not pace:
+        with b.loop(0, copies) as s, b.loop(0, pitch) as q:
+            one = b.load(row, k.dot((1, s), (q, conv.paces[2])), k.number)
+            b.store(one, target, k.dot((s, conv.copy), (1, q)))
+        return
+    with b.loop(0, copies, pace) as s:
+        start = [] if seen is None else [b.load(seen, 0, _integer(k), k.lanes)]
+        with b.loop_carrying(0, pitch, k.lanes, start) as (q, largest):
+            first = k.dot((1, s), (q, pace))
+            parts = [b.load(row, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
+            for number, sorted_part in enumerate(b.deinterleave(parts)):
+                copy = b.add(s, number)
+                with b.if_(b.compare("<", copy, copies)):
+                    b.store(sorted_part, target, k.dot((copy, conv.copy), (1, q)))
+            found = largest.values
+            for part in parts if seen is not None else []:
+                found = [b.max(found[0], _magnitude(k, part))]
+            largest.next = found
+        if seen is not None:
+            b.store(largest.result[0], seen, 0)
+
+
+def _integer(k: Kernel) -> ir.Type:
+    return I64 if k.wide else I32
+
+
+def _magnitude(k: Kernel, value: ir.Value) -> ir.Value:
+    """As an integer: NaN and infinity are above all numbers."""
+    pattern = k.b.bitcast(value, _integer(k))
+    return k.b.bits("and_", pattern, constant(pattern.type, (1 << (63 if k.wide else 31)) - 1))
 
 
 def _read(
@@ -158,7 +198,14 @@ def _read(
     c, d, h, w = at
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
+    if together == 1:
+        source.prefetch(row, first, count)
     source.read_channels(row, first, count, together, channels, put)
+
+
+def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
+    """Whether d and h are places of an array."""
+    return k.b.bits("and_", _within(k, d, depth), _within(k, h, height))
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:

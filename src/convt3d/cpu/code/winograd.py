@@ -21,9 +21,16 @@ from ..ir.builder import Builder
 from ..ir.frame import Kernel
 from ..ir.values import I64, PTR, Number
 from ..plan.registers import RegisterTile
-from ..plan.winograd import Matrix, Scheme
+from ..plan.winograd import GatherKind, Matrix, ScatterKind
 from ..steps.conv import ConvWords
-from ..steps.winograd import GroupWords, WinogradCall, WinogradConvolution, WinogradWords
+from ..steps.winograd import (
+    GroupWords,
+    PieceWords,
+    PointWords,
+    WinogradCall,
+    WinogradConvolution,
+    WinogradWords,
+)
 from ..words import row_length
 from .conv import all_channels, fill_with_bias, micro_kernel, source_of, sum_in_pieces
 from .interleave import Planar
@@ -32,8 +39,6 @@ from .slab import fill_paced_slab
 if TYPE_CHECKING:
     from .tile import Tile
 
-SUMMED = 128  # shorter than in direct summation, for errors are larger where products cancel
-
 Load = Callable[[int, int], ir.Value]
 Store = Callable[[int, int, ir.Value], None]
 Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
@@ -41,9 +46,11 @@ Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each
 
 def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows runs where inputs are small, maybe for some channels."""
-    k, (conv, winograd) = tile.k, words
+    k, (conv, paced, winograd) = tile.k, words
     tile.around.enter_context(unless_skipped(k, call[0]))
-    small = fill_paced_slab(k, conv, winograd, tile.step, source_of(tile, step, call), step.pace)
+    largest = winograd.largest.pointer
+    small = fill_paced_slab(k, conv, paced, tile.step, source_of(tile, step, call), step.pace, largest)
+    assert small is not None
     tile.all_channels = tile.channels = conv.out_channels
     tile.around.enter_context(only_small(k, call[0], small))
     convolve(k, conv, winograd, call[0], tile.step, step)
@@ -62,7 +69,7 @@ def convolve(
     b = k.b
     fill_with_bias(k, conv, call, step, all_channels(conv, code.tile, code.blocks))
     multiply = _multiply(k, code.tile, code.blocks)
-    transforms = [(_gather(k, *kind), _scatter(k, *kind)) for kind in code.kinds]
+    gathers, scatters = [_gather(k, kind) for kind in code.gathers], [_scatter(k, kind) for kind in code.scatters]
     depth, length = Planar.of_convolution(conv, step).extent(k)
     in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     total, chunk = b.mul(depth, in_plane), winograd.chunk
@@ -75,11 +82,16 @@ def convolve(
         weights = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         with b.loop(0, winograd.group_count) as number:
             group = k.row(GroupWords, b, b.at(winograd.groups, b.mul(number, row_length(GroupWords)), I64))
-            for index, (gather, scatter) in enumerate(transforms):
+            with b.loop(0, group.pieces) as piece:
+                at = b.mul(b.add(group.piece, piece), row_length(PieceWords))
+                row = k.row(PieceWords, b, b.at(winograd.pieces, at, I64))
+                for index, gather in enumerate(gathers):
+                    with b.if_(b.compare("==", row.kind, index)):
+                        _transform_inputs(k, conv, winograd, gather, x, row, where)
+            for index, scatter in enumerate(scatters):
                 with b.if_(b.compare("==", group.kind, index)):
-                    _transform_inputs(k, conv, winograd, gather, x, group, where)
-                    w = b.at(weights, group.weight, k.number)
-                    _multiply_and_transform(k, conv, winograd, code, (multiply, scatter), group, w, (y, bias), where)
+                    functions, target = (multiply, scatter), (y, bias)
+                    _multiply_and_transform(k, conv, winograd, code, functions, group, weights, target, where)
 
 
 def _transform_inputs(
@@ -88,14 +100,13 @@ def _transform_inputs(
     winograd: WinogradWords,
     gather: ir.Function,
     x: ir.Value,
-    group: GroupWords,
+    piece: PieceWords,
     where: tuple[Number, ...],
 ) -> None:
     b = k.b
-    tables = b.at(winograd.gather, group.gather, I64), b.at(winograd.factors, group.factors_in, k.number)
-    sizes = conv.slab.pitch, conv.in_group, winograd.depth_step
-    chunk = winograd.chunk_positions, winograd.input_point
-    b.call(gather, x, winograd.inputs.pointer, *tables, group.pieces, group.depth_in, *sizes, *chunk, *where)
+    tables = b.at(winograd.gather, piece.gather, I64), b.at(winograd.factors, piece.factors, k.number)
+    sizes = conv.slab.pitch, conv.in_group, winograd.depth_step, winograd.chunk_positions
+    b.call(gather, x, winograd.inputs.pointer, *tables, piece.depth, *sizes, *where)
 
 
 def _multiply_and_transform(
@@ -116,14 +127,15 @@ def _multiply_and_transform(
     position, at_once, pitch = winograd.chunk_positions, winograd.chunk_blocks, conv.phased.pitch
     tables = (
         b.at(winograd.scatter, group.scatter, I64),
-        b.at(winograd.factors, group.factors_out, k.number),
+        b.at(winograd.factors, group.factors, k.number),
     )
     with b.loop(0, blocks, at_once) as block:
         end = b.min(b.add(block, at_once), blocks)
         row = b.mul(block, code.tile.rows)
         rows = b.sub(b.min(b.mul(end, code.tile.rows), conv.out_group), row)
-        data = (winograd.inputs.pointer, conv.offsets, w, winograd.products.pointer)
-        sizes = (group.steps, conv.out_group, position, winograd.input_point, winograd.product_point)
+        points = b.at(winograd.points, b.mul(group.point, row_length(PointWords)), I64)
+        data = (winograd.inputs.pointer, conv.offsets, w, winograd.products.pointer, points)
+        sizes = (position, winograd.product_point, group.summed)
         b.call(multiply, *data, group.points, block, end, where[1], *sizes)
         there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
         extent = (group.depth_out, rows, pitch, conv.plane, position, winograd.product_point)
@@ -162,9 +174,10 @@ def unless_skipped(k: Kernel, call: WinogradCall) -> Iterator[None]:
 
 
 def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
-    """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows."""
-    pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products")]
-    counts = ("points", "block", "end", "count", "steps", "out", "position", "input_point", "product_point")
+    """products[point][row] = sum over steps of w[point][step][row] * inputs[point][step], for some blocks of rows; each
+    point has steps of its own."""
+    pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products", "point_table")]
+    counts = ("points", "block", "end", "count", "position", "product_point", "summed")
     b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
     a = b.args
     micros = {
@@ -174,14 +187,22 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
         for n in range(1, tile.columns + 1)
     }
     with b.loop(0, a["points"]) as point:
-        x = b.at(a["inputs"], b.mul(point, a["input_point"]), k.number)
-        w = b.at(a["w"], b.mul(point, b.mul(a["steps"], a["out"])), k.number)
+        row = k.row(PointWords, b, b.at(a["point_table"], b.mul(point, row_length(PointWords)), I64))
+        steps = row.steps
+        x, w = b.at(a["inputs"], row.inputs, k.number), b.at(a["w"], row.weight, k.number)
         y = b.at(a["products"], b.mul(point, a["product_point"]), k.number)
 
-        def one(block: Number, rows: int, x: ir.Value = x, w: ir.Value = w, y: ir.Value = y) -> None:
-            row = b.mul(b.sub(block, a["block"]), tile.rows)
-            weights = b.at(w, b.mul(b.mul(block, tile.rows), a["steps"]), k.number)
-            out = b.at(y, b.mul(row, a["position"]), k.number)
+        def one(
+            block: Number,
+            rows: int,
+            x: ir.Value = x,
+            w: ir.Value = w,
+            y: ir.Value = y,
+            steps: Number = steps,
+        ) -> None:
+            first = b.mul(b.sub(block, a["block"]), tile.rows)
+            weights = b.at(w, b.mul(b.mul(block, tile.rows), steps), k.number)
+            out = b.at(y, b.mul(first, a["position"]), k.number)
 
             def columns(n: int, vector: Number) -> None:
                 at = b.mul(vector, k.lanes)
@@ -192,11 +213,11 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                     rows,
                     b.at(x, at, k.number),
                     a["offsets"],
-                    a["steps"],
+                    steps,
                     weights,
                     b.at(out, at, k.number),
                     a["position"],
-                    SUMMED,
+                    a["summed"],
                 )
 
             whole = b.mul(b.sdiv(a["count"], tile.columns), tile.columns)
@@ -216,61 +237,61 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     return b.function
 
 
-def _gather(k: Kernel, terms: int, _: int, height: Scheme, width: Scheme) -> ir.Function:
-    """inputs[point][step][position] = transform of the slab's vectors that a group of outputs reads.
+def _gather(k: Kernel, kind: GatherKind) -> ir.Function:
+    """inputs[point][step][position] = transform of the slab's vectors that a piece of the taps reads.
 
-    `places` holds for each piece the offsets along height and width, then those of the terms of each point along the
-    depth, whose factors are in a table of their own.
+    `places` holds the offsets along height and width, then those of the terms of each point along the depth, whose
+    factors are in a table of their own, then where each point goes. Where pieces are even, points go to places as far
+    apart as the first two.
     """
+    terms, height, width, even = kind
     pointers = [(name, PTR) for name in ("x", "inputs", "places", "factors")]
-    counts = ("pieces", "depth_points", "channel", "channels", "depth", "position", "point", "first", "count")
+    counts = ("depth_points", "channel", "channels", "depth", "position", "first", "count")
     arguments = [*pointers, *((name, I64) for name in (*counts, "in_plane"))]
-    name = f"gather_{terms}_{height}_{width}"
-    if name in k.module.globals:
-        return k.module.globals[name]
+    name = f"gather_{terms}_{height}_{width}" + ("" if even else "_uneven")
     b = k.define(name, arguments, noalias=("x", "inputs"))
     a = b.args
-    words = b.add(b.mul(a["depth_points"], terms), height.points + width.points)
+    h, w = _words(b, a["places"], (height.points, width.points))
+    along_depth = b.at(a["places"], height.points + width.points, I64)
+    goes = b.at(along_depth, b.mul(a["depth_points"], terms), I64)
     plane_points = height.points * width.points
-    with b.loop(0, a["pieces"]) as piece:
-        places = b.at(a["places"], b.mul(piece, words), I64)
-        h, w = _words(b, places, (height.points, width.points))
-        along_depth = b.at(places, height.points + width.points, I64)
-        with b.loop(0, a["channels"]) as c:
-            step = b.add(b.mul(piece, a["channels"]), c)
-            row = b.at(a["x"], b.mul(c, a["channel"]), k.number)
-            target = b.at(a["inputs"], b.mul(step, a["position"]), k.number)
-            with b.loop(0, a["count"]) as vector:
-                plane, at = _place(k, b, vector)
-                base = b.at(row, b.add(b.mul(plane, a["depth"]), at), k.number)
-                into = b.at(target, b.mul(vector, k.lanes), k.number)
-                with b.loop(0, a["depth_points"]) as i:
-                    sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
-                    out = b.at(into, b.mul(a["point"], b.mul(i, plane_points)), k.number)
+    apart = b.sub(b.load(goes, plane_points - 1, I64), b.load(goes, 0, I64)) if even else 0
+    apart = b.sdiv(apart, plane_points - 1) if even and plane_points > 1 else apart
+    with b.loop(0, a["channels"]) as c:
+        row = b.at(a["x"], b.mul(c, a["channel"]), k.number)
+        target = b.at(a["inputs"], b.mul(c, a["position"]), k.number)
+        with b.loop(0, a["count"]) as vector:
+            plane, at = _place(k, b, vector)
+            base = b.at(row, b.add(b.mul(plane, a["depth"]), at), k.number)
+            into = b.at(target, b.mul(vector, k.lanes), k.number)
+            with b.loop(0, a["depth_points"]) as i:
+                sources = _along_depth(k, b, i, terms, base, along_depth, a["factors"])
+                here = b.at(goes, b.mul(i, plane_points), I64)
+                out = b.at(into, b.load(here, 0, I64), k.number) if even else into
 
-                    def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
-                        return _depth_sum(b, [(b.at(s, h[j], k.number), f) for s, f in sources], w[n], k)
+                def load(j: int, n: int, sources: Sources = sources) -> ir.Value:
+                    return _depth_sum(b, [(b.at(s, h[j], k.number), f) for s, f in sources], w[n], k)
 
-                    def store(j: int, n: int, value: ir.Value, out: ir.Value = out) -> None:
-                        b.store(value, out, b.mul(a["point"], j * width.points + n))
+                def store(j: int, n: int, value: ir.Value, out: ir.Value = out, here: ir.Value = here) -> None:
+                    number = j * width.points + n
+                    b.store(value, out, b.mul(apart, number) if even else b.load(here, number, I64))
 
-                    _transform_plane(b, height.inputs_matrix, width.inputs_matrix, load, store)
+                _transform_plane(b, height.inputs_matrix, width.inputs_matrix, load, store)
     b.ret()
     return b.function
 
 
-def _scatter(k: Kernel, _: int, terms: int, height: Scheme, width: Scheme) -> ir.Function:
+def _scatter(k: Kernel, kind: ScatterKind) -> ir.Function:
     """phases[row][output] = transform of the products, plus bias.
 
     `places` holds the phases' offsets along height and width, then for each output along the depth its offset and the
     offsets of its terms among the products.
     """
+    terms, height, width = kind
     pointers = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")]
     counts = ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
     arguments = [*pointers, *((name, I64) for name in counts)]
     name = f"scatter_{terms}_{height}_{width}"
-    if name in k.module.globals:
-        return k.module.globals[name]
     b = k.define(name, arguments, noalias=("products", "y"))
     a = b.args
     h, w = _words(b, a["places"], (height.outputs, width.outputs))

@@ -19,7 +19,7 @@ from itertools import product
 from math import gcd, prod
 
 from ...spec.lazy import lazy
-from ...spec.shapes import ConvAxis
+from ...spec.shapes import TransposedAxis
 from ..plan.winograd import Matrix, Scheme
 
 # How many taps the pieces of each axis have: on that the code depends.
@@ -81,7 +81,7 @@ class Piece:
         return len(self.taps) + self.pace - 1
 
 
-def axis_pieces(axis: ConvAxis, paired: bool) -> tuple[Piece, ...]:
+def axis_pieces(axis: TransposedAxis, paired: bool) -> tuple[Piece, ...]:
     """Taps by their remainder modulo the stride, in twos and threes; or each alone."""
     remainders: dict[int, list[int]] = {}
     for k in range(axis.kernel):
@@ -97,7 +97,7 @@ def axis_pieces(axis: ConvAxis, paired: bool) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def can_pair(axis: ConvAxis) -> bool:
+def can_pair(axis: TransposedAxis) -> bool:
     """Whether neighbouring taps of a remainder meet neighbouring positions, and there are such."""
     near = axis.dilation // gcd(axis.dilation, axis.stride) == 1
     return near and axis.size > 1 and any(piece.pace > 1 for piece in axis_pieces(axis, True))

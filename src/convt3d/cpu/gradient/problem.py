@@ -12,7 +12,7 @@ from ...spec.checks import Triple
 from ...spec.dtypes import DType
 from ...spec.gradient import conv_axes
 from ...spec.lazy import lazy
-from ...spec.shapes import ConvAxis, Range, Shape
+from ...spec.shapes import Range, Shape, TransposedAxis
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Problem:
         return self.small[0] * prod(self.small[2:])
 
     @lazy
-    def axes(self) -> tuple[ConvAxis, ConvAxis, ConvAxis]:
+    def axes(self) -> tuple[TransposedAxis, TransposedAxis, TransposedAxis]:
         """Their inputs are the positions of the small array."""
         return conv_axes(self.small[2:], self.kernel, self.stride, self.padding, self.dilation)
 

@@ -1,7 +1,7 @@
 """The frame of a kernel: words from one table, tiles drawn from a shared counter, scratch per worker.
 
 `void run(ptr table, i64 worker)`: the table holds the sets of words that a sweep and its steps declare (cpu/words.py),
-one after the other, as i64.
+one after the other, as i64. Native code beside the kernels is given such a table, too.
 """
 
 from __future__ import annotations
@@ -48,62 +48,42 @@ class Scratch:
 class _Set:
     """Gives the fields of one set of words."""
 
-    def __init__(self, kernel: Kernel, words: type[Words], at: int) -> None:
-        self.kernel, self.at = kernel, at
-        self.fields = {field.name: field for field in layout(words, kernel.checked)[0]}
+    def __init__(self, table: Table, words: type[Words], at: int) -> None:
+        self.table, self.at = table, at
+        self.fields = {field.name: field for field in layout(words, table.checked)[0]}
         self.label = words.__name__
 
     def field(self, own: Words, name: str) -> Any:
         field = self.fields[name]
-        self.kernel.used.add((type(own), name))
+        self.table.used.add((type(own), name))
         each = [self._one(field, self.at + field.at + number * field.size) for number in range(max(field.times, 1))]
         return tuple(each) if field.times else each[0]
 
     def _one(self, field: Field, at: int) -> Any:
-        k = self.kernel
+        table, label = self.table, f"{self.label}.{field.name}"
         if field.kind == "array":
-            return k.array(at, f"{self.label}.{field.name}")
+            return table.array(at, label)
         if field.kind == "buffer":
-            return k.scratch(at, f"{self.label}.{field.name}")
-        return k.routine(at) if field.kind == "routine" else k.word(at)
+            return table.scratch(at, label)
+        return table.routine(at) if field.kind == "routine" else table.word(at)
 
 
-class Kernel:
-    """What every emitter needs: the builder, the vector width, the sets of words and the current tile's geometry."""
+class Table:
+    """The table that a function is given: sets of words, of which one says where faults are noted. A word that is asked
+    for is loaded once, at the start of the function."""
 
-    def __init__(self, name: str, machine: Machine, storage: Storage, sets: Sequence[type[Words]]) -> None:
-        """`sets` begin with SweepWords, or with others that have `items` and `scratch_size`, and hold one SweepCall."""
-        self.module = ir.Module(name)
-        self.machine = machine
-        self.checked = machine.check_bounds
-        self.storage = storage
-        self.number = storage.arithmetic
-        self.wide = storage == FLOAT64
-        self.lanes = machine.lanes(8 if self.wide else 4)
-        self.instructions = instructions_of(machine)
-        entry = [("table", PTR), ("worker", I64)]
-        builder = CheckedBuilder if machine.check_bounds else None
-        self.b: Builder = define(self.module, "run", entry, instructions=self.instructions, builder=builder)
+    def __init__(self, b: Builder, sets: Sequence[type[Words]]) -> None:
+        self.b = b
+        self.checked = isinstance(b, CheckedBuilder)
         self.used: set[tuple[type[Words], str]] = set()  # fields that the code reads
         starts = places(sets, self.checked)
         self.sets = [words.read_by(_Set(self, words, at)) for words, at in zip(sets, starts, strict=False)]
-        self.sweep: SweepWords = self.sets[0]
-        self.call: SweepCall = next(words for words in self.sets if isinstance(words, SweepCall))
-        if isinstance(self.b, CheckedBuilder):
-            self.b.trust(self.b.args["table"])
-            self.b.faults = self.call.faults
-        self._square: ir.Value | None = None
-        self._rows: list[ir.Value] = []
-        self.sample: ir.Value | None = None
-        self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
-        self.item: ir.Value | None = None
-
-    def define(self, name: str, arguments: list[tuple[str, ir.Type]], noalias: tuple[str, ...] = ()) -> Builder:
-        """A function of this kernel."""
-        return define_for(self.machine, self.module, name, arguments, internal=True, noalias=noalias)
+        if isinstance(b, CheckedBuilder):
+            b.trust(b.args["table"])
+            b.faults = next(words.faults for words in self.sets if "faults" in words.__dataclass_fields__)
 
     def word(self, at: int) -> ir.Value:
-        """An i64 of the table, loaded at the start of `run`."""
+        """An i64 of the table."""
         with self.b.raw.goto_entry_block():
             return self.b.load(self.b.args["table"], at, I64)
 
@@ -120,6 +100,42 @@ class Kernel:
             self.b.confine(pointer, self.word(at + 1), self.word(at + 2), name)
         return pointer
 
+    def scratch(self, at: int, name: str) -> Any:
+        raise TypeError(f"{name}: only the kernel of a sweep has scratch memory")
+
+    def row(self, words: type[Row], b: Builder, row: ir.Value) -> Row:
+        """A row of a table that is a set of sizes, read by the function that `b` writes."""
+        self.used.update((words, field.name) for field in layout(words, False)[0])
+        return words(**{field.name: b.load(row, field.at, I64) for field in layout(words, False)[0]})
+
+
+class Kernel(Table):
+    """What every emitter needs: the builder, the vector width, the sets of words and the current tile's geometry."""
+
+    def __init__(self, name: str, machine: Machine, storage: Storage, sets: Sequence[type[Words]]) -> None:
+        """`sets` begin with SweepWords, or with others that have `items` and `scratch_size`, and hold one SweepCall."""
+        self.module = ir.Module(name)
+        self.machine = machine
+        self.storage = storage
+        self.number = storage.arithmetic
+        self.wide = storage == FLOAT64
+        self.lanes = machine.lanes(8 if self.wide else 4)
+        self.instructions = instructions_of(machine)
+        entry = [("table", PTR), ("worker", I64)]
+        builder = CheckedBuilder if machine.check_bounds else None
+        super().__init__(define(self.module, "run", entry, instructions=self.instructions, builder=builder), sets)
+        self.sweep: SweepWords = self.sets[0]
+        self.call: SweepCall = next(words for words in self.sets if isinstance(words, SweepCall))
+        self._square: ir.Value | None = None
+        self._rows: list[ir.Value] = []
+        self.sample: ir.Value | None = None
+        self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
+        self.item: ir.Value | None = None
+
+    def define(self, name: str, arguments: list[tuple[str, ir.Type]], noalias: tuple[str, ...] = ()) -> Builder:
+        """A function of this kernel."""
+        return define_for(self.machine, self.module, name, arguments, internal=True, noalias=noalias)
+
     def scratch(self, at: int, name: str) -> Scratch:
         """A buffer of this worker: offset and pitch, and its length where accesses are checked."""
         offset, pitch = self.word(at), self.word(at + 1)
@@ -132,11 +148,6 @@ class Kernel:
                 begin = b.raw.ptrtoint(pointer, I64)
                 b.confine(pointer, begin, b.i64(b.add(begin, b.mul(length, size_of(self.number)))), name)
         return Scratch(pointer, pitch)
-
-    def row(self, words: type[Row], b: Builder, table: ir.Value) -> Row:
-        """A row of a table that is a set of sizes, read by the function that `b` writes."""
-        self.used.update((words, field.name) for field in layout(words, False)[0])
-        return words(**{field.name: b.load(table, field.at, I64) for field in layout(words, False)[0]})
 
     def behind(self, buffer: Scratch, place: Number) -> Scratch:
         """What lies behind this place of a buffer."""

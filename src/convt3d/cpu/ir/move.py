@@ -12,7 +12,9 @@ from llvmlite import ir
 from ..words import ArrayCall, DestinationCall, SourceCall
 from . import blocks
 from .frame import Kernel, Scratch
-from .values import Number, Storage, constant, vector
+from .values import Number, Storage, constant, size_of, vector
+
+_LINE = 64  # bytes of a cache line
 
 # Receives (offset in the row, vector of numbers, lanes that count or None for all).
 Sink: TypeAlias = "Callable[[Number, ir.Value, Number | None], None]"
@@ -60,6 +62,13 @@ class Source(ArrayRows):
             with strided, b.loop(0, count) as at:
                 one = b.load(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
                 sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
+
+    def prefetch(self, row: Number, first: Number, count: Number) -> None:
+        """Asks for the same part of the next channel's row, where elements lie side by side."""
+        k, b = self.kernel, self.kernel.b
+        line, start = _LINE // size_of(self.storage.memory), k.dot((1, row), (1, self.words.c), (first, self.words.w))
+        with b.if_(b.compare("==", self.words.w, 1)), b.loop(0, count, line) as at:
+            b.prefetch(self.words.data, b.add(start, at), self.storage.memory)
 
     @property
     def adjacent(self) -> ir.Value:

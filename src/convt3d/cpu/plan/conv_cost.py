@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -89,8 +90,9 @@ _FAR_BYTES = 8  # that a cycle brings from beyond the second-level cache
 def _gather_cost(method: Method) -> float:
     """Cycles to transform a vector of positions of one input channel for all groups of outputs."""
     return sum(
-        d.pieces * h.pieces * w.pieces * _transform_cost(d.scheme, h.scheme, w.scheme, "inputs_matrix")
-        for d, h, w in method.groups
+        _transform_cost(d, h, w, "inputs_matrix")
+        for group in method.groups
+        for d, h, w in product(*(one.schemes for one in group))
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from ...plan.base import by
-from ...plan.sweeps import Sweep
+from ...plan.names import OUTPUT, ArrayName, StatisticName, StatisticsName
+from ...plan.sweeps import Pad, RowNorm, Sweep
 from ...spec.stage import Stage
-from ...spec.stages import Binary, GroupNorm, Keep, LayerNorm, Recall
+from ...spec.stages import Binary, GroupNorm, Keep, Recall
 from .plan import Plan, SweepPlan
 from .winograd import HUGE
 
@@ -43,7 +44,7 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
     for planned in plan.sweeps:
         names: list[str] = []
         for run, arrays in _stages_run(plan, planned.sweep):
-            statistic = next((name.split(".")[0] for name in arrays if name.startswith("stat")), None)
+            statistic = next((name.made for name in arrays if isinstance(name, StatisticName)), None)
             if statistic is not None:
                 names.append(f"{finishes[statistic].stage.name} (applied)")
             elif (found := _find(stages, place, run)) is not None:
@@ -51,14 +52,14 @@ def _shared_stages(plan: Plan) -> list[tuple[str, ...]]:
                 place = found + 1
         finish = planned.sweep.finish
         if finish is not None:
-            names.append(finish.stage.name + (" (statistics)" if finish.result.startswith("stat") else ""))
+            names.append(finish.stage.name + (" (statistics)" if isinstance(finish.result, StatisticsName) else ""))
             place = next(at for at in range(place, len(stages)) if stages[at] is finish.stage) + 1
         applied = [name for at, name in enumerate(names) if not name.endswith("(applied)") or name not in names[:at]]
         shared.append(tuple(applied))
     return shared
 
 
-def _stages_run(plan: Plan, sweep: Sweep) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+def _stages_run(plan: Plan, sweep: Sweep) -> Iterator[tuple[Stage, tuple[ArrayName, ...]]]:
     """The stages of the steps, as they run, with the arrays they read."""
     for op in sweep.ops:
         yield from ((link.stage, link.arrays) for link in op.runs(plan.rewritten.pipeline))
@@ -87,29 +88,30 @@ def _steps(plan: Plan, planned: SweepPlan) -> Iterator[str]:
 
 
 def _why_it_ends(plan: Plan, number: int, sweep: Sweep) -> str:
-    if sweep.dest == "out":
+    if sweep.dest == OUTPUT:
         return "the output is complete"
     following = plan.sweeps[number + 1].sweep
     if sweep.finish is not None:
         stage, per = sweep.finish.stage, "group of channels" if isinstance(sweep.finish.stage, GroupNorm) else "channel"
-        then = "applies them" if sweep.finish.result.startswith("stat") else "starts from the result"
+        then = "applies them" if isinstance(sweep.finish.result, StatisticsName) else "starts from the result"
         tiles = prod(plan.sweeps[number].tiling.counts)
         return (
             f"{stage.name} over space needs all voxels of a {per}: "
             f"statistics of tiles ({tiles} a sample) are combined, then sweep {number + 2} {then}"
         )
+    if following.source == sweep.dest and isinstance(next(iter(following.ops), None), Pad):
+        return f"sweep {number + 2} pads the value: it reads copies of voxels that may lie anywhere"
     if following.source == sweep.dest and following.shape != sweep.result:
         return f"sweep {number + 2} repeats the value from {by(sweep.result)} to {by(following.shape)}"
     later = [(at, other.sweep) for at, other in enumerate(plan.sweeps) if at > number]
     readers = [at + 1 for at, other in later if _reads_again(other, sweep.dest, at == number + 1)]
     if readers:
         return f"the value is kept: sweep {' and '.join(map(str, readers))} reads it again"
-    (norm,) = (link.stage for op in sweep.ops if op.needs_whole_rows for link in op.runs(plan.rewritten.pipeline))
-    assert isinstance(norm, LayerNorm)
+    norm = next(op.stage for op in sweep.ops if isinstance(op, RowNorm))  # others may follow it
     return f"{norm.name} over {norm.over} needs whole rows, and sweep {number + 2} reads windows of them"
 
 
-def _reads_again(sweep: Sweep, name: str | None, following: bool) -> bool:
+def _reads_again(sweep: Sweep, name: ArrayName | None, following: bool) -> bool:
     """Beside the sweep that follows, which may start from it, whether kept or not."""
     recalled = sweep.source == name and not following
     return recalled or any(name in link.arrays for op in sweep.ops for link in op.links)

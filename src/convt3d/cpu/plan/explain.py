@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 from ...plan.base import by
@@ -9,7 +10,7 @@ from ...units import amount, counted, duration, operations
 from .cores import get_num_threads
 from .describe import Account, describe, fallbacks
 from .plan import Plan, SweepPlan
-from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, number_bytes, packed_weights, tile_statistics
+from .roofline import Load, Rates, assumed_rates, caller_bytes, loads, packed_weights, tile_statistics
 from .slab import Slab
 from .tile_cost import step_cycles
 from .winograd import AxisMethod, Together
@@ -47,7 +48,7 @@ def _sweep(plan: Plan, number: int, planned: SweepPlan, account: Account, load: 
         ("tile", f"{by(tiling.tile)} of {by(planned.sweep.result[2:])} voxels: {_count(plan, planned)}"),
     ]
     if registers is not None and tiling.slab is not None:
-        lanes = plan.machine.lanes(number_bytes(plan))
+        lanes = plan.machine.lanes(plan.dtype.number_bytes)
         rest = f", last block {registers.rest} rows" if registers.rest else ""
         shape = f"{registers.rows} rows (output channels) x {registers.columns} columns (vectors of {lanes})"
         rows.append(("registers", shape + rest))
@@ -79,7 +80,7 @@ def _winograd(plan: Plan, planned: SweepPlan, rates: Rates) -> list[str]:
     lines = []
     for name, axis in zip(("depth", "height", "width"), method.axes, strict=True):
         phases = [f"phase {group.outputs[0]}: {_scheme(group)}" for group in axis.groups()]
-        plain = axis.pace * AxisMethod(axis.axis, 1, axis.points).products
+        plain = axis.together * AxisMethod(axis.axis, 1, axis.points).products
         lines.append(f"{name}: {', '.join(phases)}; {axis.products} products for {plain}")
     products, transforms = step_cycles(planned.structure.steps, planned.where, planned.tiling)
     share = transforms / (products + transforms)
@@ -93,9 +94,8 @@ def _winograd(plan: Plan, planned: SweepPlan, rates: Rates) -> list[str]:
 
 
 def _scheme(group: Together) -> str:
-    scheme = group.scheme
-    name = f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain"
-    return name if group.pieces == 1 else f"{group.pieces} x {name}"
+    names = [f"F({scheme.outputs},{scheme.taps})" if not scheme.plain else "plain" for scheme in group.schemes]
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items())
 
 
 def _slab(slab: Slab) -> str:

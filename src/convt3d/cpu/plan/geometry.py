@@ -1,9 +1,10 @@
 """Where a tile of the destination comes from: for every step of a sweep the ranges it reads and writes along one axis.
 
 All of it is worked out here, in Python integers, and handed to the kernel as tables; the kernel itself knows no
-stride, padding, dilation or pool. A convolution's outputs are o = stride * pace * q + j: `q` is the position, `j` the
-residue (its phase); tap k meets input pace * q + (j + padding - k * dilation) / stride, where that is a whole number.
-The direct algorithm has pace 1; Winograd's method makes several outputs of a phase together and has a larger one.
+stride, padding, dilation or pool. A convolution's outputs are o = period * q + j: `q` is the position, `j` the residue
+(its phase), and its inputs are i = pace * q + a shift that depends on phase and tap. A transposed convolution has
+period = stride and pace = 1, a convolution period = 1 and pace = stride. Winograd's method makes several outputs of a
+phase together: both are so many times larger.
 """
 
 from __future__ import annotations
@@ -66,23 +67,28 @@ class PhaseAxis:
 
 @dataclass(frozen=True)
 class Walk:
-    """A convolution's axis and the inputs from one position to the next."""
+    """A convolution's axis, cut into positions."""
 
     axis: ConvAxis
-    pace: int = 1
+    together: int = 1  # outputs of a phase at one position
     more: int = 0  # inputs beyond the last one that a tap meets, which a scheme filled up with zero taps reads
 
     @property
     def period(self) -> int:
         """Outputs from one position to the next: the number of phases."""
-        return self.axis.stride * self.pace
+        return self.axis.outputs_per_input * self.together
+
+    @property
+    def pace(self) -> int:
+        """Inputs from one position to the next."""
+        return self.axis.inputs_per_output * self.together
 
     @lazy
     def kept(self) -> int:
         """Phases that have a place of their own: all of a short stride. Of a long one those with taps, and one place
         for all the others, which give the bias alone: there may be millions."""
         found = len(_taps(self))
-        return found + 1 if self.axis.stride > LONG_STRIDE and found + 1 < self.period else self.period
+        return found + 1 if self.axis.outputs_per_input > LONG_STRIDE and found + 1 < self.period else self.period
 
     def place(self, phase: int) -> int:
         """Of a phase with taps among those that are kept."""
@@ -167,13 +173,14 @@ class Windows:
 
 @lru_cache(maxsize=4096)
 def _taps(walk: Walk) -> dict[int, list[tuple[int, int]]]:
-    """For each phase that has taps: (tap, shift)."""
+    """For each phase that has taps: (tap, shift), shifts falling."""
     axis = walk.axis
     found: dict[int, list[tuple[int, int]]] = {}
-    for k in range(axis.kernel):
-        distance = axis.padding - k * axis.dilation
-        for phase in range(-distance % axis.stride, walk.period, axis.stride):
-            found.setdefault(phase, []).append((k, (phase + distance) // axis.stride))
+    every = axis.outputs_per_input
+    for k in reversed(tuple(axis.taps_by_input)):
+        offset = axis.offset(k)
+        for phase in range(-offset % every, walk.period, every):
+            found.setdefault(phase, []).append((k, (phase * axis.inputs_per_output + offset) // every))
     return found
 
 

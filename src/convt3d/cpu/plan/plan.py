@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ...plan.base import BasePlan, by
+from ...plan.names import OUTPUT, ArrayName, StatisticName
 from ...plan.prepare import rewrite
 from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_values
 from ...spec import work
@@ -51,7 +52,7 @@ class Plan(BasePlan):
     method: Method
     machine: Machine
     sweeps: tuple[SweepPlan, ...]
-    aliases: tuple[str, ...]  # intermediate values that live in the output array
+    aliases: tuple[ArrayName, ...]  # intermediate values that live in the output array
 
     def rewrites(self) -> list[tuple[str, str]]:
         """Also those of what the convolution computes."""
@@ -73,7 +74,8 @@ class Plan(BasePlan):
         pipeline = self.rewritten.pipeline
         return [at for at, slot in enumerate(pipeline.slots) if slot.stage == pipeline.conv_index]
 
-    # --- what takes its place where arrays turn out to be unusual; made when that first happens ---
+    # --- what takes its place where arrays turn out to be unusual, as `fallbacks` of describe.py says. Most calls never
+    # need one, and to make them all would triple the time of the first: each is made when first asked for, and held.
 
     @lazy
     def as_asked(self) -> Plan:
@@ -88,10 +90,9 @@ class Plan(BasePlan):
     @lazy
     def one_sample(self) -> Plan:
         """For one sample of the batch."""
-        shapes = [shape for shapes in self.trace.operands for shape in shapes]
         alone = tuple(
             (1, *shape[1:]) if slot.operand.kind == "tensor" else shape
-            for slot, shape in zip(self.asked.slots, shapes, strict=True)
+            for slot, shape in zip(self.asked.slots, self.trace.operand_shapes, strict=True)
         )
         return self._changed(x=(1, *self.trace.values[0][1:]), operands=alone)
 
@@ -99,7 +100,7 @@ class Plan(BasePlan):
         given: dict[str, Any] = {
             "pipeline": self.asked,
             "x": self.trace.values[0],
-            "operands": tuple(shape for shapes in self.trace.operands for shape in shapes),
+            "operands": self.trace.operand_shapes,
             "dtype": self.dtype,
             "options": self.options,
             "tame": self.tame,
@@ -108,22 +109,15 @@ class Plan(BasePlan):
         return _make_plan(**{**given, **changes})
 
     @lazy
-    def finishes(self) -> dict[str, Finish]:
+    def finishes(self) -> dict[ArrayName, Finish]:
         """What is done with the statistics of a sweep, by the name of its result."""
         found = (planned.sweep.finish for planned in self.sweeps)
         return {finish.result: finish for finish in found if finish is not None}
 
-    def array_name(self, array: str) -> str:
-        """What people call an array of a sweep."""
-        kind, _, rest = array.partition(":")
-        if kind == "operand":
-            return self.rewritten.pipeline.slots[int(rest)].name
-        if kind == "stat":
-            statistic, _, word = array.partition(".")
-            return f"{word} of {self.finishes[statistic].stage.name}"
-        if kind == "value":
-            return f"value {rest}" + (" (in the output array)" if array in self.aliases else "")
-        return {"x": "the input", "out": "the output"}[array]
+    def array_name(self, array: ArrayName) -> str:
+        if isinstance(array, StatisticName):
+            return f"{array.word} of {self.finishes[array.made].stage.name}"
+        return super().array_name(array) + (" (in the output array)" if array in self.aliases else "")
 
     @property
     def scratch(self) -> int:
@@ -133,13 +127,12 @@ class Plan(BasePlan):
     @property
     def intermediate(self) -> int:
         """Bytes of values that several sweeps share and that the output array cannot hold."""
-        number = 8 if self.dtype.accumulate == "float64" else 4
         stored = {
             planned.sweep.dest: planned.sweep.result
             for planned in self.sweeps
-            if planned.sweep.dest not in (None, "out")
+            if planned.sweep.dest not in (None, OUTPUT)
         }
-        return sum(prod(shape) * number for name, shape in stored.items() if name not in self.aliases)
+        return sum(prod(shape) * self.dtype.number_bytes for name, shape in stored.items() if name not in self.aliases)
 
 
 def make_plan(
@@ -169,7 +162,7 @@ def _make_plan(
 ) -> Plan:
     trace = pipeline.trace(x, operands)
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
-    item = 8 if dtype.accumulate == "float64" else 4
+    item = dtype.number_bytes
     cuts = cut(rewritten.pipeline, simplified)
     aliases = output_values(cuts, trace.output, dtype)
     direct = direct_method(rewritten.pipeline, simplified, options)
@@ -200,14 +193,14 @@ def _make_plan(
     )
 
 
-def _streamed(sweep: Sweep, aliases: tuple[str, ...], dtype: DType, number: int, host: Machine) -> bool:
+def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
     in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
     ordinary stores."""
-    if sweep.dest is None or (sweep.dest == "out" and dtype.itemsize < number):
+    if sweep.dest is None or (sweep.dest == OUTPUT and dtype.itemsize < number):
         return False
-    in_place = sweep.source in aliases and (sweep.dest == "out" or sweep.dest in aliases)
-    item = dtype.itemsize if sweep.dest == "out" else number
+    in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
+    item = dtype.itemsize if sweep.dest == OUTPUT else number
     return not in_place and prod(sweep.result) * item >= _cached_bytes(host)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from ...plan.sweeps import Sweep
 from .cores import get_num_threads
 from .plan import Plan
@@ -62,21 +63,16 @@ def assumed_rates(plan: Plan) -> Rates:
     """Rates of a usual core, for the element type, instruction set and number of threads at hand."""
     threads = get_num_threads()
     each = f"each of {threads} threads" if threads > 1 else "one thread"
-    lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // number_bytes(plan)
+    lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // plan.dtype.number_bytes
     per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
     source = f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for {each}"
     return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
 
 
-def number_bytes(plan: Plan) -> int:
-    """Size of the numbers in which the plan computes and keeps intermediate values."""
-    return 8 if plan.dtype.accumulate == "float64" else 4
-
-
 def packed_weights(plan: Plan) -> int:
     """Bytes of the weights as the kernel reads them: one for each product of a channel pair, no row is padded."""
     channels = prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0][:2])
-    return channels * plan.method.products * number_bytes(plan)
+    return channels * plan.method.products * plan.dtype.number_bytes
 
 
 def tile_statistics(plan: Plan) -> int:
@@ -85,15 +81,13 @@ def tile_statistics(plan: Plan) -> int:
     for planned in plan.sweeps:
         words = sum(step.statistics for step in planned.structure.steps)
         kept.append(prod(planned.tiling.counts) * prod(planned.sweep.result[:2]) * words)
-    return max(kept) * number_bytes(plan)
+    return max(kept) * plan.dtype.number_bytes
 
 
 def caller_bytes(plan: Plan) -> dict[str, int]:
     """Bytes of the arrays of a call, each once."""
-    pipeline = plan.asked
-    shapes = [shape for shapes in plan.trace.operands for shape in shapes]
     sizes = {"input": prod(plan.trace.values[0]), "weights": 0, "operands": 0, "output": prod(plan.trace.output)}
-    for slot, shape in zip(pipeline.slots, shapes, strict=True):
+    for slot, shape in zip(plan.asked.slots, plan.trace.operand_shapes, strict=True):
         sizes["weights" if slot.operand.kind == "kernel" else "operands"] += prod(shape)
     return {name: size * plan.dtype.itemsize for name, size in sizes.items()}
 
@@ -104,26 +98,26 @@ def loads(plan: Plan) -> tuple[Load, ...]:
     found = []
     for planned in plan.sweeps:
         convolves = any(step.convolves for step in planned.structure.steps)
-        read = sum(sizes[name.split(".")[0]] for name in _arrays_read(plan, planned.sweep))
+        read = sum(sizes[name.made] for name in _arrays_read(plan, planned.sweep))
         written = sizes[planned.sweep.dest] if planned.sweep.dest else 0
         found.append(Load(round(plan.work.needed / plan.method.saving) if convolves else 0, read, written))
     return tuple(found)
 
 
-def _arrays_read(plan: Plan, sweep: Sweep) -> set[str]:
+def _arrays_read(plan: Plan, sweep: Sweep) -> set[ArrayName]:
     links = (link for op in sweep.ops for link in op.runs(plan.rewritten.pipeline))
     return {sweep.source, *(name for link in links for name in link.arrays)}
 
 
-def _array_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of the caller's arrays, intermediate values and statistics, by the names that sweeps use."""
-    number, item = number_bytes(plan), plan.dtype.itemsize
-    operands = [shape for shapes in plan.simplified.operands for shape in shapes]
-    sizes = {f"operand:{at}": prod(shape) * item for at, shape in enumerate(operands)}
+def _array_bytes(plan: Plan) -> dict[ArrayName, int]:
+    """Bytes of the caller's arrays, intermediate values and statistics."""
+    number, item = plan.dtype.number_bytes, plan.dtype.itemsize
+    operands = enumerate(plan.simplified.operand_shapes)
+    sizes: dict[ArrayName, int] = {OperandName(at): prod(shape) * item for at, shape in operands}
     for planned in plan.sweeps:
         steps = planned.sweep
         if steps.dest is not None:
             sizes[steps.dest] = prod(steps.result) * number
         if steps.finish is not None:
             sizes[steps.finish.result] = prod(steps.result[:2]) * number
-    return sizes | {"x": prod(plan.trace.values[0]) * item, "out": prod(plan.trace.output) * item}
+    return sizes | {INPUT: prod(plan.trace.values[0]) * item, OUTPUT: prod(plan.trace.output) * item}

@@ -10,7 +10,7 @@ from .geometry import AxisSpans, Walk, reach
 from .machine import Machine
 from .registers import register_tile
 from .rooms import pitch_of, round_up
-from .winograd import Method
+from .winograd import Method, pieces_at, points_of
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,18 @@ class Slab:
 class Blocking:
     """How Winograd's method walks a tile: `vectors` of positions at once, and `rows` of the output channels.
 
-    Transformed inputs are (points, steps, positions), products (points, rows, positions).
+    Transformed inputs are (points, steps of the point, positions), products (points, rows, positions).
     """
 
     vectors: int
     positions: int  # in these vectors
     blocks: int  # of output channels that are multiplied before their products are transformed back
-    input_point: int  # elements from one point to the next
-    product_point: int
+    inputs: int  # elements of all transformed inputs
+    product_point: int  # elements from one point to the next
+
+    def input_length(self, steps: int) -> int:
+        """Elements of a point's inputs. An odd number of cache lines: points do not compete for the same sets."""
+        return _odd(steps * self.vectors) * (self.positions // self.vectors)
 
 
 def slab_of(
@@ -72,9 +76,11 @@ def slab_of(
         pitch = -(-row // width.pace)
     elif axes[2].count == 1:  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
-        pitch -= max(0, min(-(low + least), high + most - width.axis.size))
-    # Without neighbours along depth and height the slab has as many rows as the result.
-    merged = [depth, height] == position[:2]
+        shared = max(0, min(-(low + least), high + most - width.axis.size))
+        pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
+    # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
+    # are skipped for one depth at a time.
+    merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0
     plane = position[1] * pitch if merged else round_up(position[1] * pitch, lanes)
     phase_count = prod(walk.kept for walk in walks)
     phase = round_up(position[0] * plane, lanes)
@@ -102,7 +108,8 @@ def blocking_of(
 ) -> Blocking:
     """As many vectors as the cache takes; then as many blocks of output channels."""
     per_out = kernel[1]
-    steps = method.most_pieces * kernel[0] // groups
+    in_group = kernel[0] // groups
+    counts = [[len(pieces_at(group, point)) for point in points_of(group)] for group in method.groups]
     lanes = machine.lanes(item)
     tile = register_tile(per_out, machine.vector_registers)
     room, points = int(_CHUNK * machine.l2) // item, method.most_points
@@ -111,11 +118,11 @@ def blocking_of(
 
     for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
         vectors = min(turns * tile.columns, most)
-        input_point = _odd(steps * vectors) * lanes
+        inputs = max(sum(_odd(pieces * in_group * vectors) for pieces in each) for each in counts) * lanes
         product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
-        if points * (input_point + product_point) <= room:
+        if inputs + points * product_point <= room:
             break
-    return Blocking(vectors, vectors * lanes, blocks, input_point, product_point)  # the smallest where none fits
+    return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)  # the smallest where none fits
 
 
 def _odd(lines: int) -> int:

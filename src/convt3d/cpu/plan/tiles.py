@@ -58,7 +58,7 @@ class Tilings:
     """The tilings of a sweep by one method; what they share is worked out once."""
 
     def __init__(self, sweep: Sweep, steps: Sequence[Step], where: Where) -> None:
-        self.one, self.steps, self.where = sweep, steps, where
+        self.sweep, self.steps, self.where = sweep, steps, where
         along = [[step.along(where, axis) for step in steps] for axis in range(3)]
         self.axes = [tuple(step for step in own if step is not None) for own in along]
         self._spans: dict[tuple[int, int], AxisSpans] = {}
@@ -82,7 +82,7 @@ class Tilings:
     def _along(self, axis: int, tile: int) -> AxisSpans:
         """Shared: many tilings have the same tiles along an axis."""
         if (axis, tile) not in self._spans:
-            self._spans[axis, tile] = AxisSpans(self.axes[axis], self.one.result[2 + axis], tile)
+            self._spans[axis, tile] = AxisSpans(self.axes[axis], self.sweep.result[2 + axis], tile)
         return self._spans[axis, tile]
 
     def of(self, tile: tuple[int, int, int], copies: bool = False) -> Tiling:
@@ -90,7 +90,7 @@ class Tilings:
         machine, item, method = self.where.machine, self.where.item, self.where.method
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
-        rooms = Rooms(axes, machine, item, self.one.shape[1], copies)
+        rooms = Rooms(axes, machine, item, self.sweep.shape[1], copies)
         found = tuple(step.scratch(self.where, rooms) for step in self.steps)
         part, kept_out, near = None, 0, 0
         if self._conv is not None and not any(step.couples_channels for step in self.steps[self._conv + 1 :]):

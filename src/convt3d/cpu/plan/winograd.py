@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count, product
+from itertools import count, pairwise, product
 from math import gcd, lcm, prod
+from typing import NamedTuple, TypeAlias
 
 from ...spec.lazy import lazy
 from ...spec.shapes import ConvAxis
 from .geometry import Walk
 
 Matrix = tuple[tuple[Fraction, ...], ...]
-Kind = tuple[int, int, "Scheme", "Scheme"]  # terms of a sum along the depth, in and out; schemes of height and width
 
 # Schemes of two outputs and at most four products round no worse than direct summation: their matrices hold 0, 1, -1
-# and 1/2, and each output is made of its own inputs only. With three outputs, or with zeros that fill up the taps,
-# others would have to cancel; with more than two pieces of taps, errors grow by half and more.
+# and 1/2, and each output is made of its own inputs only. With three outputs, others would have to cancel; with more
+# than two pieces of taps, errors grow by half and more.
 EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 2
 MOST_POINTS = 6
 MOST_PACE = 8
@@ -117,22 +117,53 @@ def _inverse(matrix: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Together:
-    """Outputs of one phase along one axis that a scheme makes together.
+    """Outputs of one phase along one axis that are made together.
 
-    The super-position q covers inputs pace * q + shift. Taps are cut into pieces of the scheme's length, the last one
-    filled up with zeros; the products of all pieces are summed.
+    The super-position q covers inputs pace * q + shift. Taps are cut into pieces, each with the scheme of its length.
+    What a scheme does with its products depends on its points alone, and those of a shorter piece are among those of a
+    longer one; so the products of all pieces are summed point by point, and transformed back once.
     """
 
-    scheme: Scheme
-    pieces: int
-    taps: tuple[int, ...]  # of the kernel, in the order of rising inputs
-    first: int  # shift of the first piece's first input
+    taps: tuple[tuple[int, ...], ...]  # of each piece: of the kernel, in the order of rising inputs
+    firsts: tuple[int, ...]  # shift of each piece's first input
     apart: int  # distance of neighbouring inputs
-    outputs: tuple[int, ...]  # o - period * q of the scheme's outputs
+    outputs: tuple[int, ...]  # o - period * q
+
+    @lazy
+    def schemes(self) -> tuple[Scheme, ...]:
+        """Of each piece."""
+        return tuple(Scheme(len(self.outputs), len(piece)) for piece in self.taps)
+
+    @lazy
+    def scheme(self) -> Scheme:
+        """Of the longest piece, which has the points of all."""
+        return max(self.schemes, key=lambda scheme: scheme.points)
+
+    @property
+    def pieces(self) -> int:
+        return len(self.taps)
+
+    @property
+    def products(self) -> int:
+        return sum(scheme.points for scheme in self.schemes)
+
+    def point(self, piece: int, number: int) -> int:
+        """Where a point of a piece stands among all: infinity is the last one of each."""
+        own = self.schemes[piece].points
+        return number if number < own - 1 else self.scheme.points - 1
+
+    @lazy
+    def pieces_at(self) -> tuple[tuple[int, ...], ...]:
+        """The pieces that have a product at each point."""
+        found: list[list[int]] = [[] for _ in range(self.scheme.points)]
+        for piece, scheme in enumerate(self.schemes):
+            for number in range(scheme.points):
+                found[self.point(piece, number)].append(piece)
+        return tuple(map(tuple, found))
 
     def shift(self, piece: int, point: int) -> int:
         """Of an input of a piece."""
-        return self.first + self.apart * (piece * self.scheme.taps + point)
+        return self.firsts[piece] + self.apart * point
 
 
 @dataclass(frozen=True)
@@ -145,12 +176,12 @@ class AxisMethod:
 
     @property
     def apart(self) -> int:
-        """Distance of the inputs that neighbouring taps of a phase meet: above 1 only for a dilated kernel."""
+        """Distance of the positions whose outputs are made together: above 1 only for a dilated kernel."""
         return self.axis.dilation // gcd(self.axis.dilation, self.axis.stride)
 
     @property
-    def pace(self) -> int:
-        """Inputs from one super-position to the next."""
+    def together(self) -> int:
+        """Outputs of a phase at one super-position."""
         return self.outputs * self.apart if self.outputs > 1 else 1
 
     def groups(self) -> tuple[Together, ...]:
@@ -163,7 +194,7 @@ class AxisMethod:
     @property
     def products(self) -> int:
         """For each input and output channel, of one super-position."""
-        return sum(group.pieces * group.scheme.points for group in self.groups())
+        return sum(group.products for group in self.groups())
 
     @property
     def plain(self) -> bool:
@@ -172,54 +203,61 @@ class AxisMethod:
     @property
     def exact(self) -> bool:
         """Whether it rounds no worse than direct summation."""
-        filled = all(len(group.taps) == group.pieces * group.scheme.taps for group in self.groups())
-        few = all(group.pieces <= EXACT_PIECES or group.scheme.plain for group in self.groups())
-        return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and filled and few
+        few = all(len(_cut(run, self)) <= EXACT_PIECES for runs in _runs(self.axis).values() for run in runs)
+        return self.outputs <= EXACT_OUTPUTS and self.points <= EXACT_POINTS and few
+
+
+def _runs(axis: ConvAxis) -> dict[int, list[tuple[int, ...]]]:
+    """For each phase the taps that form a correlation: those whose inputs lie whole steps apart. A convolution of
+    stride s has one for each remainder of the inputs modulo s."""
+    found: dict[int, dict[int, list[int]]] = {}
+    for k in axis.taps_by_input:
+        runs = found.setdefault(-axis.offset(k) % axis.outputs_per_input, {})
+        runs.setdefault(axis.offset(k) % axis.inputs_per_output, []).append(k)
+    return {phase: [tuple(run) for run in runs.values()] for phase, runs in sorted(found.items())}
+
+
+def _cut(run: tuple[int, ...], method: AxisMethod) -> list[tuple[int, ...]]:
+    """As few pieces as there can be, since each costs m - 1 products beside its taps; nearly equal ones."""
+    most = method.points + 1 - method.outputs if method.outputs > 1 else 1
+    count = -(-len(run) // most)
+    ends = [at * len(run) // count for at in range(count + 1)]
+    return [run[low:high] for low, high in pairwise(ends)]
 
 
 @lru_cache(maxsize=1024)
 def _groups(method: AxisMethod) -> tuple[Together, ...]:
     axis, m = method.axis, method.outputs
+    up, down = axis.outputs_per_input, axis.inputs_per_output
     apart = method.apart if m > 1 else 1
-    phases: dict[int, list[int]] = {}
-    for k in range(axis.kernel):
-        phases.setdefault((k * axis.dilation - axis.padding) % axis.stride, []).append(k)
     found = []
-    for j, taps in sorted(phases.items()):
-        rising = tuple(reversed(taps))  # a later tap meets an earlier input
-        scheme = _best(m, len(rising), method.points)
+    for j, runs in _runs(axis).items():
+        pieces = tuple(piece for run in runs for piece in _cut(run, method))
         for e in range(apart):
-            first = e + (j + axis.padding - rising[0] * axis.dilation) // axis.stride
-            outputs = tuple(axis.stride * (apart * p + e) + j for p in range(m))
-            pieces = -(-len(rising) // scheme.taps)
-            found.append(Together(scheme, pieces, rising, first, method.apart, outputs))
+            firsts = tuple(down * e + (j * down + axis.offset(taps[0])) // up for taps in pieces)
+            outputs = tuple(up * (apart * p + e) + j for p in range(m))
+            found.append(Together(pieces, firsts, down * method.apart, outputs))
     return tuple(found)
 
 
 @lru_cache(maxsize=1024)
 def _walk(method: AxisMethod) -> Walk:
-    last = max(group.shift(group.pieces - 1, group.scheme.points - 1) for group in method.groups())
-    walk = Walk(method.axis, method.pace)
-    return Walk(method.axis, method.pace, max(0, walk.clipped(last) - walk.shift_range[1]))
-
-
-def _best(m: int, r: int, points: int) -> Scheme:
-    """The piece length that needs fewest products for r taps; the shorter of equals. Exact ones are not filled up."""
-    lengths = [1, *range(2, min(r, points + 1 - m) + 1)] if m > 1 else [1]
-    if points <= EXACT_POINTS:
-        lengths = [length for length in lengths if r % length == 0]
-    return min((Scheme(m, length) for length in lengths), key=lambda one: -(-r // one.taps) * one.points)
+    last = max(
+        group.shift(at, scheme.points - 1) for group in method.groups() for at, scheme in enumerate(group.schemes)
+    )
+    walk = Walk(method.axis, method.together)
+    return Walk(method.axis, method.together, max(0, walk.clipped(last) - walk.shift_range[1]))
 
 
 def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     """The plain method, then those that save products and whose positions are not too wide to shuffle."""
-    most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)
+    most_taps = -(-axis.kernel * gcd(axis.dilation, axis.stride) // axis.stride)  # of a correlation
     plain = AxisMethod(axis, 1, points)
     exact = points <= EXACT_POINTS
     most = EXACT_OUTPUTS if exact else points - 1
     together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
-    fitting = [one for one in together if one.pace <= MOST_PACE and (one.exact or not exact)]
-    return [plain, *(one for one in fitting if one.products < one.pace * plain.products)]
+    fitting = [one for one in together if one.walk.pace <= MOST_PACE and (one.exact or not exact)]
+    return [plain, *(one for one in fitting if one.products < one.together * plain.products)]
 
 
 def terms(matrix: Matrix) -> int:
@@ -227,9 +265,53 @@ def terms(matrix: Matrix) -> int:
     return max(sum(map(bool, row)) for row in matrix)
 
 
-def kind_of(group: tuple[Together, Together, Together]) -> Kind:
+Group: TypeAlias = tuple[Together, Together, Together]  # of the volume
+Piece: TypeAlias = tuple[int, int, int]
+
+
+class GatherKind(NamedTuple):
+    """What the code that transforms the inputs of a piece depends on."""
+
+    terms: int  # of a sum along the depth
+    height: Scheme
+    width: Scheme
+    even: bool  # all pieces of the group have all its points
+
+
+class ScatterKind(NamedTuple):
+    """What the code that transforms products back depends on."""
+
+    terms: int
+    height: Scheme
+    width: Scheme
+
+
+def pieces_of(group: Group) -> tuple[Piece, ...]:
+    d, h, w = (range(one.pieces) for one in group)
+    return tuple(product(d, h, w))
+
+
+def gather_kind(group: Group, piece: Piece) -> GatherKind:
+    d, h, w = (one.schemes[at] for one, at in zip(group, piece, strict=True))
+    even = all(scheme == one.scheme for one in group for scheme in one.schemes)
+    return GatherKind(terms(d.inputs_matrix), h, w, even)
+
+
+def scatter_kind(group: Group) -> ScatterKind:
     d, h, w = (one.scheme for one in group)
-    return terms(d.inputs_matrix), terms(d.outputs_matrix), h, w
+    return ScatterKind(terms(d.outputs_matrix), h, w)
+
+
+def points_of(group: Group) -> list[tuple[int, int, int]]:
+    """The points of the volume, in their order."""
+    d, h, w = (range(one.scheme.points) for one in group)
+    return list(product(d, h, w))
+
+
+def pieces_at(group: Group, point: tuple[int, int, int]) -> list[Piece]:
+    """The pieces that have a product there, in their order."""
+    d, h, w = (one.pieces_at[at] for one, at in zip(group, point, strict=True))
+    return list(product(d, h, w))
 
 
 @dataclass(frozen=True)
@@ -254,9 +336,13 @@ class Method:
         return tuple(product(d, h, w))
 
     @lazy
-    def kinds(self) -> tuple[Kind, ...]:
-        """The different transforms, on which the code depends."""
-        return tuple(dict.fromkeys(kind_of(group) for group in self.groups))
+    def gathers(self) -> tuple[GatherKind, ...]:
+        """The different transforms of inputs, on which the code depends."""
+        return tuple(dict.fromkeys(gather_kind(group, piece) for group in self.groups for piece in pieces_of(group)))
+
+    @lazy
+    def scatters(self) -> tuple[ScatterKind, ...]:
+        return tuple(dict.fromkeys(map(scatter_kind, self.groups)))
 
     @lazy
     def products(self) -> int:
@@ -266,7 +352,7 @@ class Method:
     @property
     def saving(self) -> Fraction:
         """Products of direct summation for each one made."""
-        plain = prod(axis.pace * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
+        plain = prod(axis.together * AxisMethod(axis.axis, 1, axis.points).products for axis in self.axes)
         return Fraction(plain, self.products)
 
     @lazy
@@ -281,5 +367,10 @@ class Method:
 
     @lazy
     def most_pieces(self) -> int:
-        """Of any group: products that are summed for each input channel."""
-        return max(d.pieces * h.pieces * w.pieces for d, h, w in self.groups)
+        """Of any group at any point: products that are summed for each input channel."""
+        return max(prod(max(map(len, one.pieces_at)) for one in group) for group in self.groups)
+
+    @lazy
+    def most_products(self) -> int:
+        """Of any group: products for each input channel."""
+        return max(prod(one.products for one in group) for group in self.groups)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec.lazy import lazy
+from ...spec.stages import Conv3d
 from ..plan.geometry import STEP_WORDS
 from ..plan.plan import Plan, SweepPlan
 from ..plan.tiles import Tiling
@@ -74,7 +75,10 @@ class Binding:
     @lazy
     def weights(self) -> WeightLayout | None:
         tile = self.one.register_tile
-        return None if tile is None else WeightLayout.of(self.where.groups, self.where.method, tile, self.number)
+        if tile is None:
+            return None
+        by_output = isinstance(self.where.pipeline.conv, Conv3d)
+        return WeightLayout.of(self.where.groups, self.where.method, tile, self.number, by_output)
 
     @lazy
     def no_bias(self) -> npt.NDArray[np.floating]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...spec.dtypes import DType, float64
+from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
+from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ...spec.reference import evaluate
@@ -55,7 +56,7 @@ def execute_plan(plan: Plan, x: Array, operands: tuple[Array, ...], out: Array) 
         if prepared is None:  # some tensor is not tame: the rewrites that rely on it do not hold
             plan = plan.as_asked
         else:
-            ready, stored_as = prepared, float64
+            ready, stored_as = prepared
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
@@ -116,8 +117,7 @@ class _Run:
 
     def __init__(self, plan: Plan, x: Array, operands: tuple[Array, ...], stored_as: DType, out: Array) -> None:
         self.plan, self.operands, self.stored_as = plan, operands, stored_as
-        self.arrays: dict[str, Array] = {"x": x, "out": out}
-        self.stats: dict[str, Array] = {}
+        self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
         self.number = np.dtype(plan.dtype.accumulate)
         self.sweeps = bindings(plan)
         self.weights = self._pack_weights()
@@ -136,24 +136,28 @@ class _Run:
             given = [self._wide(name) for name in sweep.finish.arrays]
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
-            results = finish(sweep.finish.stage, call.partials, binding.voxels, given, self.number)
-            self._take_statistics(sweep.finish.result, results)
+            results = finish(sweep.finish, call.partials, binding.voxels, given, self.number)
+            with np.errstate(over="ignore"):
+                for name, values in results.items():
+                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number))
 
-    def dest(self, name: str, shape: tuple[int, ...]) -> Array:
+    def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
-            self.arrays[name] = self.arrays["out"]
+            self.arrays[name] = self.arrays[OUTPUT]
         elif name not in self.arrays:
             self.arrays[name] = empty(shape, self.number)
         return self.arrays[name]
 
-    def array(self, name: str) -> Array:
-        return self.operands[int(name.split(":")[1])] if name.startswith("operand") else self.arrays[name]
+    def array(self, name: ArrayName) -> Array:
+        return self.operands[name.place] if isinstance(name, OperandName) else self.arrays[name]
 
-    def _wide(self, name: str) -> npt.NDArray[np.float64]:
-        return self.stored_as.widen(self.operands[int(name.split(":")[1])])
+    def _wide(self, name: OperandName) -> npt.NDArray[np.float64]:
+        return self.stored_as.widen(self.operands[name.place])
 
-    def numbers(self, name: str) -> Array:
-        """An operand as contiguous numbers of the arithmetic type."""
+    def numbers(self, name: ArrayName) -> Array:
+        """A vector as contiguous numbers of the arithmetic type."""
+        if not isinstance(name, OperandName):
+            return self.arrays[name]
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
@@ -163,14 +167,6 @@ class _Run:
         if self.stored_as.name == "bfloat16":
             kernel = self.stored_as.widen(kernel)
         return packed(kernel if isinstance(kernel, ImmutableArray) else np.ascontiguousarray(kernel), layout)
-
-    def _take_statistics(self, name: str, results: dict[str, npt.NDArray[np.float64]]) -> None:
-        with np.errstate(over="ignore"):
-            for word, values in results.items():
-                if word == "value":
-                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number)).reshape(*values.shape, 1, 1, 1)
-                else:
-                    self.stats[f"{name}.{word}"] = np.ascontiguousarray(values.astype(self.number))
 
 
 _ALL = 1 << 31  # more groups, and more blocks, than there are
@@ -197,7 +193,7 @@ class Call:
             launch(binding.native["run"], address, threads)
             del table
 
-    def array(self, name: str) -> SourceCall:
+    def array(self, name: ArrayName) -> SourceCall:
         """Address and strides. Axes of size 1 are repeated where the value is larger."""
         array = self.run.array(name)
         return SourceCall(array, *self._strides(array))
@@ -242,10 +238,10 @@ class Call:
             channels=dest.shape[1] if adjacent else 1,
         )
 
-    def vector(self, name: str) -> VectorCall:
+    def vector(self, name: ArrayName) -> VectorCall:
         """Numbers for each channel: operands are the same for all samples, statistics are not."""
         run = self.run
-        vector = run.stats[name] if name.startswith("stat") else run.numbers(name)
+        vector = run.numbers(name)
         if vector.shape == (1,):  # a slope that serves all channels
             vector = np.repeat(vector, max(shape[1] for shape in run.plan.simplified.values))
         return VectorCall(vector, vector.shape[1] if vector.ndim == 2 else 0)
@@ -258,7 +254,7 @@ class Call:
     @property
     def bias(self) -> Array:
         places = self.run.plan.conv_operands[1:]
-        return self.run.numbers(f"operand:{places[0]}") if places else self.binding.no_bias
+        return self.run.numbers(OperandName(places[0])) if places else self.binding.no_bias
 
     @property
     def part(self) -> tuple[int, int, int]:

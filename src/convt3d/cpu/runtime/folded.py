@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from ...spec.dtypes import DType, float32
+from ...spec.dtypes import DType, float32, float64
 from ...spec.pipeline import Pipeline
-from ...spec.rewrite import Rewritten
+from ...spec.rewrite import Holds, Rewritten
 from .content_cache import Array, ContentCache, ImmutableArray
 
 _kept: ContentCache[tuple[Array, ...] | None] = ContentCache(128 << 20)
@@ -16,8 +17,25 @@ _kept: ContentCache[tuple[Array, ...] | None] = ContentCache(128 << 20)
 
 def folded(
     rewritten: Rewritten, pipeline: Pipeline, dtype: DType, operands: Sequence[Array]
+) -> tuple[tuple[Array, ...], DType] | None:
+    """The simplified pipeline's operands and the type that they are stored as; None where one is not tame."""
+    if rewritten.left_out is None:
+        made = _made(rewritten, pipeline, dtype, operands)
+        return None if made is None else (made, float64)
+    if not all(_holds(holds, operands[at].tobytes(), dtype) for at, holds in rewritten.left_out.items()):
+        return None
+    return tuple(operand for at, operand in enumerate(operands) if at not in rewritten.left_out), dtype
+
+
+@lru_cache(maxsize=256)
+def _holds(holds: Holds, numbers: bytes, dtype: DType) -> bool:
+    return holds([dtype.widen(np.frombuffer(numbers, dtype.storage))])
+
+
+def _made(
+    rewritten: Rewritten, pipeline: Pipeline, dtype: DType, operands: Sequence[Array]
 ) -> tuple[Array, ...] | None:
-    """The simplified pipeline's operands; None where one is not tame. Tensors of the value's shape pass as they are."""
+    """Tensors of the value's shape pass as they are."""
     kinds = [slot.operand.kind for slot in pipeline.slots]
     # A tensor stands in by an array that says which one it is.
     places = [np.array([float(at)]) for at in range(len(kinds))]

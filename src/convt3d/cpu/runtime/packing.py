@@ -18,19 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec.lazy import lazy
+from ...spec.stages import Conv3d
 from ..plan.cores import get_num_threads
 from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.registers import RegisterTile
-from ..plan.winograd import Method, Scheme
+from ..plan.winograd import Method, Together
+from ..words import PackWords
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch
-from .regions import faults, regions_of
+from .regions import faults
 from .team import launch
 
 Array = npt.NDArray[Any]
-Words = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 _LANES = 8  # rows that are added up together
 _CHANNELS = 16  # that one thread packs after each other: in each plane they are neighbours
@@ -41,18 +43,32 @@ _LINE = 8  # words of a cache line
 class TapsOfPhase(NamedTuple):
     """What the weights of a phase along one axis depend on."""
 
-    taps: tuple[int, ...]
-    scheme: Scheme
-    pieces: int
+    pieces: tuple[tuple[int, ...], ...]  # taps of each
+    outputs: int  # that are made together
 
-    def matrix(self) -> npt.NDArray[np.float64]:
-        """(points * pieces, taps): what each point of each piece is of the taps."""
-        matrix = np.zeros((self.scheme.points, self.pieces, len(self.taps)))
-        weights = np.array(self.scheme.weights_matrix, dtype=np.float64)
-        for number in range(len(self.taps)):
-            piece, at = divmod(number, self.scheme.taps)
-            matrix[:, piece, number] = weights[:, at]
-        return matrix.reshape(-1, len(self.taps))
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return tuple(tap for piece in self.pieces for tap in piece)
+
+    @property
+    def transformed(self) -> bool:
+        return self.outputs > 1
+
+    def products(self) -> tuple[Integers, npt.NDArray[np.float64]]:
+        """(products, 3): the point of each product, the number of its piece among those of the point, and how many
+        these are; (products, taps): what it is of the taps."""
+        made = Together(self.pieces, (0,) * len(self.pieces), 1, tuple(range(self.outputs)))
+        starts = list(accumulate(map(len, self.pieces), initial=0))
+        rows, places = [], []
+        for point, pieces in enumerate(made.pieces_at):
+            for number, piece in enumerate(pieces):
+                scheme = made.schemes[piece]
+                own = next(at for at in range(scheme.points) if made.point(piece, at) == point)
+                row = np.zeros(starts[-1])
+                row[starts[piece] : starts[piece + 1]] = [float(factor) for factor in scheme.weights_matrix[own]]
+                rows.append(row)
+                places.append((point, number, len(pieces)))
+        return np.array(places, np.int64), np.array(rows)
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,7 @@ class WeightLayout:
     axes: tuple[tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...], tuple[TapsOfPhase, ...]]
     tile: RegisterTile
     number: str  # "float32" or "float64"
+    by_output: bool = False  # weights come as (Cout, Cin/groups, ...), those of a Conv3d
 
     def __hash__(self) -> int:
         return self._hash
@@ -68,48 +85,18 @@ class WeightLayout:
     @lazy
     def _hash(self) -> int:
         """Once: every call looks up its weights."""
-        return hash((self.groups, self.axes, self.tile, self.number))
+        return hash((self.groups, self.axes, self.tile, self.number, self.by_output))
 
     @staticmethod
-    def of(groups: int, method: Method, tile: RegisterTile, number: str) -> WeightLayout:
+    def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False) -> WeightLayout:
         if method.direct:
             d, h, w = (
-                tuple(TapsOfPhase(phase.taps, Scheme(1, 1), len(phase.taps)) for phase in phases(walk))
+                tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), 1) for phase in phases(walk))
                 for walk in method.walks
             )
         else:
-            d, h, w = (
-                tuple(TapsOfPhase(group.taps, group.scheme, group.pieces) for group in axis.groups())
-                for axis in method.axes
-            )
-        return WeightLayout(groups, (d, h, w), tile, number)
-
-
-# The words of the native code's table.
-_FIELDS = (
-    "counter",  # address of the next item's number; an item is some channels of a group
-    "items",
-    "items of a group",
-    "channels of an item",
-    "weights",  # address
-    "packed",  # address
-    "slots",  # address
-    "slots of a thread",  # in numbers
-    "pitch",  # rows that a slot has room for
-    "channels",
-    "rows",
-    "taps",
-    "numbers of a group",
-    "blocks",  # address of pairs: first row, rows
-    "count of blocks",
-    "shared",  # address of triples: slot, first term, term behind the last
-    "count of shared",
-    "results",  # address of fives: place, how far rows are apart, steps before, terms as above
-    "count of results",
-    "terms",  # address of pairs: slot, factor as float64
-    "largest",  # address: the bits of the largest magnitude that each thread saw
-)
-_POINTERS = ("counter", "weights", "packed", "slots", "blocks", "shared", "results", "terms", "largest")
+            d, h, w = (tuple(TapsOfPhase(group.taps, axis.outputs) for group in axis.groups()) for axis in method.axes)
+        return WeightLayout(groups, (d, h, w), tile, number, by_output)
 
 
 def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
@@ -118,6 +105,8 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     weight, NaN if there is one."""
     if weights.dtype == np.float16:
         weights = weights.astype(np.float32)
+    if layout.by_output:
+        weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
     channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
@@ -126,46 +115,42 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     threads = min(get_num_threads(), layout.groups * of_group) if packed.size >= _SHARED_FROM else 1
     with shared_scratch(8 * recipe.slots * pitch, threads) as (slots, threads):
         state = np.zeros(2 * _LINE + threads, np.int64)  # the counter in a cache line of its own, then magnitudes
-        words = {
-            "counter": state.ctypes.data,
-            "items": layout.groups * of_group,
-            "items of a group": of_group,
-            "channels of an item": _CHANNELS,
-            "weights": weights.ctypes.data,
-            "packed": packed.ctypes.data,
-            "slots": slots.ctypes.data,
-            "slots of a thread": recipe.slots * pitch,
-            "pitch": pitch,
-            "channels": channels,
-            "rows": rows,
-            "taps": prod(weights.shape[2:]),
-            "numbers of a group": recipe.numbers,
-            **recipe.words(),
-            "largest": state[_LINE:].ctypes.data,
-        }
-        arrays = (state[:1], weights, packed, slots, state[_LINE:], *recipe[:4])
-        _launch(_code(weights.dtype.name, layout.number, host := machine()), words, arrays, threads, host)
+        host = machine()
+        with faults("pack") if host.check_bounds else nullcontext(0) as noted:
+            words = PackWords(
+                counter=state[:1],
+                items=layout.groups * of_group,
+                group_items=of_group,
+                item_channels=_CHANNELS,
+                weights=weights,
+                packed=packed,
+                slots=slots,
+                thread_slots=recipe.slots * pitch,
+                pitch=pitch,
+                channels=channels,
+                rows=rows,
+                taps=prod(weights.shape[2:]),
+                group_numbers=recipe.numbers,
+                blocks=recipe.blocks,
+                block_count=len(recipe.blocks),
+                shared=recipe.shared,
+                shared_count=len(recipe.shared),
+                results=recipe.results,
+                result_count=len(recipe.results),
+                terms=recipe.terms,
+                largest=state[_LINE:],
+                faults=noted,
+            )
+            table = np.array(words.numbers(host.check_bounds), np.int64)
+            launch(_code(weights.dtype.name, layout.number, host)["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
-
-
-def _launch(code: Code, words: dict[str, int], arrays: tuple[Array, ...], threads: int, host: Machine) -> None:
-    noted = faults("pack") if host.check_bounds else nullcontext(0)
-    with noted as words["faults"]:
-        words |= regions_of(words, arrays) if host.check_bounds else {}
-        table = np.array([words[name] for name in _fields(host)], np.int64)
-        launch(code["pack"], table.ctypes.data, threads)
-
-
-def _fields(host: Machine) -> tuple[str, ...]:
-    ends = (f"{word} {name}" for name in _POINTERS for word in ("begin", "end"))
-    return (*_FIELDS, "faults", *ends) if host.check_bounds else _FIELDS
 
 
 def _code(stored: str, number: str, host: Machine) -> Code:
     def write_ir() -> str:
-        from ..ir.pack import pack_ir  # here: nobody needs LLVM who finds the code on disk
+        from ..ir.pack import emit_pack  # here: nobody needs LLVM who finds the code on disk
 
-        return pack_ir(_fields(host), _LANES, stored, number, host.check_bounds)
+        return str(emit_pack(_LANES, stored, number, host.check_bounds).b.module)
 
     return compiled(f"pack {stored} {number}", write_ir, ("pack",), host)
 
@@ -173,17 +158,12 @@ def _code(stored: str, number: str, host: Machine) -> Code:
 class _Recipe(NamedTuple):
     """What the taps of a channel become. Sums are of terms, from one to the one behind the last."""
 
-    blocks: Words
-    shared: Words
-    results: Words
-    terms: Words
+    blocks: Integers
+    shared: Integers
+    results: Integers
+    terms: Integers
     slots: int
     numbers: int  # of a group
-
-    def words(self) -> dict[str, int]:
-        tables = {name: getattr(self, name) for name in ("blocks", "shared", "results")}
-        sizes = {f"count of {name}": len(table) for name, table in tables.items()}
-        return {name: table.ctypes.data for name, table in {**tables, "terms": self.terms}.items()} | sizes
 
 
 @lru_cache(maxsize=16)
@@ -192,11 +172,11 @@ def _recipe(
 ) -> _Recipe:
     blocks = tile.blocks(rows)
     of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
-    make = _transformed if any(one.scheme.points > 1 for axis in axes for one in axis) else _moved
+    make = _transformed if any(one.transformed for axis in axes for one in axis) else _moved
     return _Recipe(of_block, *make(axes, channels, rows, kernel))
 
 
-Tables: TypeAlias = tuple[Words, Words, Words, int, int]  # of the recipe, blocks left out
+Tables: TypeAlias = tuple[Integers, Integers, Integers, int, int]  # of the recipe, blocks left out
 
 
 def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]) -> Tables:
@@ -226,28 +206,29 @@ def _transformed(
     """Of Winograd's method, axis by axis."""
     sums = _Sums(prod(kernel))
     by_tap = np.arange(prod(kernel)).reshape(kernel)
-    shared: list[Words] = [np.empty((0, 3), np.int64)]
-    results: list[Words] = []
+    shared: list[Integers] = [np.empty((0, 3), np.int64)]
+    results: list[Integers] = []
     start = 0
     for phase in product(*axes):
         slots = by_tap[np.ix_(*(one.taps for one in phase))]
-        *others, last = [axis for axis in range(3) if phase[axis].scheme.points > 1] or [2]
+        made = [one.products() for one in phase]
+        *others, last = [axis for axis in range(3) if phase[axis].transformed] or [2]
         for axis in others:
-            terms = sums.add(slots, axis, phase[axis].matrix())
+            terms = sums.add(slots, axis, made[axis][1])
             slots = sums.place(terms)
             shared.append(np.concatenate([slots[..., None], terms], axis=-1).reshape(-1, 3))
-        terms = sums.add(slots, last, phase[last].matrix())
-        # Axes of points and pieces by turns; points come first in the packed order.
-        shape = [size for one in phase for size in (one.scheme.points, one.pieces)]
-        terms = terms.reshape(*shape, 2).transpose(0, 2, 4, 1, 3, 5, 6).reshape(prod(shape[::2]), prod(shape[1::2]), 2)
-        points, pieces = terms.shape[:2]
-        steps = pieces * channels
-        place = np.empty((points, pieces, 3), np.int64)
-        place[..., 0] = start + np.arange(points)[:, None] * (steps * rows)
-        place[..., 1] = steps
-        place[..., 2] = np.arange(pieces) * channels
+        terms = sums.add(slots, last, made[last][1])
+        # Points follow each other, each with the steps of its pieces.
+        each = [np.bincount(places[:, 0]) for places, _ in made]
+        steps = each[0][:, None, None] * each[1][:, None] * each[2] * channels
+        starts = start + (np.cumsum(steps) - steps.reshape(-1)).reshape(steps.shape) * rows
+        point, number, count = (np.ix_(*(places[:, column] for places, _ in made)) for column in range(3))
+        place = np.empty((*terms.shape[:-1], 3), np.int64)
+        place[..., 0] = starts[point]
+        place[..., 1] = steps[point]
+        place[..., 2] = ((number[0] * count[1] + number[1]) * count[2] + number[2]) * channels
         results.append(np.concatenate([place, terms], axis=-1).reshape(-1, 5))
-        start += points * steps * rows
+        start += int(steps.sum()) * rows
     return np.concatenate(shared), np.concatenate(results), sums.terms(), sums.slots, start
 
 
@@ -257,9 +238,9 @@ class _Sums:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._count = 0
-        self._terms: list[Words] = []
+        self._terms: list[Integers] = []
 
-    def add(self, slots: Words, axis: int, matrix: npt.NDArray[np.float64]) -> Words:
+    def add(self, slots: Integers, axis: int, matrix: npt.NDArray[np.float64]) -> Integers:
         """The sums matrix @ slots along an axis: (..., 2), the first term of each and the one behind its last."""
         front = np.moveaxis(slots, axis, 0)
         places = np.empty((len(matrix), front[0].size, 2), np.int64)
@@ -274,10 +255,10 @@ class _Sums:
             self._terms.append(terms.reshape(-1, 2))
         return np.moveaxis(places.reshape(len(matrix), *front.shape[1:], 2), 0, axis)
 
-    def place(self, terms: Words) -> Words:
+    def place(self, terms: Integers) -> Integers:
         """New slots for such sums."""
         first, self.slots = self.slots, self.slots + terms[..., 0].size
         return np.arange(first, self.slots).reshape(terms.shape[:-1])
 
-    def terms(self) -> Words:
+    def terms(self) -> Integers:
         return np.concatenate(self._terms)

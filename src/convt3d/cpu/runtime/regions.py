@@ -1,4 +1,4 @@
-"""What code that checks its accesses is told, and what it tells: regions of arrays, and the first access outside.
+"""What code that checks its accesses tells: the first access outside of an array.
 
 Only with `CONVT3D_CHECK_BOUNDS=1`; see cpu/ir/bounds.py.
 """
@@ -6,35 +6,14 @@ Only with `CONVT3D_CHECK_BOUNDS=1`; see cpu/ir/bounds.py.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import BoundsError, described
 
 _WORDS, _ALIGNED = 40, 8  # as in cpu/ir/bounds.py; words of a cache line
-
-
-def region(name: str, array: npt.NDArray[Any]) -> dict[str, int]:
-    """The parameters that say where an array begins and ends, whatever its strides."""
-    begin = array.ctypes.data
-    steps = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    low, high = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
-    end = begin + high + array.itemsize if array.size else begin
-    return {f"begin {name}": begin + low if array.size else begin, f"end {name}": end}
-
-
-def regions_of(words: dict[str, int], arrays: Sequence[npt.NDArray[Any]]) -> dict[str, int]:
-    """The same for all words that are addresses of contiguous arrays."""
-    by_address = {int(array.ctypes.data): array for array in arrays}
-    found: dict[str, int] = {}
-    for name, address in words.items():
-        if address in by_address:
-            found |= region(name, by_address[address])
-    return found
 
 
 @contextmanager

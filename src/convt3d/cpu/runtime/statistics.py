@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...plan.names import ArrayName, StatisticWord, ValueName
+from ...plan.sweeps import Finish
 from ...spec.stage import Stage
 from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
 
@@ -14,24 +16,31 @@ Array = npt.NDArray[np.float64]
 
 
 def finish(
-    stage: Stage, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
-) -> dict[str, Array]:
-    """partials (B, tiles, C, words), voxels of each tile (tiles,) -> named arrays (B, C), to be rounded to `number`.
-
-    A reduction gives "value"; softmax gives "shift" and "scale"; a norm gives "shift", "scale" and "offset".
-    """
+    of: Finish, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+) -> dict[ArrayName, Array]:
+    """partials (B, tiles, C, words), voxels of each tile (tiles,) -> vectors (B, C) that are applied, or the next value
+    (B, C, 1, 1, 1), to be rounded to `number`."""
     with np.errstate(all="ignore"):
-        if isinstance(stage, Softmax):
-            return _softmax(stage, partials, operands)
-        if isinstance(stage, (InstanceNorm, GroupNorm)):
-            return _norm(stage, partials, counts, operands, number)
-        if isinstance(stage, LogSumExp):
-            most, total = _max_and_total(partials)
-            return {"value": _finite_or_zero(most) + np.log(total)}
-        if isinstance(stage, Max):
-            return {"value": partials[..., 0].max(axis=1)}
-        total = _over_tiles(partials[..., 0])
-        return {"value": total / counts.sum() if isinstance(stage, Mean) else total}
+        if isinstance(of.result, ValueName):
+            value = _reduced(of.stage, partials, counts)
+            return {of.result: value.reshape(*value.shape, 1, 1, 1)}
+        if isinstance(of.stage, Softmax):
+            vectors = _softmax(of.stage, partials, operands)
+        else:
+            assert isinstance(of.stage, (InstanceNorm, GroupNorm))
+            vectors = _norm(of.stage, partials, counts, operands, number)
+        return {of.result.vector(word): values for word, values in vectors.items()}
+
+
+def _reduced(stage: Stage, partials: Array, counts: Array) -> Array:
+    if isinstance(stage, LogSumExp):
+        most, total = _max_and_total(partials)
+        return _finite_or_zero(most) + np.log(total)
+    if isinstance(stage, Max):
+        largest: Array = partials[..., 0].max(axis=1)
+        return largest
+    total = _over_tiles(partials[..., 0])
+    return total / counts.sum() if isinstance(stage, Mean) else total
 
 
 def _over_tiles(parts: Array) -> Array:
@@ -51,7 +60,7 @@ def _max_and_total(partials: Array) -> tuple[Array, Array]:
     return most, _over_tiles(partials[..., 1] * moved)
 
 
-def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[str, Array]:
+def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[StatisticWord, Array]:
     factor: Any = 1.0 if stage.scale is None else operands[0] if stage.scale == "channel" else stage.scale
     if stage.shift is not None:
         return {"scale": factor / _over_tiles(partials[..., 0])}
@@ -62,7 +71,7 @@ def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[str
 
 def _norm(
     stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
-) -> dict[str, Array]:
+) -> dict[StatisticWord, Array]:
     """Means and squared distances of tiles, combined over tiles and, for groups, over channels."""
     batch, tiles, channels, _ = partials.shape
     groups = stage.num_groups if isinstance(stage, GroupNorm) else channels

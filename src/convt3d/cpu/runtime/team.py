@@ -20,22 +20,30 @@ from typing import Any
 from ..plan.machine import architecture
 from .build import Function
 from .compiled import compiled
-from .threads import parallel
 
 LISTEN_TURNS = 4000  # of some 25 ns: twice what waking a thread takes on a virtual machine
 MOST_WORKERS = 255
 
-# Sleeping natively uses unnamed POSIX semaphores, which macOS and Windows lack: there, `launch` uses the Python pool.
+# Sleeping natively uses unnamed POSIX semaphores, which macOS and Windows lack: there, Python's threads take over.
 SUPPORTED = sys.platform.startswith("linux") and sys.maxsize > 2**32
 
 _BOX_BYTES = 256
-
-# A worker's box, in 8-byte words:
-#   0 state      0 listening or running, 1 a job is in the box, 2 asleep
-#   1 function, 2 arguments, 3 index, 4 owner (0 no worker yet, 1 free, 2 taken by a caller)
-#   5 the worker's thread, for the system, 6 the core it was last seen on, 7 the core it may not use, plus 1
-#   8 done       0 running, 1 ended, 2 running and the caller is asleep
-#   16 semaphore of the worker, 24 semaphore of the caller
+# A worker's box begins with its state (0 listening or running, 1 a job is in the box, 2 asleep); where the rest is, in
+# words of 8 bytes.
+_BOX = {
+    "function": 1,
+    "arguments": 2,
+    "index": 3,
+    "owner": 4,  # 0 no worker yet, 1 free, 2 taken by a caller
+    "thread": 5,  # of the worker, as the system calls it
+    "seen": 6,  # the core it was last seen on
+    "kept": 7,  # the core it may not use, plus 1
+    "done": 8,  # 0 running, 1 ended, 2 running and the caller is asleep
+    "worker.semaphore": 16,
+    "caller.semaphore": 24,
+}
+# Addresses in the box that a function is given; LLVM leaves out those it does not use.
+_PLACES = "\n".join(f"  %{name}.at = getelementptr i64, ptr %box, i64 {at}" for name, at in _BOX.items())
 _IR = """
 declare i32 @sem_init(ptr, i32, i32)
 declare i32 @sem_wait(ptr)
@@ -76,10 +84,8 @@ back:
 ; core, that is refused.
 define internal void @keep_off(ptr %box, i64 %core) {{
 entry:
+{places}
   %cores = alloca [16 x i64], align 8
-  %thread.at = getelementptr i64, ptr %box, i64 5
-  %seen.at = getelementptr i64, ptr %box, i64 6
-  %kept.at = getelementptr i64, ptr %box, i64 7
   %seen = load atomic i64, ptr %seen.at monotonic, align 8
   %same = icmp eq i64 %seen, %core
   %known = icmp ult i64 %core, 1024
@@ -127,7 +133,7 @@ back:
 
 define internal void @be_seen(ptr %box) {{
 entry:
-  %seen.at = getelementptr i64, ptr %box, i64 6
+{places}
   %core = call i32 @sched_getcpu()
   %seen = sext i32 %core to i64
   store atomic i64 %seen, ptr %seen.at monotonic, align 8
@@ -137,20 +143,13 @@ entry:
 ; The life of a worker. Returns only if the box already has one.
 define void @attend(ptr %box, i64 %thread, i64 %turns) {{
 entry:
-  %function.at = getelementptr i64, ptr %box, i64 1
-  %arguments.at = getelementptr i64, ptr %box, i64 2
-  %index.at = getelementptr i64, ptr %box, i64 3
-  %owner.at = getelementptr i64, ptr %box, i64 4
-  %thread.at = getelementptr i64, ptr %box, i64 5
-  %done.at = getelementptr i64, ptr %box, i64 8
-  %own.semaphore = getelementptr i64, ptr %box, i64 16
-  %caller.semaphore = getelementptr i64, ptr %box, i64 24
+{places}
   %absent = cmpxchg ptr %owner.at, i64 0, i64 2 acq_rel acquire
   %first = extractvalue {{ i64, i1 }} %absent, 1
   br i1 %first, label %prepare, label %leave
 prepare:
-  %s1 = call i32 @sem_init(ptr %own.semaphore, i32 0, i32 0)
-  %s2 = call i32 @sem_init(ptr %caller.semaphore, i32 0, i32 0)
+  %s1 = call i32 @sem_init(ptr %worker.semaphore.at, i32 0, i32 0)
+  %s2 = call i32 @sem_init(ptr %caller.semaphore.at, i32 0, i32 0)
   store i64 %thread, ptr %thread.at
   store atomic i64 1, ptr %owner.at release, align 8
   br label %listen
@@ -172,7 +171,7 @@ doze:
   %dropped = extractvalue {{ i64, i1 }} %drop, 1
   br i1 %dropped, label %sleep, label %take
 sleep:
-  call void @sleep_at(ptr %own.semaphore)
+  call void @sleep_at(ptr %worker.semaphore.at)
   br label %listen
 take:
   %grab = cmpxchg ptr %box, i64 1, i64 0 acq_rel acquire
@@ -188,7 +187,7 @@ work:
   %wanted = icmp eq i64 %before, 2
   br i1 %wanted, label %wake, label %ended
 wake:
-  %w = call i32 @sem_post(ptr %caller.semaphore)
+  %w = call i32 @sem_post(ptr %caller.semaphore.at)
   br label %ended
 ended:
   br label %listen
@@ -198,20 +197,16 @@ leave:
 
 define internal void @post(ptr %box, ptr %function, ptr %arguments, i64 %index) {{
 entry:
-  %function.at = getelementptr i64, ptr %box, i64 1
+{places}
   store ptr %function, ptr %function.at
-  %arguments.at = getelementptr i64, ptr %box, i64 2
   store ptr %arguments, ptr %arguments.at
-  %index.at = getelementptr i64, ptr %box, i64 3
   store i64 %index, ptr %index.at
-  %done.at = getelementptr i64, ptr %box, i64 8
   store atomic i64 0, ptr %done.at monotonic, align 8
   %before = atomicrmw xchg ptr %box, i64 1 acq_rel
   %asleep = icmp eq i64 %before, 2
   br i1 %asleep, label %wake, label %back
 wake:
-  %semaphore = getelementptr i64, ptr %box, i64 16
-  %w = call i32 @sem_post(ptr %semaphore)
+  %w = call i32 @sem_post(ptr %worker.semaphore.at)
   br label %back
 back:
   ret void
@@ -220,14 +215,11 @@ back:
 ; End of a job: take it back if it has not begun, else wait for the worker; then free the worker for other callers.
 define internal void @settle(ptr %box, i64 %turns) {{
 entry:
-  %done.at = getelementptr i64, ptr %box, i64 8
+{places}
   %retract = cmpxchg ptr %box, i64 1, i64 0 acq_rel acquire
   %retracted = extractvalue {{ i64, i1 }} %retract, 1
   br i1 %retracted, label %own, label %look
 own:
-  %function.at = getelementptr i64, ptr %box, i64 1
-  %arguments.at = getelementptr i64, ptr %box, i64 2
-  %index.at = getelementptr i64, ptr %box, i64 3
   %function = load ptr, ptr %function.at
   %arguments = load ptr, ptr %arguments.at
   %index = load i64, ptr %index.at
@@ -250,11 +242,9 @@ doze:
   %dropped = extractvalue {{ i64, i1 }} %drop, 1
   br i1 %dropped, label %sleep, label %over
 sleep:
-  %semaphore = getelementptr i64, ptr %box, i64 24
-  call void @sleep_at(ptr %semaphore)
+  call void @sleep_at(ptr %caller.semaphore.at)
   br label %over
 over:
-  %owner.at = getelementptr i64, ptr %box, i64 4
   store atomic i64 1, ptr %owner.at release, align 8
   ret void
 }}
@@ -276,7 +266,7 @@ seek:
 ask:
   %offset = mul i64 %at, {box_bytes}
   %box = getelementptr i8, ptr %boxes, i64 %offset
-  %owner.at = getelementptr i64, ptr %box, i64 4
+{places}
   %claim = cmpxchg ptr %owner.at, i64 1, i64 2 acq_rel acquire
   %claimed = extractvalue {{ i64, i1 }} %claim, 1
   br i1 %claimed, label %give, label %seek.next
@@ -340,7 +330,9 @@ class _Native:
 def team_ir(arch: str | None = None) -> str:
     """The LLVM IR of the launcher for an architecture."""
     declare_pause, pause = _PAUSE[arch or architecture()]
-    return _IR.format(declare_pause=declare_pause, pause=pause, box_bytes=_BOX_BYTES, most=MOST_WORKERS + 1)
+    return _IR.format(
+        declare_pause=declare_pause, pause=pause, places=_PLACES, box_bytes=_BOX_BYTES, most=MOST_WORKERS + 1
+    )
 
 
 class _Team:
@@ -390,14 +382,26 @@ def launch(function: Function, arguments: int, n_threads: int) -> None:
     if n_threads == 1:
         _callable(function.address)(arguments, 0)
     elif not SUPPORTED:
-        call = _callable(function.address)
-        parallel(lambda index: call(arguments, index), n_threads)
+        _launch_by_python(_callable(function.address), arguments, n_threads)
     else:
         native, team = _native(), _team
         wanted = min(n_threads - 1, MOST_WORKERS)
         if team.count < wanted:
             team.grow(wanted)
         native.launch(team.boxes, team.count, function.address, arguments, n_threads, LISTEN_TURNS)
+
+
+def _launch_by_python(call: Any, arguments: int, n_threads: int) -> None:
+    """On threads that are started for this call, and have ended when the block is left."""
+    from concurrent.futures import ThreadPoolExecutor  # here: few systems need it
+
+    with ThreadPoolExecutor(n_threads - 1) as pool:
+        for index in range(1, n_threads):
+            try:
+                pool.submit(call, arguments, index)
+            except RuntimeError:  # no more threads allowed
+                call(arguments, index)
+        call(arguments, 0)
 
 
 def _forget_workers() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...plan.names import ArrayName
 from ..plan.rooms import Rooms
 from ..words import Buffer, DestinationCall, Room, SourceCall, Words
 from .base import Step, Where
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
-
-
-def kind_of(array: str) -> str:
-    """Arrays of the caller and intermediate values differ in type; which one it is does not matter to code."""
-    return "value" if array.startswith("value") else "array"
 
 
 @dataclass(eq=False)
@@ -32,7 +28,7 @@ class Load(Step):
     """A box of an array -> buffer (C, D, H, W)."""
 
     reads: str  # kind of the array
-    source: str = field(repr=False, compare=False)
+    source: ArrayName = field(repr=False, compare=False)
 
     words = (LoadWords,)
     call = (SourceCall,)
@@ -58,7 +54,7 @@ class Store(Step):
     """Buffer (C, D, H, W) -> a box of the destination."""
 
     writes: str  # kind of the array
-    dest: str = field(repr=False, compare=False)
+    dest: ArrayName = field(repr=False, compare=False)
 
     call = (DestinationCall,)
 

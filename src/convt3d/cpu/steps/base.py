@@ -42,8 +42,8 @@ class Where:
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """Shape of the convolution's weight: (Cin, Cout / groups, Kd, Kh, Kw)."""
-        return self.trace.operands[self.pipeline.conv_index][0]
+        """Of the convolution, whatever its weight's layout: (Cin, Cout / groups, Kd, Kh, Kw)."""
+        return self.pipeline.conv.kernel(self.trace.operands[self.pipeline.conv_index][0])
 
     @property
     def in_channels(self) -> int:

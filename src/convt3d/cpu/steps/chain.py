@@ -13,7 +13,6 @@ from ...spec.stage import Stage
 from ...spec.stages import CHANNELS, Keep
 from ..plan.rooms import Rooms
 from ..words import Array, Buffer, Room, SourceCall, VectorCall, Words
-from .arrays import kind_of
 from .base import Step, Where
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def _constants(stage: Stage, number: str) -> ConstantWords:
 def _link_key(link: Link) -> str:
     stage = link.stage
     shown = ["#" if isinstance(v, float) else repr(v) for v in (getattr(stage, f.name) for f in fields(stage))]
-    return f"{stage.name}({','.join(shown)}){','.join(map(kind_of, link.arrays))}"
+    return f"{stage.name}({','.join(shown)}){','.join(array.kind for array in link.arrays)}"
 
 
 def _link_words(link: Link) -> type[Words] | None:
@@ -111,7 +110,7 @@ class Chain(Step):
         given = [[next(arrays) for _ in link.arrays] for link in self.links]
         for link, room, array in zip(self.links, own, given, strict=True):
             if link.takes_tensor:
-                tile.load_box(tile.array(array[0], kind_of(link.arrays[0])), room.box)
+                tile.load_box(tile.array(array[0], link.arrays[0].kind), room.box)
         links = Links(tile.k, own, given, tile.channels)
         left = emit_chain(tile.k, links, self.links, tile.value, tile.runs)
         if left is not tile.channels:  # they were all there, and one is left

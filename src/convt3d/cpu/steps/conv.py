@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...plan.names import ArrayName
 from ...spec.shapes import ConvAxis
 from ..plan.geometry import AxisStep, phases
 from ..plan.registers import RegisterTile
-from ..plan.rooms import Rooms
+from ..plan.rooms import Rooms, round_up
 from ..plan.slab import Slab, slab_of
 from ..words import Array, Arrays, Buffer, Room, Size, Sizes, SourceCall, Words
 from .arrays import describe_load
@@ -46,16 +47,24 @@ class ConvWords(Words):
     groups: Size
     biased: Size  # 1: there is a bias
     phases: Size  # that have a place of their own
-    pooled_phases: Size  # the same after a pool over the phases of the stride
+    pooled_phases: Size  # the same after a pool over the phases of the stride, of which `together` are left
     phases_with_taps: Size
     strides: Sizes
     periods: Sizes  # phases along each axis
     kept: Sizes  # those that have a place of their own
     places: Arrays  # of every phase among these
+    together: Sizes  # outputs of a phase of the stride at one position
+    together_places: Arrays
     paces: Sizes  # inputs from one position to the next
-    pace_places: Arrays
     weights_group: Size  # elements of the packed weights of a group
     offsets: Array  # in the slab, of each step
+
+
+@dataclass(eq=False)
+class PacedWords(Words):
+    """Where a position is several inputs wide."""
+
+    row: Buffer  # of one input row of some channels, before it is sorted
 
 
 @dataclass(eq=False)
@@ -72,7 +81,7 @@ class Convolution(Step):
     blocks: int  # full blocks of output channels in a group
     reads: str  # kind of the array it reads; "": the buffer of the step before
     in_parts: bool  # steps behind it take some channels at a time
-    source: str = field(repr=False, compare=False)
+    source: ArrayName = field(repr=False, compare=False)
 
     convolves = True
 
@@ -89,6 +98,11 @@ class Convolution(Step):
         )
         rooms.slab = slab
         return slab, rooms.add(rooms.channels * slab.copies, slab.channel)
+
+    def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
+        """Of one input row of some channels, before it is sorted by remainders modulo the pace."""
+        pace = where.method.walks[2].pace
+        return rooms.add(where.lanes, round_up(slab.row, rooms.lanes) + (pace + 1) * rooms.lanes)
 
     def phased(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         rooms.channels, rooms.step = where.out_channels, rooms.step + 1
@@ -115,14 +129,15 @@ class Convolution(Step):
             groups=where.groups,
             biased=int(where.pipeline.conv.bias),
             phases=prod(walk.kept for walk in walks),
-            pooled_phases=prod(walk.pace for walk in walks),
+            pooled_phases=prod(walk.together for walk in walks),
             phases_with_taps=prod(len(phases(walk)) for walk in walks),
             strides=tuple(walk.axis.stride for walk in walks),
             periods=tuple(walk.period for walk in walks),
             kept=tuple(walk.kept for walk in walks),
             places=tuple(walk.places() for walk in walks),
+            together=tuple(walk.together for walk in walks),
+            together_places=tuple(np.arange(walk.together) for walk in walks),
             paces=tuple(walk.pace for walk in walks),
-            pace_places=tuple(np.arange(walk.pace) for walk in walks),
             **rooms,
             **words,
         )
@@ -141,11 +156,12 @@ class Convolution(Step):
         fewest, most = prod(low for low, _ in counts), prod(high for _, high in counts)
         taps = f"{most}" if fewest == most else f"{fewest} to {most}"
         channels = trace.values[at][1] // pipeline.conv.groups
-        count = prod(axis.stride for axis in axes)
+        count = prod(axis.outputs_per_input for axis in axes)
         yield f"{pipeline.conv!r}: phases {count}, taps of a phase {taps}, channels of a tap {channels}"
 
 
 def _tap_counts(axis: ConvAxis) -> tuple[int, int]:
     """Taps of the phase that has fewest along an axis, and of the one that has most."""
-    taps = Counter(k * axis.dilation % axis.stride for k in range(axis.kernel))
-    return min(taps.values()) if len(taps) == axis.stride else 0, max(taps.values())
+    phases = axis.outputs_per_input
+    taps = Counter(axis.offset(k) % phases for k in range(axis.kernel))
+    return min(taps.values()) if len(taps) == phases else 0, max(taps.values())

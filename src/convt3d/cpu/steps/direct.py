@@ -15,7 +15,7 @@ from ..plan.slab import Slab, SlabPlaces
 from ..plan.winograd import Method
 from ..words import Array, Room, Size, SourceCall, Words, layout
 from .base import Where
-from .conv import ConvCall, Convolution, ConvWords
+from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -51,9 +51,11 @@ class DirectCall(ConvCall):
 
 @dataclass(frozen=True)
 class DirectConvolution(Convolution):
+    pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
+
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return ConvWords, DirectWords
+        return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -61,7 +63,8 @@ class DirectConvolution(Convolution):
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms)
-        return room, self.phased(where, rooms, slab)
+        row = () if self.pace is None else (self.row(where, rooms, slab),)
+        return (room, *row, self.phased(where, rooms, slab))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         return direct_cost(where, tiling), 0.0
@@ -78,11 +81,12 @@ class DirectConvolution(Convolution):
         table, offsets, count = _tables(where.method, slab, in_group, where.kernel[1])
         conv = self.bind_slab(
             binding,
-            dict(zip(("slab", "phased"), rooms, strict=True)),
+            {"slab": rooms[0], "phased": rooms[-1]},
             offsets=offsets,
             weights_group=count * where.kernel[1],
         )
-        return conv, DirectWords(table, where.method.walks[0].axis.size)
+        own = DirectWords(table, where.method.walks[0].axis.size)
+        return (conv, own) if self.pace is None else (conv, own, PacedWords(rooms[1]))
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
 from ..plan.registers import register_tile
-from .arrays import Load, Store, kind_of
+from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
 from .direct import DirectConvolution
 from .interleave import Interleave, by_shuffles
+from .padding import PaddedLoad
 from .pool import PhasePool, Pool
 from .reduce import Reduce
 from .winograd import WinogradConvolution
@@ -28,31 +29,33 @@ class _Lowering:
 
     def run(self) -> tuple[Step, ...]:
         one = self.one
-        if not (one.ops and isinstance(one.ops[0], sweeps.Conv)):  # the convolution reads the array itself
-            self.steps.append(Load(kind_of(one.source), one.source))
+        if not (one.ops and isinstance(one.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
+            self.steps.append(Load(one.source.kind, one.source))
         for at, op in enumerate(one.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
             self.steps.append(STEPS[type(op)](self, op, one.ops[at + 1 :]))
         if not self.stored and one.dest is not None:
-            self.steps.append(Store(kind_of(one.dest), one.dest))
+            self.steps.append(Store(one.dest.kind, one.dest))
         return tuple(self.steps)
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
         where, first = self.where, not self.steps
         tile = register_tile(where.kernel[1], where.machine.vector_registers)
-        reads = kind_of(self.one.source) if first else ""
+        reads = self.one.source.kind if first else ""
         in_parts = not any(later.couples_channels for later in behind)
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.one.source
         if where.method.direct:
-            return DirectConvolution(*shared)
-        return WinogradConvolution(*shared, where.method.kinds, where.method.walks[2].pace)
+            wide = any(walk.pace > 1 for walk in where.method.walks)
+            return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
+        method = where.method
+        return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
     def interleave(self, op: sweeps.Interleave, behind: tuple[Op, ...]) -> Step:
         width, dest = self.where.method.walks[2], self.one.dest
-        writes = kind_of(dest) if dest is not None and not behind else ""
+        writes = dest.kind if dest is not None and not behind else ""
         self.stored = self.stored or bool(writes)
-        return Interleave(by_shuffles(width.pace if self.pooled else width.period), writes)
+        return Interleave(by_shuffles(width.together if self.pooled else width.period), writes)
 
     def phase_pool(self, op: sweeps.PhasePool, behind: tuple[Op, ...]) -> Step:
         self.pooled = True
@@ -61,6 +64,7 @@ class _Lowering:
 
 STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.Conv: _Lowering.convolution,  # type: ignore[dict-item]
+    sweeps.Pad: lambda self, op, behind: PaddedLoad(self.one.source.kind, self.one.source, op.stage),  # type: ignore[attr-defined]
     sweeps.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]

@@ -115,7 +115,7 @@ class PhasePool(_Pool):
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         assert rooms.slab is not None
         rooms.step += 1
-        extent = prod(walk.pace for walk in where.method.walks) * rooms.slab.phase
+        extent = prod(walk.together for walk in where.method.walks) * rooms.slab.phase
         return (rooms.add(rooms.channels, pitch_of(extent, rooms.lanes, rooms.item)),)
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:

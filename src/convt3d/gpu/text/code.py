@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...plan.names import ArrayName
 from ...spec.dtypes import DType
-from ..geometry import SIZES, GpuAxis
-from ..plan import INT32_MAX
+from ..geometry import INT32_MAX, SIZES, GpuAxis
 
 ELEMENTS = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 AXES = "dhw"
@@ -21,7 +21,7 @@ class Argument:
 
     name: str
     type: str  # as Triton writes it: *fp32, i32, i64, fp64, constexpr
-    array: str | None = None
+    array: ArrayName | None = None
     axis: str | None = None
     value: int | float | None = None
     fixed: bool = True  # whether Triton may compile for its value: 1, or a multiple of 16
@@ -58,21 +58,18 @@ class Code:
         yield
         self.depth -= 1
 
-    def pointer(self, name: str, array: str, element: str | None = None) -> str:
-        """Values and statistics are in the type of sums, all else is as stored."""
-        if element is None:
-            own = array.split(":")[0] in ("value", "stat", "partials")
-            element = ELEMENTS[self.dtype.accumulate if own else self.dtype.name]
-        return self._argument(Argument(name, f"*{element}", array=array))
+    def pointer(self, name: str, array: ArrayName, element: str | None = None) -> str:
+        stored = ELEMENTS[self.dtype.accumulate if array.of_numbers else self.dtype.name]
+        return self._argument(Argument(name, f"*{element or stored}", array=array))
 
-    def stride(self, name: str, array: str, axis: str, fixed: bool = False) -> str:
+    def stride(self, name: str, array: ArrayName, axis: str, fixed: bool = False) -> str:
         return self._argument(Argument(f"{name}_{axis}", "i32", array=array, axis=axis, fixed=fixed))
 
-    def run(self, name: str, array: str) -> str:
+    def run(self, name: str, array: ArrayName) -> str:
         """Of how many channels next to each other in memory the array surely consists; 0 if they are not."""
         return self._argument(Argument(f"{name.upper()}_RUN", "constexpr", array=array))
 
-    def rows(self, name: str, array: str, place: str) -> str:
+    def rows(self, name: str, array: ArrayName, place: str) -> str:
         """Where the channels of the positions `place_d`, `place_h`, `place_w` begin. That these are whole runs is said
         here and not in a function that the kernel calls: Triton drops what is said of a function's argument."""
         n, d, h, w = (self.stride(name, array, axis) for axis in "ndhw")

@@ -6,19 +6,24 @@ progression, counted by scalars. Positions whose tap leaves the input read zero.
 
 from __future__ import annotations
 
-from ..plan import GpuKernel
+from typing import TYPE_CHECKING
+
+from ..pieces import PACKED, FilledName
 from .code import AXES, Code
+
+if TYPE_CHECKING:
+    from ..steps import GpuKernel
 
 
 def addresses(code: Code, kernel: GpuKernel) -> None:
     """Once for a program: inputs of the positions and columns of the weights."""
     for axis, numbers in zip(AXES, kernel.axes, strict=True):
         code.add(f"b_{axis} = q_{axis} * {code.axis('step', axis, numbers)}")
-    source = f"filled:{kernel.piece.source}"
+    source = FilledName(kernel.piece.source)
     code.pointer("x", source)
     # A dot's input is filled up: its strides are multiples of 16 whatever its size.
     n, d, h, w = (code.stride("x", source, axis, fixed=kernel.kind == "dot") for axis in "ndhw")
-    code.pointer("w", "weights")
+    code.pointer("w", PACKED)
     code.number("w_tap", kernel.filled * kernel.width, fixed=True)
     if kernel.kind == "depthwise":
         code.number("multiplier", kernel.multiplier, fixed=True)

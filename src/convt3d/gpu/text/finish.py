@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING
 
+from ...plan.names import StatisticsName, StatisticWord, ValueName
 from ...spec.stage import Stage
 from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
-from ..plan import GpuFinish, GpuPlan
 from .code import Code, Constants
-from .kernel import KernelText, head_of
+from .kernel import KernelText, written
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuFinish
 
 _BLOCK = 1024
 
@@ -29,26 +34,18 @@ def finish_text(plan: GpuPlan, step: GpuFinish, name: str, constants: Constants)
     )
     _KINDS[step.kind](code)
     stage = step.finish.stage
-    if isinstance(stage, (GroupNorm, InstanceNorm)):
-        _norm(code, plan, step, stage)
-    elif isinstance(stage, Softmax):
-        _softmax(code, step, stage)
-    else:
+    result = step.finish.result
+    if isinstance(result, ValueName):
         code.number("voxels", prod(step.shape[2:]))
-        value = code.pointer("value", step.finish.result)
+        value = code.pointer("value", result)
         code.add(f"tl.store({value} + program + tl.arange(0, 1), {_VALUES.get(type(stage), 'total')})")
+    elif isinstance(stage, Softmax):
+        _softmax(code, stage, result)
+    else:
+        assert isinstance(stage, (GroupNorm, InstanceNorm))
+        _norm(code, plan, step, stage, result)
     title = f"{stage.name}: combines partial statistics ({step.kind})."
-    constexprs: dict[str, int | str] = {"BLOCK": _BLOCK}
-    return KernelText(
-        name,
-        "\n".join([*head_of(name, code, constexprs, title), *code.lines]),
-        code.ordered,
-        tuple(constexprs.items()),
-        4,
-        1,
-        255,
-        step.shape[0] * step.groups,
-    )
+    return written(name, code, {"BLOCK": _BLOCK}, title, step.shape[0] * step.groups)
 
 
 def _loop(code: Code, *lines: str) -> None:
@@ -110,30 +107,30 @@ _VALUES: dict[type[Stage], str] = {
 }
 
 
-def _softmax(code: Code, step: GpuFinish, stage: Softmax) -> None:
+def _softmax(code: Code, stage: Softmax, result: StatisticsName) -> None:
     factor = code.constant(stage.scale) if isinstance(stage.scale, float) else "1.0"
-    scale = code.pointer("scale", f"{step.finish.result}.scale")
+    scale = code.pointer("scale", result.vector("scale"))
     value = f"{factor} / total"
     if stage.shift is None:
-        shift = code.pointer("shift", f"{step.finish.result}.shift")
+        shift = code.pointer("shift", result.vector("shift"))
         code.add(f"tl.store({shift} + program + tl.arange(0, 1), peak)")
         # inf - inf and -inf - -inf make every voxel NaN
         value = f'tl.where(tl.abs(peak) == float("inf"), float("nan"), {value})'
     code.add(f"tl.store({scale} + program + tl.arange(0, 1), {value})")
 
 
-def _norm(code: Code, plan: GpuPlan, step: GpuFinish, stage: GroupNorm | InstanceNorm) -> None:
+def _norm(code: Code, plan: GpuPlan, step: GpuFinish, stage: GroupNorm | InstanceNorm, result: StatisticsName) -> None:
     """What the next sweep applies to each channel: (v - shift) * scale + offset."""
-    shift, scale, offset = (code.pointer(word, f"{step.finish.result}.{word}") for word in ("shift", "scale", "offset"))
+    words: tuple[StatisticWord, ...] = ("shift", "scale", "offset")
+    shift, scale, offset = (code.pointer(word, result.vector(word)) for word in words)
     code.number("size", step.shape[1] // step.groups)
     code.number("groups", step.groups)
     code.add(f"deviation = 1.0 / tl.sqrt(variance + {code.constant(stage.eps)})")
     weight, bias = "1.0", "0.0"
     if step.finish.arrays:
-        names = [plan.pipeline.slots[int(array.partition(":")[2])].name for array in step.finish.arrays]
+        pointers = [code.pointer(plan.array_name(array), array) for array in step.finish.arrays]
         weight, bias = (
-            f"tl.load({code.pointer(name, array)} + program % groups * size + at, mask=there, other=0.0)"
-            for name, array in zip(names, step.finish.arrays, strict=True)
+            f"tl.load({pointer} + program % groups * size + at, mask=there, other=0.0)" for pointer in pointers
         )
     with code.block("for start in range(0, size, BLOCK):"):
         code.add("at = start + tl.arange(0, BLOCK)", "there = at < size", "none = tl.zeros((BLOCK,), tl.float64)")

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
+from ...plan.names import ArrayName, OperandName, StatisticName
 from ...spec.stages import AvgPool3d
-from ..plan import GpuKernel, GpuPlan
+from ..config import Config
+from ..pieces import WILD
 from .chain import Chain
 from .code import AXES, Argument, Code, Constants
 from .conv import accumulate, addresses
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuKernel
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,11 @@ class KernelText:
     registers: int
     grid: int
 
+    @property
+    def pointers(self) -> dict[str, ArrayName]:
+        """What its pointers point to."""
+        return {one.name: one.array for one in self.arguments if one.array is not None and one.type.startswith("*")}
+
 
 def kernel_text(plan: GpuPlan, kernel: GpuKernel, name: str, constants: Constants) -> KernelText:
     return _Writer(plan, kernel, constants).write(name)
@@ -37,9 +49,9 @@ class _Writer:
         self.code = Code(plan.dtype, constants)
         self.pooled = kernel.pool is not None
         arrays = {array for link in self.piece.links for array in link.arrays}
-        self.names = {array: self._name(array) for array in sorted(arrays)}
-        normal = [shape for shapes in plan.simplified.operands for shape in shapes]
-        self.lengths = {f"operand:{at}": shape[0] for at, shape in enumerate(normal) if len(shape) == 1}
+        self.names = {array: self._name(array) for array in arrays}
+        shapes = enumerate(plan.simplified.operand_shapes)
+        self.lengths: dict[ArrayName, int] = {OperandName(at): shape[0] for at, shape in shapes if len(shape) == 1}
 
     def write(self, name: str) -> KernelText:
         code = self.code
@@ -49,7 +61,7 @@ class _Writer:
             code.add(f"program = tl.program_id(0){self._wide}")
             self._body()
             return self._finished(name)
-        with code.block(f"if tl.load({code.pointer('wild', 'wild', 'i32')}) == 0:"):
+        with code.block(f"if tl.load({code.pointer('wild', WILD, 'i32')}) == 0:"):
             code.add("return")
         programs = code.number("programs", self.kernel.programs)
         with code.block(f"for start in range(tl.program_id(0), {programs}, tl.num_programs(0)):"):
@@ -76,17 +88,8 @@ class _Writer:
         constexprs: dict[str, int | str] = {"BLOCK_P": kernel.config.positions, "BLOCK_C": kernel.config.channels}
         if kernel.kind == "dot":
             constexprs |= {"BLOCK_K": kernel.config.inputs, "PRECISION": self.plan.precision}
-        head = head_of(name, self.code, constexprs, self._title())
-        return KernelText(
-            name,
-            "\n".join([*head, *self.code.lines]),
-            self.code.ordered,
-            tuple(constexprs.items()),
-            kernel.config.warps,
-            kernel.config.stages,
-            kernel.config.registers,
-            min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs,
-        )
+        grid = min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs
+        return written(name, self.code, constexprs, self._title(), grid, kernel.config)
 
     @property
     def _wide(self) -> str:
@@ -99,13 +102,10 @@ class _Writer:
         steps += [] if piece.pool is None else [stages[piece.pool].name]
         steps += [link.stage.name for link in piece.after]
         steps += [] if piece.reduce is None else [f"statistics: {piece.reduce}"]
-        return f"{' -> '.join(steps) or 'copy'} of {piece.source}."
+        return f"{' -> '.join(steps) or 'copy'} of {self.plan.array_name(piece.source)}."
 
-    def _name(self, array: str) -> str:
-        kind, _, which = array.partition(":")
-        if kind == "operand":
-            return self.plan.pipeline.slots[int(which)].name
-        return "input" if array == "x" else array.replace(":", "_").replace(".", "_")
+    def _name(self, array: ArrayName) -> str:
+        return self.plan.array_name(array).removeprefix("the ").replace(" ", "_")
 
     # --- where the program is -----------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class _Writer:
         for axis in AXES:
             code.add(f"p_{axis} = q_{axis} * pace_{axis} + a_{axis}" if phased else f"p_{axis} = q_{axis}")
         code.add("inside = (q_d < count_d) & (p_d < ends_d) & (p_h < ends_h) & (p_w < ends_w)")
-        if any(array.startswith("stat") for link in self.piece.links for array in link.arrays):
+        if any(isinstance(array, StatisticName) for link in self.piece.links for array in link.arrays):
             code.number("all_channels", kernel.groups * kernel.channels)
 
     def _numbers(self, *names: str) -> None:
@@ -228,7 +228,8 @@ class _Writer:
     def _statistics(self, chain: Chain, kind: str) -> None:
         """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""
         code = self.code
-        part = code.pointer("partials", str(self.piece.partials))
+        assert self.piece.partials is not None
+        part = code.pointer("partials", self.piece.partials)
         code.number("plane", self.piece.shape[0] * self.piece.result[1] * self.kernel.parts)
         phased = self.kernel.kind != "load"
         parts, place = "tiles", "tile"
@@ -276,7 +277,18 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
 PLANES = {kind: len(numbers) for kind, numbers in _PARTIALS.items()}  # numbers of a partial statistic
 
 
-def head_of(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
+_SMALL = Config(positions=0, channels=0, inputs=0, warps=4, stages=1)  # how kernels without a tile are launched
+
+
+def written(
+    name: str, code: Code, constexprs: Mapping[str, int | str], title: str, grid: int, config: Config = _SMALL
+) -> KernelText:
+    text = "\n".join([*_head(name, code, constexprs, title), *code.lines])
+    constants = tuple(constexprs.items())
+    return KernelText(name, text, code.ordered, constants, config.warps, config.stages, config.registers, grid)
+
+
+def _head(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[str]:
     """Triton compiles anew for numbers that are 1 or a multiple of 16. For sizes it must not: they are too many."""
     kinds = {"constexpr": ": tl.constexpr", "fp64": ": tl.float64"}
     arguments = code.ordered

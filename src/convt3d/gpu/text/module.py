@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..plan import GpuFinish, GpuPack, GpuPlan
+from ..plan import GpuPlan
 from .code import Constants
-from .finish import finish_text
-from .kernel import KernelText, kernel_text
-from .pack import pack_text
+from .kernel import KernelText
 from .parts import parts_of
 
 _HEAD = '''"""{title}"""
@@ -28,27 +26,13 @@ class Module:
     constants: tuple[float, ...]
 
 
-def module_text(plan: GpuPlan) -> str:
-    return module(plan).text
-
-
 @lru_cache(maxsize=512)
 def module(plan: GpuPlan) -> Module:
     constants = Constants()
     short = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}[plan.dtype.name]
     kernels = []
     for number, step in enumerate(plan.steps):
-        if isinstance(step, GpuPack):
-            kernels.append(pack_text(plan, step, f"ct3d_{short}_{number}_pack"))
-            continue
-        if isinstance(step, GpuFinish):
-            name = f"ct3d_{short}_{number}_finish_{step.finish.stage.name.lower()}"
-            kernels.append(finish_text(plan, step, name, constants))
-            continue
-        words = [step.kind if step.piece.conv is None else "conv"]
-        words += ["guard"] if step.guarded else []
-        words += [link.stage.name.lower() for link in step.piece.links]
-        kernels.append(kernel_text(plan, step, f"ct3d_{short}_{number}_{'_'.join(words)}", constants))
+        kernels.append(step.text(plan, "_".join(["ct3d", short, str(number), *step.names]), constants))
     texts = "\n\n\n".join(kernel.text for kernel in kernels)
     parts = parts_of(texts)
     chain = " -> ".join(stage.name for stage in plan.pipeline.stages)

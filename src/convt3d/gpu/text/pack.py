@@ -5,9 +5,15 @@ It looks at every weight, so it also says whether all of them are finite (docs/g
 
 from __future__ import annotations
 
-from ..plan import GpuPack, GpuPlan
+from typing import TYPE_CHECKING
+
+from ..pieces import PACKED, WILD
 from .code import AXES, Code, Constants
-from .kernel import KernelText, head_of
+from .kernel import KernelText, written
+
+if TYPE_CHECKING:
+    from ..plan import GpuPlan
+    from ..steps import GpuPack
 
 BLOCK = 1024
 
@@ -15,7 +21,7 @@ BLOCK = 1024
 def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     code, reader = Code(plan.dtype, Constants()), step.reader
     code.pointer("given", step.operand)
-    code.pointer("packed", "weights")
+    code.pointer("packed", PACKED)
     n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
     for axis, numbers in zip(AXES[1:], reader.axes[1:], strict=True):
         code.number(f"kernel_{axis}", numbers.kernel)
@@ -45,13 +51,11 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
         "tl.store(packed + place, v, mask=group < groups)",
     )
     if reader.kind == "dot":
-        code.pointer("wild", "wild", "i32")
+        code.pointer("wild", WILD, "i32")
         code.add(f"v = v.to({code.acc})", 'odd = (v != v) | (tl.abs(v) == float("inf"))')
         with code.block("if tl.max(odd.to(tl.int32), 0) > 0:"):
             code.add("tl.store(wild, 1)  # by whichever program: all write the same")
     title = (
         "Packs the weights, and tells if one of them is not finite." if reader.kind == "dot" else "Packs the weights."
     )
-    head = head_of(name, code, ("BLOCK",), title)
-    text = "\n".join([*head, *code.lines])
-    return KernelText(name, text, code.ordered, (("BLOCK", BLOCK),), 4, 1, 255, -(-step.size // BLOCK))
+    return written(name, code, {"BLOCK": BLOCK}, title, -(-step.size // BLOCK))

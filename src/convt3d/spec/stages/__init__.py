@@ -8,7 +8,7 @@ from ..stage import CHANNELS as CHANNELS
 from ..stage import OVER as OVER
 from ..stage import SPATIAL as SPATIAL
 from .arithmetic import Add, Binary, Divide, Keep, Multiply, Recall, Subtract
-from .conv import ConvTranspose3d
+from .conv import Conv3d, Convolution, ConvTranspose3d
 from .norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from .pointwise import (
     GELU,
@@ -36,7 +36,9 @@ __all__ = [
     "BatchNorm",
     "Binary",
     "Clamp",
+    "Conv3d",
     "ConvTranspose3d",
+    "Convolution",
     "Divide",
     "Exp",
     "GroupNorm",

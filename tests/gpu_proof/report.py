@@ -10,15 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..gpu.compile import Facts, Launch, compile_launch, launches
-from ..gpu.config import Config
-from ..gpu.limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
-from ..gpu.plan import GpuKernel, GpuPack
-from ..spec.dtypes import DTYPES
-from ..spec.problems import PROBLEMS
-from ..spec.work import count
-from ..units import amount, duration
-from .gpu_jobs import ARITHMETIC, Job
+from convt3d.gpu.config import Config
+from convt3d.gpu.pieces import FilledName
+from convt3d.plan.names import INPUT, ArrayName, CallerName, OperandName
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.problems import PROBLEMS
+from convt3d.spec.work import count
+from convt3d.units import amount, duration
+
+from .compile import Facts, Launch, compile_launch, launches
+from .jobs import ARITHMETIC, Job
+from .limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
 
 TENSOR_CORES = {80: "mma", 90: "wgmma", 100: "tcgen05"}
 LEAST_POSITIONS = {80: 16, 90: 64, 100: 64}  # of a tile that the newer instructions take; mma takes smaller ones
@@ -54,22 +56,11 @@ def rows_of(job: Job) -> list[Row]:
     others = [] if job.choice is None else [replace(job, choice=at).plan() for at in (None, *range(job.choice))]
     found = []
     for number, (step, launch) in enumerate(zip(plan.steps, launches(plan, job.channels_last), strict=True)):
-        config = _config(step)
-        if any(_config(other.steps[number]) == config for other in others):
+        if any(other.steps[number].tile == step.tile for other in others):
             continue
         name = launch.text.name.split("_", 3)[3]
-        found.append(Row(job, name, kind_of(step), config, compile_launch(launch, job.generation)))
+        found.append(Row(job, name, step.label, step.tile, compile_launch(launch, job.generation)))
     return found
-
-
-def _config(step: object) -> Config | None:
-    return step.config if isinstance(step, GpuKernel) else None
-
-
-def kind_of(step: object) -> str:
-    if not isinstance(step, GpuKernel):
-        return "pack" if isinstance(step, GpuPack) else "finish"
-    return "guard" if step.guarded else step.kind
 
 
 def faults(row: Row) -> list[str]:
@@ -115,15 +106,16 @@ def traffic(job: Job) -> Traffic:
     plan = job.plan()
     done = launches(plan)
     size = plan.dtype.itemsize
-    shapes = [plan.trace.values[0], plan.trace.output, *(shape for shapes in plan.trace.operands for shape in shapes)]
-    own: dict[str, int] = {}
+    shapes = plan.trace.values[0], plan.trace.output, *plan.trace.operand_shapes
+    own: dict[ArrayName, int] = {}
     moved = 0
     for step, launch in zip(plan.steps, done, strict=True):
-        if kind_of(step) == "guard":
+        if step.label == "guard":
             continue
         moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
-        own |= {name: _bytes(array) for name, array in launch.arrays.items() if not name.startswith(("x", "out", "op"))}
-    copies = 2 * own.get("filled:x", 0)  # read as given, written
+        made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName))]
+        own |= {name: _bytes(launch.arrays[name]) for name in made}
+    copies = 2 * own.get(FilledName(INPUT), 0)  # read as given, written
     convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
     needed = count(plan.asked, plan.trace).needed
     return Traffic(size * sum(map(prod, shapes)), moved + copies, sum(own.values()), convolutions * needed)
@@ -135,7 +127,7 @@ def _bytes(array: object) -> int:
 
 def _read_again(launch: Launch) -> int:
     """A kernel that reads the array it writes moves it twice."""
-    pointers = [str(one.array) for one in launch.text.arguments if one.type.startswith("*")]
+    pointers = list(launch.text.pointers.values())
     return sum(_bytes(launch.arrays[name]) for name in set(pointers) if pointers.count(name) > 1)
 
 

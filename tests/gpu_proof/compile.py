@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .plan import GpuPlan
-from .run import Execution
-from .text.kernel import KernelText
+from convt3d.gpu.plan import GpuPlan
+from convt3d.gpu.run import Execution
+from convt3d.gpu.text.kernel import KernelText
+from convt3d.plan.names import ArrayName
 
 _TENSOR = re.compile(r"^\s*(?:@!?%p\d+ )?((?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.:]*)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
@@ -65,11 +66,9 @@ class Launch:
     options: Mapping[str, Any]  # constexprs among them
 
     @property
-    def arrays(self) -> dict[str, Any]:
-        """By the plan's names."""
+    def arrays(self) -> dict[ArrayName, Any]:
         given = dict(zip(self.function.arg_names, self.arguments, strict=False))
-        found = (one for one in self.text.arguments if one.type.startswith("*"))
-        return {str(one.array): given[one.name] for one in found}
+        return {array: given[name] for name, array in self.text.pointers.items()}
 
 
 class _Recorder(Execution):
@@ -94,7 +93,7 @@ def launches(plan: GpuPlan, channels_last: bool = False) -> list[Launch]:
         array = torch.empty(tuple(shape), dtype=getattr(torch, plan.dtype.name), device="meta")
         return array.to(memory_format=torch.channels_last_3d) if channels_last and array.dim() == 5 else array
 
-    operands = [empty(shape) for shapes in plan.trace.operands for shape in shapes]
+    operands = list(map(empty, plan.trace.operand_shapes))
     recorder = _Recorder(plan, empty(plan.trace.values[0]), operands, empty(plan.trace.output))
     recorder.run()
     return recorder.launches

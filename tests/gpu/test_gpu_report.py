@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import astuple, replace
@@ -10,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from gpu_proof import report as gpu_report
+from gpu_proof.compile import Facts
+from gpu_proof.jobs import FURTHER, Job, channels_last, further_jobs, jobs, tuned
+from gpu_proof.report import Row
 from helpers.triton import compiling_environment, need_triton
 
-from convt3d.bench import gpu_report
-from convt3d.bench.gpu_jobs import FURTHER, Job, channels_last, further_jobs, jobs, tuned
-from convt3d.bench.gpu_report import Row
-from convt3d.gpu.compile import Facts
 from convt3d.gpu.config import GENERATIONS, Config
 from convt3d.spec.problems import PROBLEMS
 
@@ -88,8 +89,8 @@ def test_bytes_of_the_plain_convolution() -> None:
 
 COMPILE = """
 import json, sys
-from convt3d.bench.gpu_jobs import Job
-from convt3d.bench.gpu_report import faults, line, rows_of
+from gpu_proof.jobs import Job
+from gpu_proof.report import faults, line, rows_of
 for job in json.loads(sys.argv[1]):
     for row in rows_of(Job(*job)):
         print(json.dumps([job, line(row), faults(row)]))
@@ -103,7 +104,7 @@ def compiled(*wanted: Job) -> list[Compiled]:
     environment = compiling_environment()
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, json.dumps([astuple(job) for job in wanted])],
-        env={**environment, "PYTHONPATH": str(ROOT / "src")},
+        env={**environment, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))},
         capture_output=True,
         text=True,
         timeout=6000,

@@ -1,0 +1,70 @@
+"""A convolution alone, and its gradient with respect to the input, by our operators: each is the other's transpose.
+
+They go through PyTorch's dispatcher, so they can be traced, and mapped over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..spec.checks import as_triple
+from ..spec.pipeline import Pipeline
+from ..spec.shapes import ConvAxis
+from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
+from ..spec.text import write_pipeline
+from .engine import knows
+from .stock import Tensor
+
+
+def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The convolution alone, by our operator."""
+    if isinstance(stage, Conv3d):
+        if isinstance(stage.padding, str):
+            alone = Pipeline(replace(stage, bias=bias is not None))
+            operands = [weight] if bias is None else [weight, bias]
+            return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
+        geometry = map(as_triple, (stage.stride, stage.padding, stage.dilation))
+        return torch.ops.convt3d.conv3d.default(x, weight, bias, *geometry, stage.groups, stage.padding_mode)
+    assert isinstance(stage, ConvTranspose3d)
+    stride, padding, output_padding, dilation = stage.triples
+    sizes = stride, padding, output_padding, stage.groups, dilation
+    return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether our operators are to compute with these tensors, where nobody differentiates that again."""
+    if torch.is_grad_enabled():
+        return False
+    first = tensors[0]
+    return knows(first.dtype) and all(
+        each.device.type == "cpu" and each.layout is torch.strided and each.dtype is first.dtype and 0 not in each.shape
+        for each in tensors
+    )
+
+
+def input_gradient(stage: Convolution, g: Tensor, weight: Tensor, shape: Any) -> Tensor:
+    """Of an input of `shape`: a transposed convolution passes a gradient on by the convolution with the same weight,
+    and the other way round. A Conv3d pads with zeros here."""
+    if isinstance(stage, ConvTranspose3d):
+        stride, padding, _, dilation = stage.triples
+        made = torch.ops.convt3d.conv3d.default(g, weight, None, stride, padding, dilation, stage.groups, "zeros")
+    else:
+        assert isinstance(stage, Conv3d)
+        stride, dilation, axes = as_triple(stage.stride), as_triple(stage.dilation), stage.axes(shape, weight.shape)
+        before = [axis.padding for axis in axes]
+        # what the last window leaves of the input; none where more zeros were added behind it than before
+        extra = [max(axis.size - _made(axis), 0) for axis in axes]
+        sizes = stride, before, extra, stage.groups, dilation
+        made = torch.ops.convt3d.conv_transpose3d.default(g, weight, None, *sizes)
+    # Long output_padding, and zeros behind the input, make voxels that it has not.
+    for axis in (2, 3, 4):
+        made = made if made.shape[axis] == shape[axis] else made.narrow(axis, 0, shape[axis])
+    return made
+
+
+def _made(axis: ConvAxis) -> int:
+    """Voxels that the transposed convolution makes by itself."""
+    return (axis.out - 1) * axis.stride - 2 * axis.padding + axis.dilation * (axis.kernel - 1) + 1
