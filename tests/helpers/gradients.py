@@ -218,9 +218,7 @@ def check_drawn_plans(rng: np.random.Generator, draw: Draw, count: int, note: st
 
 
 def main(first: int, count: int) -> None:
-    from helpers.guard import fence_scratch, fenced_like, untouched_gaps
-
-    from convt3d.cpu.runtime.memory import free_scratch
+    from helpers.guard import fenced_like, fenced_scratch, untouched_gaps
 
     types = tuple(DTYPES)
     for seed in range(first, first + count):
@@ -228,15 +226,14 @@ def main(first: int, count: int) -> None:
         draw = drawn(rng, types[seed % 4])
         at_end = bool(rng.integers(3))  # reading too far is the likelier mistake
         print(f"seed {seed}, {'end' if at_end else 'begin'}: {draw!r}", flush=True)
-        fence_scratch(at_end, fences)
-        small, large = (fenced_like(array, at_end, fences) for array in (draw.small, draw.large))
-        draw = replace(draw, small=small, large=large)
-        out = fenced_like(relaid(rng, draw.empty()), at_end, fences)
-        fence = fences[-1]
-        draw.check(draw.run(out=out), f"seed {seed}: ")
-        assert untouched_gaps(out, fence), "bytes between the elements of out were written"
-        check_drawn_plans(rng, draw, 2, f"seed {seed}: ")
-        free_scratch()
+        with fenced_scratch(at_end, fences):
+            small, large = (fenced_like(array, at_end, fences) for array in (draw.small, draw.large))
+            draw = replace(draw, small=small, large=large)
+            out = fenced_like(relaid(rng, draw.empty()), at_end, fences)
+            fence = fences[-1]
+            draw.check(draw.run(out=out), f"seed {seed}: ")
+            assert untouched_gaps(out, fence), "bytes between the elements of out were written"
+            check_drawn_plans(rng, draw, 2, f"seed {seed}: ")
         for one in fences:
             one.free()
     print("all inside", flush=True)
