@@ -13,6 +13,11 @@ from golden.golden import PLANS, X, fixed_machine, operand_shapes
 import convt3d as ct
 from convt3d.cpu import words as declarations
 from convt3d.cpu.code.tile import emit_kernel
+from convt3d.cpu.gradient.bias_code import emit_bias
+from convt3d.cpu.gradient.code import emit_gradient
+from convt3d.cpu.gradient.pieces import Schemes
+from convt3d.cpu.gradient.registers import Registers
+from convt3d.cpu.gradient.structure import Structure
 from convt3d.cpu.ir.pack import emit_pack
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import Plan, _make_plan
@@ -31,6 +36,20 @@ def plans(checked: bool) -> Iterator[Plan]:
         yield _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
 
 
+def gradients(checked: bool) -> set[tuple[type[Words], str]]:
+    """What kernels of gradients read."""
+    host, rows = replace(fixed_machine("avx512"), check_bounds=checked), Registers("large", False, 8, 16, 2, 1, 1)
+    schemes = Schemes(((1, 3), (3,), (3,)), 1)
+    found = emit_bias("bias", "float32", host).used
+    for structure in (
+        Structure("float32", "avx512", rows, None),
+        Structure("float32", "avx512", replace(rows, lanes_along="small"), schemes),
+        Structure("float32", "avx512", replace(rows, rows=1, block=1, taps=9, rest=2), None),
+    ):
+        found |= emit_gradient(structure, host).used
+    return found
+
+
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
     for words in base.__subclasses__():
         if words.__module__.startswith("convt3d.cpu."):
@@ -44,6 +63,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
         for plan in plans(checked):
             for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
+        used |= gradients(checked)
         used |= emit_pack(8, "float32", "float64", checked).used | emit_compare(checked).used
     unread = [
         (words.__name__, field.name)

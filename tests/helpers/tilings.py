@@ -77,7 +77,7 @@ def streamed(everything: bool) -> Iterator[None]:
 
 
 @contextmanager
-def poisoned(size: int, threads: int) -> Iterator[Any]:
+def poisoned(size: int, threads: int = 1) -> Iterator[Any]:
     """Scratch memory full of NaN: a result that shows one has read what nobody wrote."""
     with shared_scratch(size, threads) as (memory, threads):
         memory[...] = 0xFF

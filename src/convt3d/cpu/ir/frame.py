@@ -113,7 +113,7 @@ class Kernel(Table):
     """What every emitter needs: the builder, the vector width, the sets of words and the current tile's geometry."""
 
     def __init__(self, name: str, machine: Machine, storage: Storage, sets: Sequence[type[Words]]) -> None:
-        """`sets` begin with SweepWords and hold one SweepCall."""
+        """`sets` begin with SweepWords, or with others that have `items` and `scratch_size`, and hold one SweepCall."""
         self.module = ir.Module(name)
         self.machine = machine
         self.storage = storage
