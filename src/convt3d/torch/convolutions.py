@@ -1,21 +1,25 @@
-"""A convolution alone, and its gradient with respect to the input, by our operators: each is the other's transpose.
-
-They go through PyTorch's dispatcher, so they can be traced, and mapped over.
+"""A convolution alone, and its gradients by our kernels. That with respect to the input is the transposed convolution,
+or the other way round: both are operators, which can be traced, and mapped over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ..spec.checks import as_triple
+from ..cpu.gradient.bias import bias_gradient
+from ..cpu.gradient.run import weight_gradient
+from ..front.arrays import tensor_storage
+from ..spec.checks import Triple, as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import ConvAxis
 from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
 from ..spec.text import write_pipeline
-from .engine import knows
+from .direct import direct
+from .engine import DTYPES_OF, knows
 from .stock import Tensor
 
 
@@ -69,3 +73,24 @@ def input_gradient(stage: Convolution, g: Tensor, weight: Tensor, shape: Any) ->
 def _made(axis: ConvAxis) -> int:
     """Voxels that the transposed convolution makes by itself."""
     return (axis.out - 1) * axis.stride - 2 * axis.padding + axis.dilation * (axis.kernel - 1) + 1
+
+
+def weight_gradients(
+    stage: Convolution, g: Tensor, v: Tensor, padding: Triple, own: Sequence[Tensor], want: Sequence[bool]
+) -> list[Tensor | None] | None:
+    """Of the weight and the bias, where wanted, by our kernels; None where something must see the calls (tracing, a
+    transform, a profiler). `padding` are the zeros around the input v."""
+    if not (takes(g, v, own[0]) and direct((g, v, own[0]))):
+        return None
+    dtype = DTYPES_OF[v.dtype]
+    grad, input = (tensor_storage(each, dtype, torch) for each in (g, v))
+    found = [torch.empty_like(each) if wanted else None for each, wanted in zip(own, want, strict=True)]
+    results = [None if each is None else tensor_storage(each, dtype, torch, writable=True) for each in found]
+    if results[0] is not None:
+        small, large = (input, grad) if isinstance(stage, ConvTranspose3d) else (grad, input)
+        d, h, w = own[0].shape[2:]
+        sizes = (d, h, w), as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups
+        weight_gradient(small, large, *sizes, dtype, results[0])
+    if len(results) > 1 and results[1] is not None:
+        bias_gradient(grad, dtype, results[1].reshape(-1))
+    return found

@@ -24,7 +24,7 @@ from . import stock
 from .layout import result_format
 from .stock import Tensor
 
-_DTYPES = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
+DTYPES_OF = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
 _told: set[str] = set()
 
 
@@ -104,12 +104,12 @@ def _reason(x: Tensor, operands: Sequence[Tensor]) -> str | None:
 
 def dtype_of(kind: Any) -> DType:
     """Of one of the four element types of PyTorch."""
-    return _DTYPES[kind]
+    return DTYPES_OF[kind]
 
 
 def knows(dtype: Any) -> bool:
     """Whether it is one of the four element types."""
-    return dtype in _DTYPES
+    return dtype in DTYPES_OF
 
 
 def unknown(dtype: Any) -> str:
@@ -123,7 +123,7 @@ def foreign(tensor: Tensor) -> str:
 def _on_engine(
     operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights | None
 ) -> Tensor:
-    dtype = _DTYPES[x.dtype]
+    dtype = DTYPES_OF[x.dtype]
     source = tensor_storage(x, dtype, torch)
     arrays = [
         _full(array) if slot.operand.kind == "tensor" else array

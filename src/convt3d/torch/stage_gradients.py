@@ -18,7 +18,7 @@ from ..spec.backends import StageTable
 from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from .convolutions import input_gradient, takes
+from .convolutions import input_gradient, takes, weight_gradients
 from .stock import AXES, Tensor, avg_pool_type, column, padded_input, softmax_over
 
 aten: Any = torch.ops.aten
@@ -87,6 +87,8 @@ def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want
         return found, *_conv(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
     if not any(mask):
         return (None,) * (1 + len(own))
+    if not want[0] and (found := weight_gradients(stage, g, v, stage.triples[1], own, want[1:])):
+        return None, *found
     grads = aten.convolution_backward(
         g, v, own[0], [g.shape[1]], stride, padding, dilation, True, output_padding, stage.groups, mask
     )
@@ -104,6 +106,8 @@ def _conv_forward(
     if not any(mask):
         return (None,) * (1 + len(own))
     padded, padding = padded_input(stage, v, own[0])
+    if not want[0] and (found := weight_gradients(stage, g, padded, padding, own, want[1:])):
+        return None, *found
     sizes = stride, list(padding), dilation, False, [0, 0, 0], stage.groups
     grad, *rest = aten.convolution_backward(g, padded, own[0], [g.shape[1]], *sizes, mask)
     if want[0] and padded is not v:
