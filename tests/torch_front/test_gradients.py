@@ -88,17 +88,19 @@ def test_gradcheck_of_every_stage(row: Any, conv: str) -> None:
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    """Of gradients with respect to the input."""
+    """Of all gradients of a convolution."""
     torch.manual_seed(10)
     for text, shapes in (
-        ("Conv3d(stride=2, padding=1) -> GELU()", ((2, 16, 9, 10, 11), (24, 16, 3, 3, 3))),
-        ("ConvTranspose3d(stride=2, padding=1) -> SiLU()", ((2, 16, 5, 6, 7), (16, 24, 4, 3, 3))),
+        ("Conv3d(stride=2, padding=1, bias=True) -> GELU()", ((2, 16, 19, 20, 21), (24, 16, 3, 3, 3))),
+        ("ConvTranspose3d(stride=2, padding=1, bias=True) -> SiLU()", ((2, 16, 5, 6, 7), (16, 24, 4, 3, 3))),
     ):
-        x, w = tensors(*shapes)
+        x, w, bias = tensors(*shapes, (24,))
+        upstream = torch.randn_like(ct.pipeline(x, [w, bias], text))
         found = []
         for threads in (1, 2, 5):
             with num_threads(threads):
-                found.append(torch.autograd.grad(ct.pipeline(x, [w], text).square().sum(), x)[0])
+                grads = torch.autograd.grad(ct.pipeline(x, [w, bias], text), (x, w, bias), upstream)
+                found.append(torch.cat([each.flatten() for each in grads]))
         assert all(torch.equal(found[0], each) for each in found[1:])
 
 

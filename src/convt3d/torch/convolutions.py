@@ -87,10 +87,11 @@ def weight_gradients(
     found = [torch.empty_like(each) if wanted else None for each, wanted in zip(own, want, strict=True)]
     results = [None if each is None else tensor_storage(each, dtype, torch, writable=True) for each in found]
     if results[0] is not None:
-        small, large = (input, grad) if isinstance(stage, ConvTranspose3d) else (grad, input)
+        transposed = isinstance(stage, ConvTranspose3d)
+        small, large = (input, grad) if transposed else (grad, input)
         d, h, w = own[0].shape[2:]
         sizes = (d, h, w), as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups
-        weight_gradient(small, large, *sizes, dtype, results[0])
+        weight_gradient(small, large, *sizes, dtype, results[0], transposed=transposed)
     if len(results) > 1 and results[1] is not None:
         bias_gradient(grad, dtype, results[1].reshape(-1))
     return found
