@@ -18,11 +18,11 @@ from ..errors import Error
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
 from ..spec.stages import Binary, Divide, Keep, Recall, Subtract
-from . import functions
 from .before import with_stages_before
 from .engine import knows
 from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
 from .meanings import Fused, called, check_result, insert_operand, meaning_of, reason
+from .owned_call import OwnedCall
 from .patterns import ALIASES, OWN, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 from .views import PLAIN, NoStageError, Value, dropped, same
 
@@ -76,7 +76,7 @@ def rewrite(graph: Any, found: Captured) -> None:
             given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
             operands = [insert_operand(graph, each) for each in given]
             x = result.get(fused.input, fused.input)
-            new = call = graph.call_function(functions.pipeline, (x, operands, fused.text))
+            new = call = graph.call_function(OwnedCall(fused.text), (x, operands))
             if fused.squeezed:
                 new = graph.call_function(torch.squeeze, (call, fused.squeezed))
         new.meta, result[last] = dict(last.meta) | {RESULT: last.name}, new

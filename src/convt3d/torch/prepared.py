@@ -50,7 +50,7 @@ class _State(NamedTuple):
 class _Owned:
     """All that is kept for a module."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Any) -> None:
         key = id(module)
         self.module = weakref.ref(module, lambda _: _owned.pop(key, None))
         self.states: dict[Any, _State] = {}
@@ -60,8 +60,8 @@ class _Owned:
 _owned: dict[int, _Owned] = {}  # by the id of a module that lives: it goes when the module goes
 
 
-def owned(module: nn.Module) -> _Owned:
-    """What is kept for a module, from now until it is gone."""
+def owned(module: Any) -> _Owned:
+    """What is kept for a module, or another owner, from now until it is gone."""
     found = _owned.get(id(module))
     if found is None or found.module() is not module:
         found = _owned[id(module)] = _Owned(module)
@@ -69,7 +69,7 @@ def owned(module: nn.Module) -> _Owned:
 
 
 def run(
-    module: nn.Module,
+    module: Any,
     place: int,
     operator: str,
     x: Any,
