@@ -75,6 +75,7 @@ PLANS = {
     ),
     "strided convolution": (f"{_FORWARD} -> InstanceNorm() -> LeakyReLU()", "float32", "direct", "avx512"),
     "convolution": ("Conv3d(padding=1) -> ReLU()", "float32", "winograd", "avx2"),
+    "reflected": ("Conv3d(padding=1, padding_mode='reflect') -> ReLU()", "float32", "direct", "avx512"),
 }
 
 

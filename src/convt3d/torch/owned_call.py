@@ -14,9 +14,9 @@ _MOST_CHANGES = 3  # after which its operands are not taken for weights any more
 
 
 class OwnedCall:
-    """`call(x, operands, text)` is `pipeline(x, operands, text)`, for one text. Folded and packed weights are made once,
-    and again where PyTorch says that an operand has changed; where that happens call after call, or one is a skip,
-    operands are no weights, and nothing is kept for them."""
+    """`call(x, operands, text)` is `pipeline(x, operands, text)`, for one text. Folded and packed weights are made
+    once, and again where PyTorch says that an operand has changed; where that happens call after call, or one is a
+    skip, operands are no weights, and nothing is kept for them."""
 
     def __init__(self, text: str) -> None:
         skips = any(slot.operand.kind == "tensor" for slot in Pipeline(*read_stages(text)).slots)
