@@ -256,3 +256,32 @@ def test_explain_does_not_change_the_strides_or_values_of_inputs() -> None:
     before = x.clone()
     ct.explain(Net().eval(), x, times=True, quiet=True)
     assert torch.equal(x, before)
+
+
+def test_pipelines_own_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed once, whatever skip comes with a call, and again when a weight has changed."""
+    from convt3d.cpu.runtime import weights
+
+    packed: list[Any] = []
+    pack = weights.pack
+    monkeypatch.setattr(weights, "pack", lambda *given: packed.append(given) or pack(*given))
+
+    class Residual(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv3d(4, 4, 3, padding=1), torch.nn.BatchNorm3d(4)
+
+        def forward(self, x: Any, skip: Any) -> Any:
+            return torch.relu(self.norm(self.conv(x)) + skip)
+
+    model = Residual().eval()
+    optimized = ct.optimize(model)
+    with torch.no_grad():
+        for turn in range(3):
+            x, skip = torch.randn(1, 4, 5, 6, 7), torch.randn(1, 4, 5, 6, 7)
+            close(optimized(x, skip), model(x, skip))
+            assert len(packed) == 1, turn
+        model.conv.weight.mul_(2.0)
+        model.norm.running_mean.add_(1.0)
+        close(optimized(x, skip), model(x, skip))
+        assert len(packed) == 2

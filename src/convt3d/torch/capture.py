@@ -76,7 +76,7 @@ def rewrite(graph: Any, found: Captured) -> None:
             given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
             operands = [insert_operand(graph, each) for each in given]
             x = result.get(fused.input, fused.input)
-            new = call = graph.call_function(OwnedCall(fused.text), (x, operands, fused.text))
+            new = call = graph.call_function(OwnedCall(), (x, operands, fused.text))
             if fused.squeezed:
                 new = graph.call_function(torch.squeeze, (call, fused.squeezed))
         new.meta, result[last] = dict(last.meta) | {RESULT: last.name}, new

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..spec.pipeline import Pipeline
-from ..spec.text import read_stages
 from . import prepared
 from .functions import pipeline
 from .stock import Tensor
@@ -15,12 +13,11 @@ _MOST_CHANGES = 3  # after which its operands are not taken for weights any more
 
 class OwnedCall:
     """`call(x, operands, text)` is `pipeline(x, operands, text)`, for one text. Folded and packed weights are made
-    once, and again where PyTorch says that an operand has changed; where that happens call after call, or one is a
-    skip, operands are no weights, and nothing is kept for them."""
+    once, and again where PyTorch says that an operand has changed; where that happens call after call, operands are no
+    weights, and nothing is kept for them."""
 
-    def __init__(self, text: str) -> None:
-        skips = any(slot.operand.kind == "tensor" for slot in Pipeline(*read_stages(text)).slots)
-        self.changes = _MOST_CHANGES if skips else 0
+    def __init__(self) -> None:
+        self.changes = 0
         self.__name__ = "pipeline"  # torch.fx writes it
 
     def __call__(self, x: Tensor, operands: Sequence[Tensor], text: str) -> Tensor:

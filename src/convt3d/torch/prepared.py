@@ -36,11 +36,20 @@ class _Absent:
         return tensor is None
 
 
+class _Passing:
+    """An operand of the value's shape, such as a skip: another one at each call, from which nothing is made."""
+
+    nbytes = 0
+
+    def confirms(self, tensor: Any) -> bool:
+        return plain(tensor)
+
+
 class _State(NamedTuple):
     """What a module's arguments mean, and what was made from its tensors as they are."""
 
     asked: tuple[Any, ...]  # arguments that are no tensors
-    witnesses: tuple[Tracked | _Absent, ...]
+    witnesses: tuple[Tracked | _Absent | _Passing, ...]
     order: tuple[int, ...]  # of the tensors among the operands
     pipeline: Pipeline
     dtype: Any
@@ -126,10 +135,14 @@ def _new(
     places = {id(tensor): at for at, tensor in enumerate(tensors)}
     order = tuple(places[id(operand)] for operand in operands)
     dtype = dtype_of(kind)
-    witnesses = tuple(
-        _Absent() if each is None else Tracked(each, tensor_storage(each, dtype, torch, holding=False))
-        for each in tensors
-    )
+    passing = {at for at, slot in zip(order, pipeline.slots, strict=True) if slot.operand.kind == "tensor"}
+
+    def witness(at: int, tensor: Tensor | None) -> Tracked | _Absent | _Passing:
+        if tensor is None or at in passing:
+            return _Absent() if tensor is None else _Passing()
+        return Tracked(tensor, tensor_storage(tensor, dtype, torch, holding=False))
+
+    witnesses = tuple(witness(at, each) for at, each in enumerate(tensors))
     weights = Weights([each for each in witnesses if isinstance(each, Tracked)], dtype)
     return _State(asked, witnesses, order, pipeline, kind, weights)
 
