@@ -20,7 +20,7 @@ from ..spec.pipeline import Pipeline
 from .arrays import Storage, mark_written, overlap, overlap_within, take
 
 
-def how(algorithm: str, precision: str) -> Options:
+def options_of(algorithm: str, precision: str) -> Options:
     """What a caller asked for, checked."""
     usual = algorithm is AUTO.algorithm and precision is AUTO.precision  # the defaults themselves
     return AUTO if usual else Options(algorithm, precision)

@@ -31,7 +31,7 @@ Array = TypeVar("Array", bound=SupportsDLPack)  # the kind of the input, which i
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenArray:
     """A caller's array: its storage (bfloat16 as uint16 bits), its type, and how to make a result of the same kind."""
 
     storage: Storage
@@ -39,7 +39,7 @@ class Taken:
     wrap: Callable[[Storage], Any]
 
 
-def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Taken:
+def take(operator: str, name: str, array: Any, *, writable: bool = False) -> TakenArray:
     """The array as storage; with `writable` its own memory, never a copy."""
     try:
         return _take(operator, name, array, writable)
@@ -54,7 +54,7 @@ def take(operator: str, name: str, array: Any, *, writable: bool = False) -> Tak
         raise ArgumentTypeError(operator, name, described(type(array).__name__), rule, remedy) from problem
 
 
-def _take(operator: str, name: str, array: Any, writable: bool) -> Taken:
+def _take(operator: str, name: str, array: Any, writable: bool) -> TakenArray:
     if isinstance(array, np.generic) and not writable:
         array = np.asarray(array)
     if isinstance(array, np.ndarray):
@@ -90,10 +90,10 @@ def _itself(result: Storage) -> Storage:
     return result
 
 
-def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> Taken:
+def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> TakenArray:
     native, flags = _NUMPY_TYPES.get(array.dtype), array.flags
     if native is not None and type(array) is np.ndarray and flags.aligned and (flags.writeable or not writable):
-        return Taken(array, native, _itself)  # what nearly every array is, and small calls feel the rest
+        return TakenArray(array, native, _itself)  # what nearly every array is, and small calls feel the rest
     if "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):
         raise ArgumentTypeError(
             operator, name, described("masked array"), "must not be masked: masks have no meaning here", "Fill the mask"
@@ -106,10 +106,10 @@ def _take_numpy(operator: str, name: str, array: Storage, writable: bool) -> Tak
         why = "must be writable" if usable else "must be aligned and in native byte order"
         raise OutputError(operator, name, described(f"array of shape {array.shape}"), why, "Give a fresh array")
     stored = plain if usable else plain.astype(bits)
-    return Taken(stored.view(dtype.storage), dtype, lambda result: result.view(array.dtype.newbyteorder("=")))
+    return TakenArray(stored.view(dtype.storage), dtype, lambda result: result.view(array.dtype.newbyteorder("=")))
 
 
-def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: Any) -> Taken:
+def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: Any) -> TakenArray:
     dtype = _known_dtype(operator, name, str(tensor.dtype).removeprefix("torch."))
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         where = f"{tensor.layout} tensor on {tensor.device}"
@@ -140,7 +140,7 @@ def _take_torch(operator: str, name: str, tensor: Any, writable: bool, torch: An
             return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(result)
 
-    return Taken(stored, dtype, wrap)
+    return TakenArray(stored, dtype, wrap)
 
 
 def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = False, holding: bool = True) -> Storage:
@@ -184,7 +184,7 @@ def address_of(tensor: Any) -> int:
         return int(data + tensor.storage_offset() * tensor.element_size())
 
 
-def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
+def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> TakenArray:
     try:
         stored = np.from_dlpack(array)
     except Exception as error:  # a foreign object's method may raise anything
@@ -208,7 +208,7 @@ def _take_dlpack(operator: str, name: str, array: Any, writable: bool) -> Taken:
         library = array.__array_namespace__()
         return library.asarray(native) if taken.dtype.name == "bfloat16" else library.from_dlpack(native)
 
-    return Taken(taken.storage, taken.dtype, wrap)
+    return TakenArray(taken.storage, taken.dtype, wrap)
 
 
 def mark_written(array: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from ..errors import named
 from ..spec.checks import answers
 from ..spec.operators import OPERATORS
-from .apply import apply, how
+from .apply import apply, options_of
 from .arrays import AnyArray, Array
 from .help import array_help
 
@@ -29,7 +29,7 @@ def _declared(function: Function) -> Function:
 def _call(name: str, out: Array | None, options: tuple[str, str], input: Array, *arguments: Any) -> Array:
     operator = OPERATORS[name]
     with named(name, operator.renamed):
-        asked = how(*options)
+        asked = options_of(*options)
         pipeline, operands = operator.lower((input, *arguments))
         result: Array = apply(name, pipeline, input, operands, out, asked)
         return result

@@ -11,20 +11,20 @@ from ..errors import ArgumentTypeError, named
 from ..spec import pipeline as spec
 from ..spec.checks import answers, integer, is_a, one_of
 from ..spec.dtypes import DTYPES
-from .apply import apply, how
+from .apply import apply, options_of
 from .arrays import AnyArray, Array
 from .prepared import Prepared
 
 
 class Pipeline(spec.Pipeline):
-    """Stages around one ConvTranspose3d, fused: `pipe(input, weight)` computes, `pipe.explain(...)` says how.
+    """Stages around one convolution, fused: `pipe(input, weight)` computes, `pipe.explain(...)` says how.
 
     Frozen and hashable; equal pipelines are interchangeable.
 
     Parameters
     ----------
     *stages : Stage
-        In the order of the computation; exactly one of them is a ConvTranspose3d.
+        In the order of the computation; exactly one of them is a ConvTranspose3d or a Conv3d.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Pipeline(spec.Pipeline):
         (1, 4, 6, 8, 10)
         """
         with named("Pipeline"):
-            options = how(algorithm, precision)
+            options = options_of(algorithm, precision)
         tensors = self.bind("Pipeline", operands, named_operands)
         result: Array = apply("Pipeline", self, input, tensors, out, options)
         return result
@@ -177,7 +177,7 @@ class Pipeline(spec.Pipeline):
             chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
             shape, kernel = _sizes("input", input), _sizes("weight", weight)
             batched = (1, *shape) if len(shape) == 4 else shape
-            options = how(algorithm, precision)
+            options = options_of(algorithm, precision)
             return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen, options))
 
     if not TYPE_CHECKING:  # tools see the signatures above

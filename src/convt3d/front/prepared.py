@@ -14,7 +14,7 @@ from ..errors import ArgumentTypeError, described, named
 from ..spec import pipeline as spec
 from ..spec.checks import answers, is_a
 from ..spec.dtypes import DType
-from .apply import allocated, compute, how, same_dtype, take_out
+from .apply import allocated, compute, options_of, same_dtype, take_out
 from .arrays import AnyArray, Array, Storage, mark_written, take
 from .witness import Witness, witness
 
@@ -115,7 +115,7 @@ class Prepared:
                 "Prepared", "pipeline", received, "must be a Pipeline", "Write pipe.prepare(weight)"
             )
         with named("Pipeline.prepare"):
-            self._options = how(algorithm, precision)
+            self._options = options_of(algorithm, precision)
             self._pipeline = pipeline
             names = [(slot.name, slot.operand.kind == "tensor") for slot in pipeline.slots]
             self._own = tuple(name for name, at_call in names if not at_call)

@@ -11,51 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ..spec import stages as s
 from ..spec.backends import StageTable
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.rewrite import pool_over_phases
 from ..spec.shapes import Shape
 from ..spec.stage import Stage
-from ..spec.stages import (
-    CHANNELS,
-    GELU,
-    Add,
-    AvgPool3d,
-    BatchNorm,
-    Binary,
-    Clamp,
-    Conv3d,
-    Convolution,
-    ConvTranspose3d,
-    Divide,
-    Exp,
-    GroupNorm,
-    HardSwish,
-    HardTanh,
-    InstanceNorm,
-    Keep,
-    LayerNorm,
-    LeakyReLU,
-    Log,
-    LogSumExp,
-    Max,
-    MaxPool3d,
-    Mean,
-    Mish,
-    Multiply,
-    PReLU,
-    Recall,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Subtract,
-    Sum,
-    Tanh,
-    padding,
-)
+from ..spec.stages import CHANNELS
 from .names import INPUT, OUTPUT, ArrayName, OperandName, StatisticsName, ValueName
 
 # --- steps of a sweep -------------------------------------------------------------------------------------------------
@@ -71,11 +34,11 @@ class Link:
     @property
     def takes_tensor(self) -> bool:
         """Whether it reads an array of the value's shape, which stands in a buffer of its own."""
-        return isinstance(self.stage, Binary) and self.stage.other == "tensor"
+        return isinstance(self.stage, s.Binary) and self.stage.other == "tensor"
 
     @property
     def collapses_channels(self) -> bool:
-        return isinstance(self.stage, (Sum, Mean, Max, LogSumExp))
+        return isinstance(self.stage, (s.Sum, s.Mean, s.Max, s.LogSumExp))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -153,7 +116,7 @@ class RowNorm(Op):
     """LayerNorm along the width, in place; tiles hold whole rows."""
 
     needs_whole_rows = True
-    stage: LayerNorm
+    stage: s.LayerNorm
     arrays: tuple[ArrayName, ...]
 
     def runs(self, pipeline: Pipeline) -> list[Link]:
@@ -218,7 +181,7 @@ class _Cutter:
 
     def run(self) -> tuple[Sweep, ...]:
         for index, stage in enumerate(self.pipeline.stages):
-            lower = _Cutter.pad if isinstance(stage, padding.Pad) else LOWER[type(stage)]
+            lower = _Cutter.pad if isinstance(stage, s.padding.Pad) else LOWER[type(stage)]
             lower(self, index)
         self._natural()
         self._end(self.trace.output, OUTPUT)
@@ -283,7 +246,7 @@ class _Cutter:
 
     def binary(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, Binary)
+        assert isinstance(stage, s.Binary)
         if stage.label in self.local:
             return self.link(index)
         if stage.label is None and stage.other != "tensor":
@@ -299,7 +262,7 @@ class _Cutter:
 
     def keep(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, Keep)
+        assert isinstance(stage, s.Keep)
         if stage.label in self.local:
             self.link(index)
         elif not self.ops and self.shape == self.trace.values[index]:
@@ -309,7 +272,7 @@ class _Cutter:
 
     def recall(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, Recall)
+        assert isinstance(stage, s.Recall)
         if stage.label in self.local:
             return self.link(index)
         # The value it replaces has a name and is used later: where this one is stored, so is that one.
@@ -318,7 +281,7 @@ class _Cutter:
 
     def layer_norm(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, LayerNorm)
+        assert isinstance(stage, s.LayerNorm)
         if stage.over == "channels":
             return self.link(index)
         self._natural()
@@ -326,11 +289,11 @@ class _Cutter:
 
     def reduction(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, (Sum, Mean, Max, LogSumExp))
+        assert isinstance(stage, (s.Sum, s.Mean, s.Max, s.LogSumExp))
         if stage.over == "channels":
             return self.link(index)
         self._natural()
-        kind = {Sum: "sum", Mean: "sum", Max: "max", LogSumExp: "maxexp"}[type(stage)]
+        kind = {s.Sum: "sum", s.Mean: "sum", s.Max: "max", s.LogSumExp: "maxexp"}[type(stage)]
         finish = Finish(stage, (), self._new_value())
         if not self._at_its_end(kind, finish):
             self.ops.append(Reduce(kind))
@@ -339,18 +302,18 @@ class _Cutter:
 
     def softmax(self, index: int) -> None:
         stage = self.pipeline.stages[index]
-        assert isinstance(stage, Softmax)
+        assert isinstance(stage, s.Softmax)
         if stage.over == "channels":
             return self.link(index)
         if stage.shift is not None:  # the exponential is stored: no second one is needed
             if stage.shift:
-                self.link(index, Subtract(stage.shift), ())
-            self.link(index, Exp(), ())
+                self.link(index, s.Subtract(stage.shift), ())
+            self.link(index, s.Exp(), ())
         found = self.statistics(index, "maxexp" if stage.shift is None else "sum")
         if stage.shift is None:
-            self.link(index, Subtract("channel"), (found.vector("shift"),))
-            self.link(index, Exp(), ())
-        self.link(index, Multiply("channel"), (found.vector("scale"),))
+            self.link(index, s.Subtract("channel"), (found.vector("shift"),))
+            self.link(index, s.Exp(), ())
+        self.link(index, s.Multiply("channel"), (found.vector("scale"),))
 
     def norm(self, index: int) -> None:
         found = self.statistics(index, "moments")
@@ -399,7 +362,7 @@ def output_values(sweeps: tuple[Sweep, ...], output: Shape, dtype: DType) -> tup
 
 def _local_labels(pipeline: Pipeline, trace: Trace) -> frozenset[str]:
     """Labels whose uses all lie in the chain of their Keep: only pointwise and channel-wise stages of equal shape."""
-    keeps = {stage.label: at for at, stage in enumerate(pipeline.stages) if isinstance(stage, Keep)}
+    keeps = {stage.label: at for at, stage in enumerate(pipeline.stages) if isinstance(stage, s.Keep)}
     local = frozenset(keeps)
     while True:  # a label that is stored cuts the chains of others
         found = frozenset(label for label in local if _is_local(pipeline, trace, label, keeps[label], local))
@@ -415,11 +378,11 @@ def _is_local(pipeline: Pipeline, trace: Trace, label: str, start: int, local: f
 
 
 def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str]) -> bool:
-    if isinstance(stage, Keep):
+    if isinstance(stage, s.Keep):
         return stage.label in local
     if getattr(stage, "other", None) == "tensor" or (stage.uses and stage.uses not in local):
         return False  # these need (C, D, H, W) and may cut the chain
-    if trace.values[index] != trace.values[index + 1] or isinstance(stage, Convolution):
+    if trace.values[index] != trace.values[index + 1] or isinstance(stage, s.Convolution):
         return False
     return not stage.couples & {"depth", "height", "width"}
 
@@ -428,32 +391,32 @@ LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
     "sweeps",
     __name__,
     {
-        **dict.fromkeys((Conv3d, ConvTranspose3d), _Cutter.conv),
-        Keep: _Cutter.keep,
-        Recall: _Cutter.recall,
-        LayerNorm: _Cutter.layer_norm,
-        Softmax: _Cutter.softmax,
-        **dict.fromkeys((MaxPool3d, AvgPool3d), _Cutter.pool),
-        **dict.fromkeys((GroupNorm, InstanceNorm), _Cutter.norm),
-        **dict.fromkeys((Sum, Mean, Max, LogSumExp), _Cutter.reduction),
-        **dict.fromkeys((Add, Subtract, Multiply, Divide), _Cutter.binary),
+        **dict.fromkeys((s.Conv3d, s.ConvTranspose3d), _Cutter.conv),
+        s.Keep: _Cutter.keep,
+        s.Recall: _Cutter.recall,
+        s.LayerNorm: _Cutter.layer_norm,
+        s.Softmax: _Cutter.softmax,
+        **dict.fromkeys((s.MaxPool3d, s.AvgPool3d), _Cutter.pool),
+        **dict.fromkeys((s.GroupNorm, s.InstanceNorm), _Cutter.norm),
+        **dict.fromkeys((s.Sum, s.Mean, s.Max, s.LogSumExp), _Cutter.reduction),
+        **dict.fromkeys((s.Add, s.Subtract, s.Multiply, s.Divide), _Cutter.binary),
         **dict.fromkeys(
             (
-                BatchNorm,
-                Clamp,
-                Exp,
-                GELU,
-                HardSwish,
-                HardTanh,
-                LeakyReLU,
-                Log,
-                Mish,
-                PReLU,
-                ReLU,
-                Sigmoid,
-                SiLU,
-                Softplus,
-                Tanh,
+                s.BatchNorm,
+                s.Clamp,
+                s.Exp,
+                s.GELU,
+                s.HardSwish,
+                s.HardTanh,
+                s.LeakyReLU,
+                s.Log,
+                s.Mish,
+                s.PReLU,
+                s.ReLU,
+                s.Sigmoid,
+                s.SiLU,
+                s.Softplus,
+                s.Tanh,
             ),
             _Cutter.link,
         ),

@@ -15,46 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from . import stages as s
 from .backends import StageTable
 from .pipeline import Pipeline
-from .stages import (
-    GELU,
-    OVER,
-    Add,
-    AvgPool3d,
-    BatchNorm,
-    Binary,
-    Clamp,
-    Conv3d,
-    Convolution,
-    ConvTranspose3d,
-    Divide,
-    Exp,
-    GroupNorm,
-    HardSwish,
-    HardTanh,
-    InstanceNorm,
-    Keep,
-    LayerNorm,
-    LeakyReLU,
-    Log,
-    LogSumExp,
-    Max,
-    MaxPool3d,
-    Mean,
-    Mish,
-    Multiply,
-    PReLU,
-    Recall,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Subtract,
-    Sum,
-    Tanh,
-)
+from .stages import OVER
 from .stages.padding import NUMPY_MODES, Pad
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -83,11 +47,11 @@ def _column(vector: Array) -> Array:
     return vector.reshape(-1, 1, 1, 1)
 
 
-@MEANINGS.of(ConvTranspose3d, Conv3d)
-def convolution(stage: Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
+@MEANINGS.of(s.ConvTranspose3d, s.Conv3d)
+def convolution(stage: s.Convolution, x: Array, w: Array, bias: Array | None = None) -> Array:
     """y[o] = sum over taps k of w[k] * x[i] with o = i * stride - padding + k * dilation where it is transposed, and
     i = o * stride - padding + k * dilation where it is not."""
-    if isinstance(stage, Conv3d) and stage.padding_mode != "zeros":
+    if isinstance(stage, s.Conv3d) and stage.padding_mode != "zeros":
         x = pad(Pad(stage.paddings(w.shape), stage.padding_mode), x)
         stage = replace(stage, padding=0, padding_mode="zeros")
     batch, cin = x.shape[:2]
@@ -115,7 +79,7 @@ def pad(stage: Pad, x: Array) -> Array:
     return np.pad(x, ((0, 0), (0, 0), *stage.sides), NUMPY_MODES[stage.mode])
 
 
-def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
+def _windows(stage: s.MaxPool3d | s.AvgPool3d, x: Array, fill: float) -> Array:
     """(B, C, D', H', W', window): the values of each window, `fill` where it leaves the array."""
     axes = stage.axes(x.shape)
     after = [max(0, (axis.out - 1) * axis.stride + axis.kernel - axis.size - axis.padding) for axis in axes]
@@ -129,13 +93,13 @@ def _windows(stage: MaxPool3d | AvgPool3d, x: Array, fill: float) -> Array:
     return np.stack(windows, axis=-1)
 
 
-@MEANINGS.of(MaxPool3d)
-def max_pool3d(stage: MaxPool3d, x: Array) -> Array:
+@MEANINGS.of(s.MaxPool3d)
+def max_pool3d(stage: s.MaxPool3d, x: Array) -> Array:
     return _windows(stage, x, -np.inf).max(axis=-1)
 
 
-@MEANINGS.of(AvgPool3d)
-def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
+@MEANINGS.of(s.AvgPool3d)
+def avg_pool3d(stage: s.AvgPool3d, x: Array) -> Array:
     counts: Any = 1
     for axis, along in zip(stage.axes(x.shape), ((-1, 1, 1), (-1, 1), (-1,)), strict=True):
         start = np.arange(axis.out) * axis.stride - axis.padding
@@ -145,30 +109,30 @@ def avg_pool3d(stage: AvgPool3d, x: Array) -> Array:
     return _windows(stage, x, 0.0).sum(axis=-1) / (stage.divisor_override or counts)
 
 
-@MEANINGS.of(Sum)
-def sum_over(stage: Sum, x: Array) -> Array:
+@MEANINGS.of(s.Sum)
+def sum_over(stage: s.Sum, x: Array) -> Array:
     return x.sum(axis=OVER[stage.over], keepdims=True)
 
 
-@MEANINGS.of(Mean)
-def mean_over(stage: Mean, x: Array) -> Array:
+@MEANINGS.of(s.Mean)
+def mean_over(stage: s.Mean, x: Array) -> Array:
     return x.mean(axis=OVER[stage.over], keepdims=True)
 
 
-@MEANINGS.of(Max)
-def max_over(stage: Max, x: Array) -> Array:
+@MEANINGS.of(s.Max)
+def max_over(stage: s.Max, x: Array) -> Array:
     return x.max(axis=OVER[stage.over], keepdims=True)
 
 
-@MEANINGS.of(LogSumExp)
-def log_sum_exp(stage: LogSumExp, x: Array) -> Array:
+@MEANINGS.of(s.LogSumExp)
+def log_sum_exp(stage: s.LogSumExp, x: Array) -> Array:
     largest = x.max(axis=OVER[stage.over], keepdims=True)
     largest = np.where(np.isinf(largest), 0.0, largest)  # all -inf gives -inf, any +inf gives +inf
     return largest + np.log(np.exp(x - largest).sum(axis=OVER[stage.over], keepdims=True))
 
 
-@MEANINGS.of(Softmax)
-def softmax(stage: Softmax, x: Array, scale: Array | None = None) -> Array:
+@MEANINGS.of(s.Softmax)
+def softmax(stage: s.Softmax, x: Array, scale: Array | None = None) -> Array:
     axes = OVER[stage.over]
     shift = np.asarray(x.max(axis=axes, keepdims=True) if stage.shift is None else stage.shift)
     exponentials: Array = np.exp(x - shift)
@@ -183,30 +147,30 @@ def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     return (x - mean) / np.sqrt(variance + eps)
 
 
-@MEANINGS.of(LayerNorm)
-def layer_norm(stage: LayerNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+@MEANINGS.of(s.LayerNorm)
+def layer_norm(stage: s.LayerNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     y = _normalise(x, OVER[stage.over], stage.eps)
     if weight is None or bias is None:
         return y
     return y * _column(weight) + _column(bias) if stage.over == "channels" else y * weight + bias
 
 
-@MEANINGS.of(GroupNorm)
-def group_norm(stage: GroupNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+@MEANINGS.of(s.GroupNorm)
+def group_norm(stage: s.GroupNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     grouped = x.reshape(x.shape[0], stage.num_groups, x.shape[1] // stage.num_groups, *x.shape[2:])
     y = _normalise(grouped, (2, 3, 4, 5), stage.eps).reshape(x.shape)
     return y if weight is None or bias is None else y * _column(weight) + _column(bias)
 
 
-@MEANINGS.of(InstanceNorm)
-def instance_norm(stage: InstanceNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+@MEANINGS.of(s.InstanceNorm)
+def instance_norm(stage: s.InstanceNorm, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
     y = _normalise(x, (2, 3, 4), stage.eps)
     return y if weight is None or bias is None else y * _column(weight) + _column(bias)
 
 
-@MEANINGS.of(BatchNorm)
+@MEANINGS.of(s.BatchNorm)
 def batch_norm(
-    stage: BatchNorm, x: Array, mean: Array, var: Array, weight: Array | None = None, bias: Array | None = None
+    stage: s.BatchNorm, x: Array, mean: Array, var: Array, weight: Array | None = None, bias: Array | None = None
 ) -> Array:
     scale = (1.0 if weight is None else weight) / np.sqrt(var + stage.eps)
     shift = (
@@ -221,34 +185,34 @@ def _other(x: Any) -> Array:
     return _column(array) if array.ndim == 1 else array
 
 
-def _sides(stage: Binary, x: Array, other: Array | None) -> tuple[Array, Array]:
+def _sides(stage: s.Binary, x: Array, other: Array | None) -> tuple[Array, Array]:
     """What stands left and right of the sign; the second value is the stage's own number where no array is given."""
     left, right = stage.sides(x, _other(stage.other if other is None else other))
     return left, right
 
 
-@MEANINGS.of(Add)
-def add(stage: Add, x: Array, other: Array | None = None) -> Array:
+@MEANINGS.of(s.Add)
+def add(stage: s.Add, x: Array, other: Array | None = None) -> Array:
     return np.add(*_sides(stage, x, other))
 
 
-@MEANINGS.of(Subtract)
-def subtract(stage: Subtract, x: Array, other: Array | None = None) -> Array:
+@MEANINGS.of(s.Subtract)
+def subtract(stage: s.Subtract, x: Array, other: Array | None = None) -> Array:
     return np.subtract(*_sides(stage, x, other))
 
 
-@MEANINGS.of(Multiply)
-def multiply(stage: Multiply, x: Array, other: Array | None = None) -> Array:
+@MEANINGS.of(s.Multiply)
+def multiply(stage: s.Multiply, x: Array, other: Array | None = None) -> Array:
     return np.multiply(*_sides(stage, x, other))
 
 
-@MEANINGS.of(Divide)
-def divide(stage: Divide, x: Array, other: Array | None = None) -> Array:
+@MEANINGS.of(s.Divide)
+def divide(stage: s.Divide, x: Array, other: Array | None = None) -> Array:
     return np.divide(*_sides(stage, x, other))
 
 
-@MEANINGS.of(Clamp)
-def clamp(stage: Clamp, x: Array) -> Array:
+@MEANINGS.of(s.Clamp)
+def clamp(stage: s.Clamp, x: Array) -> Array:
     if stage.min is not None:
         x = np.maximum(x, stage.min)
     return x if stage.max is None else np.minimum(x, stage.max)
@@ -257,52 +221,52 @@ def clamp(stage: Clamp, x: Array) -> Array:
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-@MEANINGS.of(GELU)
-def gelu(stage: GELU, x: Array) -> Array:
+@MEANINGS.of(s.GELU)
+def gelu(stage: s.GELU, x: Array) -> Array:
     if stage.approximate == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * _erfc(x * -math.sqrt(0.5))  # 1 + erf(z) = erfc(-z), without cancellation for negative x
 
 
-@MEANINGS.of(ReLU)
-def relu(stage: ReLU, x: Array) -> Array:
+@MEANINGS.of(s.ReLU)
+def relu(stage: s.ReLU, x: Array) -> Array:
     return np.maximum(x, 0.0)
 
 
-@MEANINGS.of(LeakyReLU)
-def leaky_relu(stage: LeakyReLU, x: Array) -> Array:
+@MEANINGS.of(s.LeakyReLU)
+def leaky_relu(stage: s.LeakyReLU, x: Array) -> Array:
     return np.where(x > 0.0, x, x * stage.negative_slope)
 
 
-@MEANINGS.of(PReLU)
-def prelu(stage: PReLU, x: Array, weight: Array) -> Array:
+@MEANINGS.of(s.PReLU)
+def prelu(stage: s.PReLU, x: Array, weight: Array) -> Array:
     return np.where(x > 0.0, x, x * _column(weight))
 
 
-@MEANINGS.of(Sigmoid)
-def sigmoid(stage: Sigmoid, x: Array) -> Array:
+@MEANINGS.of(s.Sigmoid)
+def sigmoid(stage: s.Sigmoid, x: Array) -> Array:
     shrunk = np.exp(-np.abs(x))  # of -x it would overflow, and the result be 0, where it is not
     return np.where(x < 0, shrunk, 1.0) / (1.0 + shrunk)
 
 
-@MEANINGS.of(Tanh)
-def tanh(stage: Tanh, x: Array) -> Array:
+@MEANINGS.of(s.Tanh)
+def tanh(stage: s.Tanh, x: Array) -> Array:
     return np.tanh(x)
 
 
-@MEANINGS.of(SiLU)
-def silu(stage: SiLU, x: Array) -> Array:
+@MEANINGS.of(s.SiLU)
+def silu(stage: s.SiLU, x: Array) -> Array:
     shrunk = np.exp(-np.abs(x))
     return np.where(x < 0, x * shrunk, x) / (1.0 + shrunk)
 
 
-@MEANINGS.of(HardSwish)
-def hard_swish(stage: HardSwish, x: Array) -> Array:
+@MEANINGS.of(s.HardSwish)
+def hard_swish(stage: s.HardSwish, x: Array) -> Array:
     return x * np.minimum(np.maximum(x + 3.0, 0.0), 6.0) / 6.0
 
 
-@MEANINGS.of(HardTanh)
-def hard_tanh(stage: HardTanh, x: Array) -> Array:
+@MEANINGS.of(s.HardTanh)
+def hard_tanh(stage: s.HardTanh, x: Array) -> Array:
     return np.minimum(np.maximum(x, stage.min_val), stage.max_val)
 
 
@@ -310,31 +274,31 @@ def _softplus(x: Array) -> Array:
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
 
-@MEANINGS.of(Mish)
-def mish(stage: Mish, x: Array) -> Array:
+@MEANINGS.of(s.Mish)
+def mish(stage: s.Mish, x: Array) -> Array:
     return x * np.tanh(_softplus(x))
 
 
-@MEANINGS.of(Softplus)
-def softplus(stage: Softplus, x: Array) -> Array:
+@MEANINGS.of(s.Softplus)
+def softplus(stage: s.Softplus, x: Array) -> Array:
     return np.where(x * stage.beta > stage.threshold, x, _softplus(x * stage.beta) / stage.beta)
 
 
-@MEANINGS.of(Exp)
-def exp(stage: Exp, x: Array) -> Array:
+@MEANINGS.of(s.Exp)
+def exp(stage: s.Exp, x: Array) -> Array:
     return np.exp(x)
 
 
-@MEANINGS.of(Log)
-def log(stage: Log, x: Array) -> Array:
+@MEANINGS.of(s.Log)
+def log(stage: s.Log, x: Array) -> Array:
     return np.log(x)
 
 
-@MEANINGS.of(Keep)
-def keep(stage: Keep, x: Array) -> Array:
+@MEANINGS.of(s.Keep)
+def keep(stage: s.Keep, x: Array) -> Array:
     return x
 
 
-@MEANINGS.of(Recall)
-def recall(stage: Recall, x: Array, other: Array) -> Array:
+@MEANINGS.of(s.Recall)
+def recall(stage: s.Recall, x: Array, other: Array) -> Array:
     return other

@@ -29,15 +29,15 @@ BEFORE, COUNTER = 16, 8
 @dataclass
 class Binding:
     plan: Plan
-    one: SweepPlan
+    planned: SweepPlan
 
     @property
     def where(self) -> Where:
-        return self.one.where
+        return self.planned.where
 
     @property
     def tiling(self) -> Tiling:
-        return self.one.tiling
+        return self.planned.tiling
 
     @property
     def number(self) -> str:
@@ -46,7 +46,7 @@ class Binding:
 
     @lazy
     def native(self) -> Code:
-        return kernel(self.one.structure, self.plan.machine)
+        return kernel(self.planned.structure, self.plan.machine)
 
     @lazy
     def items(self) -> int:
@@ -70,11 +70,11 @@ class Binding:
     @lazy
     def statistics(self) -> int:
         """Numbers that a tile leaves for each channel; 0 when the sweep makes none."""
-        return sum(step.statistics for step in self.one.structure.steps)
+        return sum(step.statistics for step in self.planned.structure.steps)
 
     @lazy
     def weights(self) -> WeightLayout | None:
-        tile = self.one.register_tile
+        tile = self.planned.register_tile
         if tile is None:
             return None
         by_output = isinstance(self.where.pipeline.conv, Conv3d)
@@ -90,19 +90,19 @@ class Binding:
         tiling = self.tiling
         sweep = SweepWords(
             items=self.items,
-            channels=self.one.sweep.shape[1],
+            channels=self.planned.sweep.shape[1],
             row_words=len(tiling.axes[0].spans(0)) * STEP_WORDS,
             tiles=tiling.counts,
             tables=tuple(axis.table() for axis in tiling.axes),
             scratch_size=tiling.scratch // np.dtype(self.number).itemsize,
         )
-        steps = zip(self.one.structure.steps, tiling.rooms, strict=True)
+        steps = zip(self.planned.structure.steps, tiling.rooms, strict=True)
         return (sweep, *(words for step, rooms in steps for words in step.bind(self, rooms)))
 
     @lazy
     def _template(self) -> npt.NDArray[np.int64]:
         """What stands before the table, the words of the plan, and room for those of a call."""
-        structure, checked = self.one.structure, self.plan.machine.check_bounds
+        structure, checked = self.planned.structure, self.plan.machine.check_bounds
         declared, given = structure.words, [type(words) for words in self.sets]
         if declared != given:
             raise TypeError(f"steps declare {declared} and give {given}")
@@ -126,8 +126,8 @@ class Binding:
 
     @lazy
     def _call_types(self) -> tuple[type[Words], ...]:
-        return tuple(self.one.structure.call_words)
+        return tuple(self.planned.structure.call_words)
 
     @lazy
     def _call_size(self) -> int:
-        return places(self.one.structure.call_words, self.plan.machine.check_bounds)[-1]
+        return places(self.planned.structure.call_words, self.plan.machine.check_bounds)[-1]

@@ -14,7 +14,7 @@ def channels_adjacent(shape: Sequence[int], strides: Sequence[int], item: int) -
     return shape[1] > 1 and strides[1] == item != strides[4]
 
 
-def squares(dtype: str, host: Machine) -> Code:
+def transposing_code(dtype: str, host: Machine) -> Code:
     def write_ir() -> str:
         from ..code.tile import STORAGE  # here: nobody needs LLVM who finds the code on disk
         from ..ir.blocks import blocks_ir

@@ -21,7 +21,7 @@ from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
 from .again import Again
 from .bind import Binding
-from .blocks import channels_adjacent, squares
+from .blocks import channels_adjacent, transposing_code
 from .build import Code
 from .memory import empty, shared_scratch
 from .ready import Everyone, Keeper, Ready, bindings
@@ -128,7 +128,7 @@ class _Run:
         return done
 
     def _run_sweep(self, binding: Binding) -> Done:
-        sweep, call = binding.one.sweep, Call(self, binding)
+        sweep, call = binding.planned.sweep, Call(self, binding)
         threads = min(get_num_threads(), binding.items) if binding.worth_sharing else 1
         with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
             words = call.launch(memory, threads)
@@ -145,7 +145,7 @@ class _Run:
     def again(self, call: Call, words: list[Words], scratch: Array) -> Again | None:
         """What does the same for other arrays, where that is one sweep, and does not depend on their addresses."""
         binding, *more = self.sweeps
-        if more or binding.one.streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
+        if more or binding.planned.streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
             return None
         tensors = [
             operand
@@ -187,18 +187,18 @@ class Call:
 
     def __init__(self, run: _Run, binding: Binding) -> None:
         self.run, self.binding, self.machine = run, binding, run.plan.machine
-        sweep = binding.one.sweep
+        sweep = binding.planned.sweep
         self._dest = None if sweep.dest is None else run.dest(sweep.dest, sweep.result)
         self._blocks: Code | None = None  # code for arrays whose channels lie side by side, held until the call is over
 
     def launch(self, scratch: Array, threads: int) -> list[Words]:
         """Runs it; the words that it filled."""
         binding, checked = self.binding, self.machine.check_bounds
-        steps = [words for step in binding.one.structure.steps for words in step.bind_call(self)]
+        steps = [words for step in binding.planned.structure.steps for words in step.bind_call(self)]
         read, write = (self._blocks.addresses[way] for way in ("read", "write")) if self._blocks else (0, 0)
         if checked:
             scratch[...] = 0xFF  # NaN: what nobody wrote shows
-        with faults(binding.one.structure.name) if checked else nullcontext(0) as noted:
+        with faults(binding.planned.structure.name) if checked else nullcontext(0) as noted:
             call: list[Words] = [SweepCall(scratch if checked else 0, scratch, read, write, noted), *steps]
             table, address = binding.table(call)
             launch(binding.native["run"], address, threads)
@@ -217,19 +217,19 @@ class Call:
         # A value that is not of the caller's type is contiguous, or, with one voxel, as good as that.
         adjacent = item == self.run.plan.dtype.itemsize and channels_adjacent(shape, strides, item)
         if adjacent:
-            self._blocks = squares(self.run.plan.dtype.name, self.machine)
+            self._blocks = transposing_code(self.run.plan.dtype.name, self.machine)
         return *steps, int(adjacent)
 
     def destination(self) -> DestinationCall:
         """Also how the result goes there: rows that one store may run through, whether stores go past the caches,
         whether vectors may go there directly, as they come, and channels that are stored together."""
-        dest, one, tiling = self._dest, self.binding.one, self.binding.tiling
+        dest, planned, tiling = self._dest, self.binding.planned, self.binding.tiling
         assert dest is not None
         b, c, d, h, step, adjacent = self._strides(dest)
         item, width, whole_rows = dest.itemsize, dest.shape[4], tiling.axes[2].count == 1
         dense = not adjacent and (width == 1 or dest.strides[4] == item)
         streamed, direct = False, dense
-        if one.streamed and (dense or adjacent):
+        if planned.streamed and (dense or adjacent):
             vector, address = self.machine.lanes(self.run.number.itemsize) * item, dest.ctypes.data
             begins = 0 if whole_rows or adjacent else tiling.tile[2] * item
             gaps = [gap for gap, size in zip(dest.strides, dest.shape, strict=True) if size > 1 and gap != item]
@@ -283,5 +283,5 @@ class Call:
     @lazy
     def partials(self) -> Array:
         """(B, tiles, C, numbers) of statistics."""
-        sweep, binding = self.binding.one.sweep, self.binding
+        sweep, binding = self.binding.planned.sweep, self.binding
         return np.empty((sweep.shape[0], len(binding.voxels), sweep.result[1], binding.statistics))

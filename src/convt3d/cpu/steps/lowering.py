@@ -22,29 +22,29 @@ class _Lowering:
     """Makes the steps of one sweep, in their order."""
 
     def __init__(self, sweep: Sweep, where: Where) -> None:
-        self.one, self.where = sweep, where
+        self.sweep, self.where = sweep, where
         self.steps: list[Step] = []
         self.pooled = False  # phases were pooled: as many are left as a position has inputs
         self.stored = sweep.dest is None
 
     def run(self) -> tuple[Step, ...]:
-        one = self.one
-        if not (one.ops and isinstance(one.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
-            self.steps.append(Load(one.source.kind, one.source))
-        for at, op in enumerate(one.ops):
+        sweep = self.sweep
+        if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
+            self.steps.append(Load(sweep.source.kind, sweep.source))
+        for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
-            self.steps.append(STEPS[type(op)](self, op, one.ops[at + 1 :]))
-        if not self.stored and one.dest is not None:
-            self.steps.append(Store(one.dest.kind, one.dest))
+            self.steps.append(STEPS[type(op)](self, op, sweep.ops[at + 1 :]))
+        if not self.stored and sweep.dest is not None:
+            self.steps.append(Store(sweep.dest.kind, sweep.dest))
         return tuple(self.steps)
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
         where, first = self.where, not self.steps
         tile = register_tile(where.kernel[1], where.machine.vector_registers)
-        reads = self.one.source.kind if first else ""
+        reads = self.sweep.source.kind if first else ""
         in_parts = not any(later.couples_channels for later in behind)
-        shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.one.source
+        shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
@@ -52,7 +52,7 @@ class _Lowering:
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
     def interleave(self, op: sweeps.Interleave, behind: tuple[Op, ...]) -> Step:
-        width, dest = self.where.method.walks[2], self.one.dest
+        width, dest = self.where.method.walks[2], self.sweep.dest
         writes = dest.kind if dest is not None and not behind else ""
         self.stored = self.stored or bool(writes)
         return Interleave(by_shuffles(width.together if self.pooled else width.period), writes)
@@ -64,7 +64,7 @@ class _Lowering:
 
 STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.Conv: _Lowering.convolution,  # type: ignore[dict-item]
-    sweeps.Pad: lambda self, op, behind: PaddedLoad(self.one.source.kind, self.one.source, op.stage),  # type: ignore[attr-defined]
+    sweeps.Pad: lambda self, op, behind: PaddedLoad(self.sweep.source.kind, self.sweep.source, op.stage),  # type: ignore[attr-defined]
     sweeps.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
