@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number, constant, vector
+from ..ir.values import I64, PTR, Number, constant, size_of, vector
 from ..words import SourceCall
 from .words import PackedWords
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 4  # positions of a last square that are stored under one condition
 _FEW = 4
+_AHEAD = (
+    512  # bytes: as many rows at once as there are lanes are too many for processors that fetch ahead by themselves
+)
 
 # What makes a number infinite that Winograd's method cannot take: HUGE of cpu/plan/winograd.py times this overflows.
 _TOO_LARGE = {False: 2.0**78, True: 2.0**544}
@@ -217,6 +220,7 @@ class _Packer:
             rows = []
             for channel in self.channels:
                 stored = b.load(a["from"], b.add(channel, at), storage.memory, self.lanes, count=left)
+                b.prefetch(a["from"], b.add(b.add(channel, at), _AHEAD // size_of(storage.memory)), storage.memory)
                 rows.append(b.widen(stored, storage))
                 seen = self._look(seen, rows[-1])
             return b.interleave(rows), seen
