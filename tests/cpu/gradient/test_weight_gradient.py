@@ -188,6 +188,37 @@ def test_errors_do_not_grow_with_the_number_of_positions(way: str) -> None:
     assert np.abs(found / truth - 1).max() < 5e-5
 
 
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("inputs", ["signed", "positive", "of large mean", "of wide range"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (4, 2), (5, 2), (2, 1)])
+def test_winograd_rounds_like_direct_summation(kernel: int, stride: int, inputs: str, transposed: bool) -> None:
+    """At most twice its root mean square, and 2.5 times its maximum; gradients have both signs, inputs may have one."""
+    draw = of_layer((2, 32, 11, 12, 13), 32, kernel=kernel, stride=stride)
+    rng = np.random.default_rng(0)
+    name = "small" if transposed else "large"
+    shape = getattr(draw, name).shape
+    values = {
+        "signed": rng.uniform(-1, 1, shape),
+        "positive": rng.uniform(0, 1, shape),
+        "of large mean": 100 + rng.uniform(-1, 1, shape),
+        "of wide range": rng.uniform(-1, 1, shape) * 10.0 ** rng.uniform(-4, 0, shape),
+    }
+    draw = replace(draw, **{name: values[inputs].astype(np.float32)})
+    truth, host = draw.expected(), machine()
+    problem = replace(draw.problem, transposed=transposed)
+    direct, winograd = (make_gradient_plan(problem, host, algorithm) for algorithm in ("direct", "auto"))
+    if winograd.method is None:
+        pytest.skip("direct summation is cheaper here")
+    errors = []
+    for plan in (direct, winograd):
+        out = draw.empty()
+        assert run_plan(plan, draw.small, draw.large, out)
+        error = np.abs(out - truth)
+        errors.append((np.sqrt((error**2).mean()), error.max()))
+    assert errors[1][0] <= 2 * errors[0][0]
+    assert errors[1][1] <= 2.5 * errors[0][1]
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

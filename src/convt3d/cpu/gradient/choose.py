@@ -18,23 +18,25 @@ from .registers import choose_registers, cycles_of_all
 _SCRATCH = 0.9  # share of the second-level cache that the arrays of a tile may take, unless one position takes more
 _SUMS = 4 << 20  # bytes of a part's sums, unless a block of each array and one tap take more
 _PARTIALS = 64 << 20  # bytes of the sums of all chunks, unless one chunk takes more
-_ITEMS = 8  # of a core
+_ITEMS = 8  # of a core, at most
+_IDLE = 0.3  # of an item, that a core waits for others at the end
 _MOST_POSITIONS = 8 * POSITIONS  # of a tile
 
 # Cycles, measured: to begin a row of a packed array; a number of a square that is transposed; a position that is packed
 # alone; to call the micro-kernel; to add one of its vectors to sums in the second-level cache, and beyond; to begin a
-# row of its box; a step of a sheet, and each point of it.
+# row of its box; a step of a sheet, and each point of it; to hand a vector of sums on.
 _ROW, _SQUARE, _ALONE, _CALL, _ADD, _ADD_FAR, _TURN, _STEP, _POINT = 40.0, 0.6, 25.0, 30.0, 3.0, 5.0, 8.0, 8.0, 3.2
+_HAND_ON = 12.0
 
 
 @lru_cache(maxsize=256)
 def make_gradient_plan(problem: Problem, machine: Machine, algorithm: str = "auto") -> GradientPlan:
     """`algorithm`: "exact" lets no zeros take part, and so serves numbers that are not finite; "direct" is direct
     summation; "auto" may be Winograd's method."""
-    found = [_best(problem, machine, None, algorithm != "exact")]
+    found = list(_candidates(problem, machine, None, algorithm != "exact"))
     if algorithm == "auto" and (method := _method(problem)) is not None:
-        found.append(_best(problem, machine, method, False))
-    return _with_chunks(min(found, key=lambda pair: pair[0])[1])
+        found += _candidates(problem, machine, method, False)
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def _method(problem: Problem) -> Method | None:
@@ -52,24 +54,40 @@ def _method(problem: Problem) -> Method | None:
     return Method((d, h, w), point) if paired else None
 
 
-def _best(problem: Problem, machine: Machine, method: Method | None, together: bool) -> tuple[float, GradientPlan]:
-    """The cheapest plan of a method, and its cycles."""
+def _candidates(
+    problem: Problem, machine: Machine, method: Method | None, together: bool
+) -> Iterator[tuple[float, GradientPlan]]:
+    """Plans of a method, with the time they take."""
     share, around = 1.0, _SQUARE * 16
     if method is not None:  # of the products, and what a vector of channels takes at a position
         points = sum(prod(piece.points / piece.pace for piece in triple) for triple in method.triples)
         share, around = points / problem.taps, around + _POINT * points
     registers = choose_registers(problem, machine, together, method is not None, share, around)
     whole = GradientPlan(problem, machine, registers, method, (1, 1, 1, 1), problem.kernel, 1, 1, 1)
-    found = []
     for plan in _parts(whole):
         cost = _Cost(plan)
         cycles, tile = min((cost.of(tile), tile) for tile in cost.tiles())
-        found.append((cycles, replace(plan, tile=tile)))
-    return min(found, key=lambda pair: pair[0])
+        yield _shared(replace(plan, tile=tile), cycles)
+
+
+def _shared(plan: GradientPlan, cycles: float) -> tuple[float, GradientPlan]:
+    """The plan with the best number of chunks, and the time it takes if all cores of the machine work. More chunks are
+    shared out more evenly, and have more sums to hand on; chains of additions want a few of them in any case."""
+    cores, parts = plan.machine.cores, plan.part_count
+    most = min(plan.tiles, max(1, _PARTIALS // (plan.all_sums * plan.item)))
+    least = min(most, -(-plan.tiles // (WINDOW * plan.window)))
+
+    def time(chunks: int) -> float:
+        items = parts * chunks
+        hand_on = _HAND_ON * plan.all_sums / plan.lanes * chunks / min(cores, parts)
+        return cycles * (-(-items // cores) + _IDLE) / items + hand_on
+
+    chunks = min(range(least, max(least, min(most, -(-_ITEMS * cores // parts))) + 1), key=time)
+    return time(chunks), replace(plan, chunks=chunks)
 
 
 def _parts(plan: GradientPlan) -> Iterator[GradientPlan]:
-    """From as many channels and taps as the sums may take memory for, to a quarter of that."""
+    """From as many channels and taps as the sums may take memory for, to a sixteenth of that."""
     r, taps = plan.registers, list(plan.problem.kernel)
     numbers, vectors = plan.all_number_blocks, plan.all_vector_blocks
 
@@ -94,7 +112,7 @@ def _parts(plan: GradientPlan) -> Iterator[GradientPlan]:
         while size() > _SUMS and taps[axis] > 1 and plan.method is None:
             taps[axis] = -(-taps[axis] // 2)
     d, h, w = taps
-    for _ in range(4):
+    for _ in range(5):
         yield replace(plan, number_blocks=numbers, vector_blocks=vectors, taps=(d, h, w))
         if not can_halve():
             break
@@ -214,11 +232,3 @@ def _cuts(size: int, even: bool) -> Iterator[int]:
         if length not in seen and length <= _MOST_POSITIONS:
             seen.add(length)
             yield length
-
-
-def _with_chunks(plan: GradientPlan) -> GradientPlan:
-    """Enough items for the cores of the machine, and chunks short enough for a short chain of additions."""
-    wanted = -(-_ITEMS * plan.machine.cores // plan.part_count)
-    wanted = max(wanted, -(-plan.tiles // (WINDOW * plan.window)))
-    most = max(1, _PARTIALS // (plan.all_sums * plan.item))
-    return replace(plan, chunks=max(1, min(wanted, most, plan.tiles)))

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number, constant, vector
+from ..ir.values import I64, PTR, Number, constant, size_of, vector
 from ..words import SourceCall
 from .words import PackedWords
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 4  # positions of a last square that are stored under one condition
 _FEW = 4
+
+# Fetched ahead: processors do so by themselves, but not for as many rows at once as there are lanes, nor over gaps.
+_BYTES_AHEAD, _POSITIONS_AHEAD = 512, 64
 
 # What makes a number infinite that Winograd's method cannot take: HUGE of cpu/plan/winograd.py times this overflows.
 _TOO_LARGE = {False: 2.0**78, True: 2.0**544}
@@ -197,6 +200,7 @@ class _Packer:
         """The lanes of one position lie side by side in memory."""
         b, a, storage = self.b, self.b.args, self.k.storage
         place = b.add(self.channels[0], b.mul(at, a["step"]))
+        b.prefetch(a["from"], b.add(place, b.mul(a["step"], _POSITIONS_AHEAD)), storage.memory)
         with b.if_else(b.compare(">=", a["lanes"], self.lanes)) as (whole, part):
             with whole:
                 whole.values = [b.load(a["from"], place, storage.memory, self.lanes)]
@@ -217,6 +221,8 @@ class _Packer:
             rows = []
             for channel in self.channels:
                 stored = b.load(a["from"], b.add(channel, at), storage.memory, self.lanes, count=left)
+                ahead = b.add(b.add(channel, at), _BYTES_AHEAD // size_of(storage.memory))
+                b.prefetch(a["from"], ahead, storage.memory)
                 rows.append(b.widen(stored, storage))
                 seen = self._look(seen, rows[-1])
             return b.interleave(rows), seen
