@@ -30,7 +30,6 @@ from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
 from convt3d.torch.operators import BY_NAME  # noqa: E402
-from convt3d.torch.ops import _cuda  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def test_cuda_has_a_kernel_of_its_own() -> None:
 def test_the_kernel_of_an_operator() -> None:
     """Without a warning: nothing of it runs on stock PyTorch."""
     x, w, bias = tensors((1, 2, 2, 3, 3), (2, 3, 2, 2, 2), (3,), grad=False)
-    got = _cuda(BY_NAME["conv_transpose3d"])(x, w, bias, [2, 2, 2], [1, 1, 1])
+    got = gpu.run("conv_transpose3d", *BY_NAME["conv_transpose3d"].lower(x, w, bias, [2, 2, 2], [1, 1, 1]))
     torch.testing.assert_close(got, functional.conv_transpose3d(x, w, bias, 2, 1))
 
 

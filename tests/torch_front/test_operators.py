@@ -77,10 +77,12 @@ def test_opcheck_other_layouts_and_types(layout: str, dtype: Any) -> None:
     ],
 )
 def test_opcheck_pipelines(stages: str) -> None:
+    """In float64: compiled graphs have PyTorch's gradients of weights, whose float32 sums err by more than opcheck
+    allows."""
     torch.manual_seed(2)
     pipeline = Pipeline(*read_stages(stages))
     shapes = pipeline.operand_shapes((2, 2, 4, 3, 4), (2, 4, 3, 2, 3))
-    x, *operands = tensors((2, 2, 4, 3, 4), *shapes)
+    x, *operands = tensors((2, 2, 4, 3, 4), *shapes, dtype=torch.float64)
     with torch.no_grad():
         for operand, slot in zip(operands, pipeline.slots, strict=True):
             if slot.operand.role in ("running_var", "running_mean"):

@@ -21,7 +21,9 @@ def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple
         if kernel is not None:
             operands[0] = kernel
             simplified = rewritten.pipeline.trace(trace.values[0], operands)
-    final = padding_apart(axes_as_windows(rewritten, simplified, dtype), simplified)
+    final = padding_apart(
+        axes_as_windows(rewritten, simplified, dtype), simplified.operands[rewritten.pipeline.conv_index][0]
+    )
     return final, simplified if final is rewritten else final.pipeline.trace(trace.values[0], operands)
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .pipeline import Pipeline, Trace
+from .pipeline import Pipeline
 from .rewrite import Rewritten, Step
 from .stage import Stage
 from .stages import Conv3d
 from .stages.padding import Pad
 
 
-def padding_apart(rewritten: Rewritten, trace: Trace) -> Rewritten:
-    """The pipeline with a stage that pads in front of its convolution; itself where that adds zeros."""
+def padding_apart(rewritten: Rewritten, weight: tuple[int, ...]) -> Rewritten:
+    """The pipeline, whose weight has that shape, with a stage that pads in front of its convolution; itself where that
+    adds zeros."""
     before, conv = rewritten.pipeline, rewritten.pipeline.conv
     if not isinstance(conv, Conv3d) or conv.padding_mode == "zeros":
         return rewritten
     at = before.conv_index
-    pad = Pad(conv.paddings(trace.operands[at][0]), conv.padding_mode)
+    pad = Pad(conv.paddings(weight), conv.padding_mode)
     stages: list[Stage] = [pad] if any(map(any, pad.sides)) else []
     plain = replace(conv, padding=0, padding_mode="zeros")
     after = Pipeline(*before.stages[:at], *stages, plain, *before.stages[at + 1 :])

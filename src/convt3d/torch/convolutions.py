@@ -75,6 +75,11 @@ def _made(axis: ConvAxis) -> int:
     return (axis.out - 1) * axis.stride - 2 * axis.padding + axis.dilation * (axis.kernel - 1) + 1
 
 
+def _like(tensor: Tensor) -> Tensor:
+    """Memory for its gradient, of the strides that PyTorch gives it."""
+    return tensor.new_empty(tensor.shape) if tensor.is_contiguous() else torch.empty_like(tensor)
+
+
 def weight_gradients(
     stage: Convolution, g: Tensor, v: Tensor, padding: Triple, own: Sequence[Tensor], want: Sequence[bool]
 ) -> list[Tensor | None] | None:
@@ -84,7 +89,7 @@ def weight_gradients(
         return None
     dtype = DTYPES_OF[v.dtype]
     grad, input = (tensor_storage(each, dtype, torch) for each in (g, v))
-    found = [torch.empty_like(each) if wanted else None for each, wanted in zip(own, want, strict=True)]
+    found = [_like(each) if wanted else None for each, wanted in zip(own, want, strict=True)]
     results = [None if each is None else tensor_storage(each, dtype, torch, writable=True) for each in found]
     if results[0] is not None:
         transposed = isinstance(stage, ConvTranspose3d)

@@ -18,6 +18,7 @@ from convt3d.cpu.plan import plan as planning
 from convt3d.cpu.plan.machine import architecture, machine
 from convt3d.cpu.runtime import execute as execution
 from convt3d.cpu.runtime.build import Target, compile_ir
+from convt3d.cpu.runtime.ready import Ready
 from convt3d.spec.dtypes import DTYPES
 
 ISAS = ["avx512", "avx2", "baseline"] if machine().isa == "avx512" else [machine().isa]
@@ -132,8 +133,8 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
     start = -room.ctypes.data % 64 // 4
     for ahead, direct in ((0, 1), (1, 0)):
         dest = room[start + ahead : start + ahead + 4 * 4 * 8 * 64].reshape(1, 4, 4, 8, 64)
-        given = np.zeros(x, np.float32), (np.zeros(w, np.float32),)
-        run = execution._Run(plan, *given, DTYPES["float32"], dest)
+        operands = (np.zeros(w, np.float32),)
+        run = execution._Run(Ready(plan, operands, DTYPES["float32"], None), np.zeros(x, np.float32), dest)
         words = execution.Call(run, run.sweeps[0]).destination()
         assert (words.streamed, words.direct, words.rows) == (1, direct, 32)
 
