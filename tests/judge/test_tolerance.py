@@ -148,6 +148,20 @@ def test_what_cancels_in_a_batch_norm() -> None:
     assert not found.accepts(found.values + 2.0**-16 * float(mean[0] * scale[0]))
 
 
+@pytest.mark.parametrize("size", [4e36, 1e30])
+def test_a_factor_that_overflows_is_not_judged(size: float) -> None:
+    """Of equal numbers a norm is zero; times 4e36 / sqrt(1e-5), which float32 does not hold, it is NaN."""
+    x, w = np.full((1, 1, 2, 2, 2), 3.0), np.ones((1, 2, 1, 1, 1))
+    operands = [w, np.array([1.0, size]), np.zeros(2)]
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(), ct.InstanceNorm(affine=True))
+    found = expectation(pipeline, DTYPES["float32"], x, operands, np.random.default_rng(0))
+    assert np.isinf(found.tolerance).any(axis=(0, 2, 3, 4)).tolist() == [False, size == 4e36]
+    moments = [np.zeros(2), np.zeros(2)]
+    pipeline = ct.Pipeline(ct.ConvTranspose3d(), ct.ReLU(), ct.BatchNorm(affine=True))
+    found = expectation(pipeline, DTYPES["float32"], 0 * x, [w, *moments, *operands[1:]], np.random.default_rng(0))
+    assert np.isinf(found.tolerance).any(axis=(0, 2, 3, 4)).tolist() == [False, size == 4e36]
+
+
 def test_a_factor_near_zero_is_rounded_before_it_is_multiplied() -> None:
     """7.4 spacings become 7, and 40 times that is off by 16 of them; not by 1000."""
     least = float(np.finfo(np.float32).smallest_subnormal)

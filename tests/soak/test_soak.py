@@ -173,6 +173,13 @@ HONEST = {
         values=("normal", "constant", "huge"),
         seed=16059,
     ),
+    "a norm's factor of 1e39, of numbers that are all equal": Draw(
+        "ConvTranspose3d(stride=(1, 3, 1), padding=(0, 2, 0), output_padding=(0, 1, 0)) -> InstanceNorm(affine=True)",
+        (1, 24, 1, 2, 1),
+        (24, 4, 5, 1, 4),
+        values=("normal", "normal", "huge", "normal"),
+        seed=311867,
+    ),
     "infinity times what a bias leaves of a sum a ten-millionth of its size": Draw(
         "ConvTranspose3d(groups=3, dilation=(1, 1, 2), bias=True) -> InstanceNorm() -> InstanceNorm(affine=True)"
         " -> AvgPool3d(kernel_size=3, stride=2, padding=1, ceil_mode=True)",

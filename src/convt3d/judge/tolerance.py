@@ -61,6 +61,7 @@ class Rounded:
     spread: Array | float = 0.0  # root of the sum of their squares
     parts: tuple[Array, ...] = ()  # of the value, each of them off by the share that one number of its channel is off
     multiplied: tuple[Array, ...] = ()  # with a number of the channel, which may itself be near zero
+    factor: Array | float = 0.0  # that number, which may itself overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,14 +234,17 @@ class Chain:
         return value
 
     def may_overflow(self, exact: Array, most: float) -> npt.NDArray[np.bool_]:
-        """Voxels that depend on a finite value, or on a sum whose terms or squares may together be, above `most`."""
+        """Voxels that depend on a finite value, on a sum whose terms or squares may together be, or on a norm's factor
+        or its products, above `most`."""
 
         def enter(stage: Stage, value: Array) -> Array:
             return _without(value, np.abs(value) > (np.sqrt(most) if isinstance(stage, NORMS) else most))
 
         def leave(last: bool, value: Array, rounded: Rounded) -> Array:
-            within = np.sqrt(rounded.length) * rounded.spread <= most
-            return _without(value, (np.abs(value) > most) | ~np.asarray(within))
+            beyond = (np.abs(value) > most) | ~np.asarray(np.sqrt(rounded.length) * rounded.spread <= most)
+            for part in (rounded.factor, *rounded.parts):
+                beyond = beyond | ~np.asarray(np.abs(part) <= most)
+            return _without(value, beyond)
 
         return np.isnan(self.play(leave, enter)) & ~np.isnan(exact)
 
@@ -314,19 +318,20 @@ def _apply(stage: Any, value: Array, own: Sequence[Array]) -> tuple[Array, Round
 def _of_batch_norm(stage: BatchNorm, value: Array, mean: Array, var: Array, *affine: Array) -> Rounded:
     """x s + (bias - mean s): s = weight / deviation is a number of the channel, and any two of the terms may cancel."""
     scale = _column((affine[0] if affine else 1.0) / np.sqrt(var + stage.eps))
-    return Rounded(parts=(value * scale, _column(mean) * scale), multiplied=(value, _column(mean)))
+    return Rounded(parts=(value * scale, _column(mean) * scale), multiplied=(value, _column(mean)), factor=scale)
 
 
 def _of_affine(stage: Any, value: Array, after: Array, own: Sequence[Array], rounded: Rounded) -> Rounded:
     """(x - mean) s + bias with s = weight / deviation: the two may cancel, and s may be near zero."""
     if not isinstance(stage, NORMS) or not own:
         return rounded
-    bias = own[1] if isinstance(stage, LayerNorm) and stage.over == "width" else _column(own[1])
-    return replace(rounded, parts=(after - bias,), multiplied=(_centred(stage, value),))
+    weight, bias = own if isinstance(stage, LayerNorm) and stage.over == "width" else map(_column, own)
+    centred, deviation = _centred(stage, value)
+    return replace(rounded, parts=(after - bias,), multiplied=(centred,), factor=weight / deviation)
 
 
-def _centred(stage: LayerNorm | GroupNorm | InstanceNorm, value: Array) -> Array:
-    """Less the mean of what is normalised together."""
+def _centred(stage: LayerNorm | GroupNorm | InstanceNorm, value: Array) -> tuple[Array, Array]:
+    """Less the mean of what is normalised together; and the deviation by which that is divided, of the same shape."""
     groups = stage.num_groups if isinstance(stage, GroupNorm) else value.shape[1]
     grouped = value.reshape(value.shape[0], groups, -1, *value.shape[2:])  # (B, groups, C / groups, D, H, W)
     axes = (
@@ -334,8 +339,9 @@ def _centred(stage: LayerNorm | GroupNorm | InstanceNorm, value: Array) -> Array
         if isinstance(stage, LayerNorm)
         else (2, 3, 4, 5)
     )
-    centred: Array = (grouped - grouped.mean(axis=axes, keepdims=True)).reshape(value.shape)
-    return centred
+    centred = grouped - grouped.mean(axis=axes, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=axes, keepdims=True) + stage.eps) * np.ones_like(centred)
+    return centred.reshape(value.shape), deviation.reshape(value.shape)
 
 
 def _column(vector: Array) -> Array:
