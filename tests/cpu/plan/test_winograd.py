@@ -161,3 +161,11 @@ def test_savings_multiply_over_the_axes() -> None:
 def test_products_of_a_convolution(kernel: int, stride: int, expected: dict[int, Fraction]) -> None:
     plain, *saving = axis_methods(ForwardAxis(32, kernel, stride, 0, 0, 1), EXACT_POINTS)
     assert {one.outputs: Fraction(one.products, one.together * plain.products) for one in saving} == expected
+
+
+def test_plain_pieces_join_others_for_two_outputs_only() -> None:
+    """A single tap beside others, of three outputs and more: its products are at other points."""
+    for axis, points in ((TransposedAxis(1, 3, 1, 0, 0, 1), 5), (ForwardAxis(9, 3, 2, 1, 0, 1), MOST_POINTS)):
+        for method in axis_methods(axis, points):
+            x, w = ([Fraction(3 * at * at - 7) for at in range(n)] for n in (axis.size, axis.kernel))
+            assert by_method(method, x, w) == directly(axis, x, w)

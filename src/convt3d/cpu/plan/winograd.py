@@ -206,6 +206,13 @@ class AxisMethod:
         return self.outputs == 1
 
     @property
+    def joins(self) -> bool:
+        """Whether the products of all pieces can be summed: a plain scheme has the points of the others for two outputs
+        only."""
+        plain = [{scheme.plain for scheme in group.schemes} for group in self.groups()]
+        return self.outputs <= 2 or all(len(kinds) == 1 for kinds in plain)
+
+    @property
     def exact(self) -> bool:
         """Whether it rounds no worse than direct summation."""
         few = all(sum(len(_cut(run, self)) for run in runs) <= EXACT_PIECES for runs in _runs(self.axis).values())
@@ -261,9 +268,8 @@ def axis_methods(axis: ConvAxis, points: int) -> list[AxisMethod]:
     exact = points <= EXACT_POINTS
     most = EXACT_OUTPUTS if exact else points - 1
     together = [AxisMethod(axis, m, points) for m in range(2, most + 1 if most_taps > 1 else 2)]
-    fitting = [
-        one for one in together if axis.inputs_per_output * one.together <= MOST_PACE and (one.exact or not exact)
-    ]
+    near = [one for one in together if axis.inputs_per_output * one.together <= MOST_PACE]
+    fitting = [one for one in near if one.joins and (one.exact or not exact)]
     return [plain, *(one for one in fitting if one.products < one.together * plain.products)]
 
 
