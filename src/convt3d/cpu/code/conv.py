@@ -9,7 +9,7 @@ is dropped later.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..ir.frame import Kernel, Scratch
 from ..ir.move import Source
 from ..ir.values import I64, PTR, Number, constant, vector
 from ..plan.geometry import POSITION, POSITION_COUNT
-from ..plan.registers import RegisterTile
+from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
 from ..steps.direct import DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
@@ -53,11 +53,12 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     else:
         fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace)
     tile.all_channels = tile.channels = conv.out_channels
-    part = all_channels(conv, step.tile, step.blocks)
+    full, count = blocks_of_group(k, conv, step.tile, step.blocks)
+    part = all_channels(conv, count)
     if step.in_parts:
-        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, step.blocks))
+        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, count))
         k.first_channel, tile.channels = part.channel, part.channels
-    convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part)
+    convolve(k, conv, direct, call[0], tile.step, step.tile, full, part)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
 
@@ -67,15 +68,25 @@ def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
     return tile.array(call[1], step.reads) if step.reads else tile.value
 
 
-def all_channels(conv: ConvWords, tile: RegisterTile, blocks: int) -> Channels:
-    return Channels((0, conv.groups), (0, blocks + bool(tile.rest)), 0, conv.out_channels)
+def blocks_of_group(k: Kernel, conv: ConvWords, tile: RegisterTile, blocks: int) -> tuple[Number, Number]:
+    """Full blocks of output channels in a group, and all of them; known when the kernel runs where it is for any number
+    of channels."""
+    if tile.rest != ANY:
+        return blocks, blocks + bool(tile.rest)
+    b = k.b
+    return b.sdiv(conv.out_group, tile.rows), b.sdiv(b.add(conv.out_group, tile.rows - 1), tile.rows)
+
+
+def all_channels(conv: ConvWords, count: Number) -> Channels:
+    """`count` blocks of each group."""
+    return Channels((0, conv.groups), (0, count), 0, conv.out_channels)
 
 
 @contextmanager
-def part_by_part(k: Kernel, conv: ConvWords, call: DirectCall, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
+def part_by_part(k: Kernel, conv: ConvWords, call: DirectCall, tile: RegisterTile, count: Number) -> Iterator[Channels]:
     """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
     b = k.b
-    groups, of_group, count = conv.groups, conv.out_group, blocks + bool(tile.rest)
+    groups, of_group = conv.groups, conv.out_group
     wide, high = call.part_groups, call.part_blocks
     with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
         end = b.min(b.add(group, wide), groups)
@@ -93,7 +104,7 @@ def convolve(
     call: ConvCall,
     step: int,
     tile: RegisterTile,
-    blocks: int,
+    blocks: Number,
     part: Channels,
 ) -> None:
     """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
@@ -104,6 +115,7 @@ def convolve(
     runs, length = Planar.of_convolution(conv, step).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
+    rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()
     with b.loop(*part.groups) as g:
         x = b.at(slab.pointer, b.mul(b.mul(g, in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
@@ -129,7 +141,7 @@ def convolve(
                     direct.in_depth,
                     conv.biased,
                 )
-                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks)
+                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
             with b.loop(0, whole, tile.columns) as vector:
@@ -140,16 +152,20 @@ def convolve(
                     block(n, whole)
 
 
-def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
+def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int) -> ir.Function:
     """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
 
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
     """
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
     sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
-    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in sizes)])
+    told = ("blocks", "rest") if tile.rest == ANY else ()
+    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
     a = b.args
-    full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
+    full = micro_kernel(k, tile.rows, n)
+    rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
+    micros = [micro_kernel(k, rows, n) for rows in rests]
+    blocks = a["blocks"] if told else blocks
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
         # Tap i along the depth meets input plane  meets - i * apart.
@@ -180,9 +196,12 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
-        if rest is not None:
-            with b.if_(b.compare(">", a["last"], blocks)):
-                one(rest, blocks, tile.rest)
+        for rows, micro in zip(rests, micros, strict=True):
+            with ExitStack() as conditions:
+                conditions.enter_context(b.if_(b.compare(">", a["last"], blocks)))
+                if told:
+                    conditions.enter_context(b.if_(b.compare("==", a["rest"], rows)))
+                one(micro, blocks, rows)
     b.ret()
     return b.function
 

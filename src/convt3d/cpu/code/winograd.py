@@ -67,7 +67,7 @@ def convolve(
 ) -> None:
     """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
     b = k.b
-    fill_with_bias(k, conv, call, step, all_channels(conv, code.tile, code.blocks))
+    fill_with_bias(k, conv, call, step, all_channels(conv, code.blocks + bool(code.tile.rest)))
     multiply = _multiply(k, code.tile, code.blocks)
     gathers, scatters = [_gather(k, kind) for kind in code.gathers], [_scatter(k, kind) for kind in code.scatters]
     depth, length = Planar.of_convolution(conv, step).extent(k)

@@ -142,12 +142,14 @@ def make_plan(
     dtype: DType,
     options: Options = AUTO,
     tame: bool = True,
+    host: Machine | None = None,
 ) -> Plan:
     """The plan for input shape `x` (5-D) and operand shapes in slot order; raises ShapeError where they do not fit.
 
-    `tame=False` plans without the rewrites that need finite operands of moderate size.
+    `tame=False` plans without the rewrites that need finite operands of moderate size; `host` is another machine than
+    this one.
     """
-    return _make_plan(pipeline, x, operands, dtype, options, tame, machine())
+    return _make_plan(pipeline, x, operands, dtype, options, tame, host or machine())
 
 
 @lru_cache(maxsize=1024)

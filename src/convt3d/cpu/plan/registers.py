@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+ANY = -1  # rows of a last block: code for every number of them, chosen when it runs
+
 
 @dataclass(frozen=True)
 class RegisterTile:
@@ -19,6 +21,23 @@ class RegisterTile:
         return [self.rows] * full + ([self.rest] if self.rest else [])
 
 
+def any_tile(registers: int) -> RegisterTile:
+    """One that serves every number of channels: the best on average for some usual numbers."""
+
+    def cost(rows: int, columns: int) -> float:
+        tiles = ((RegisterTile(rows, channels % rows, columns), channels) for channels in range(8, 72, 8))
+        return sum(_cycles(tile, channels) / channels for tile, channels in tiles)
+
+    shapes = [(rows, columns) for columns in range(1, 9) for rows in range(1, (registers - 1 - columns) // columns + 1)]
+    rows, columns = min(shapes, key=lambda shape: cost(*shape))
+    return RegisterTile(rows, ANY, columns)
+
+
+def _cycles(tile: RegisterTile, channels: int) -> float:
+    """Of a step, for each vector of positions."""
+    return sum(max(n * tile.columns, n + 3 * tile.columns) + 3 for n in tile.blocks(channels)) / tile.columns
+
+
 @lru_cache(maxsize=1024)
 def register_tile(channels: int, registers: int) -> RegisterTile:
     """The tile that spends least on loads and loop overhead for `channels` outputs in a group."""
@@ -30,7 +49,7 @@ def register_tile(channels: int, registers: int) -> RegisterTile:
         count = -(-channels // most)
         rows = -(-channels // count)
         tile = RegisterTile(rows, channels % rows, columns)
-        cost = sum(max(n * columns, n + 3 * columns) + 3 for n in tile.blocks(channels)) / columns
+        cost = _cycles(tile, channels)
         if best is None or cost < best[0]:
             best = cost, tile
     assert best is not None

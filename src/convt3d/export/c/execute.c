@@ -1,0 +1,304 @@
+/* One execution: sweeps in order, statistics combined between them. Follows cpu/runtime/execute.py of convt3d. */
+
+typedef struct {
+    void *data;
+    i64 shape[5], strides[5]; /* strides in elements, 0 along axes of size 1 */
+    int adjacent;             /* channels lie side by side */
+    int item;
+} place;
+
+typedef struct {
+    run *r;
+    const form *f;
+    const machine *m;
+    i64 (*values)[5];
+    convolution conv;
+    walk walks[3];
+    number *packed, *bias;
+    number *value[C3D_VALUES + 1];
+    number *statistic[C3D_STATISTICS + 1]; /* shift, scale and offset, one after the other */
+    i64 batch;
+} execution;
+
+static place place_of_array(const C3D_ARRAY *a) {
+    place found = {a->data, {0}, {0}, 0, C3D_ITEM};
+    i64 strides[5];
+    strides_of(a, strides);
+    found.adjacent = a->shape[1] > 1 && strides[1] == 1 && strides[4] != 1;
+    for (int axis = 0; axis < 5; axis++) {
+        found.shape[axis] = a->shape[axis];
+        found.strides[axis] = a->shape[axis] > 1 ? strides[axis] : 0;
+    }
+    return found;
+}
+
+static int in_output(const form *f, int array) {
+    for (int n = 0; n < f->aliases; n++)
+        if (f->alias[n] == array)
+            return 1;
+    return array == OUTPUT;
+}
+
+static place find(const execution *x, int array, const i64 *shape) {
+    if (array == INPUT)
+        return place_of_array(x->r->input);
+    if (in_output(x->f, array))
+        return place_of_array(x->r->output);
+    if (array < VALUE)
+        return place_of_array(x->r->operand[array - OPERAND]);
+    C3D_ARRAY own = {x->value[array - VALUE], {0}, {0}};
+    memcpy(own.shape, shape, sizeof own.shape);
+    place found = place_of_array(&own);
+    found.adjacent = 0;
+    found.item = sizeof(number);
+    return found;
+}
+
+static number *vector_numbers(run *r, int slot, i64 count) {
+    double *wide = wide_vector(r, slot, count);
+    i64 length = most(count, vector_of(r, r->operand[slot], C3D_NAMES[slot]).length);
+    number *found = take(r, length * sizeof *found);
+    for (i64 at = 0; !r->counting && at < length; at++)
+        found[at] = (number)wide[at];
+    return found;
+}
+
+static void put_array(i64 *words, const place *p) {
+    words[ArrayCall_data] = ADDRESS(p->data);
+    memcpy(words + ArrayCall_b, p->strides, sizeof p->strides);
+}
+
+static void put_source(const execution *x, i64 *table, i64 *words, int array, const i64 *shape, int call) {
+    place p = find(x, array, shape);
+    put_array(words, &p);
+    words[SourceCall_adjacent] = p.adjacent;
+    if (p.adjacent) {
+        table[call + SweepCall_read_block] = ADDRESS(C3D_READ[x->m->isa]);
+        table[call + SweepCall_write_block] = ADDRESS(C3D_WRITE[x->m->isa]);
+    }
+}
+
+static int streams(const execution *x, const sweep *s, const place *p) {
+    if (s->dest == OUTPUT && C3D_ITEM < sizeof(number))
+        return 0;
+    int in_place = s->source != INPUT && in_output(x->f, s->source) && in_output(x->f, s->dest);
+    i64 cached = x->m->l3 / 4 ? x->m->l3 / 4 : 4 * x->m->l2;
+    return !in_place && elements_of(p->shape) * p->item >= cached;
+}
+
+static void put_destination(const execution *x, const sweep *s, const tiling *t, i64 *table, i64 *words) {
+    place p = find(x, s->dest, x->values[s->result]);
+    i64 width = p.shape[4], step = p.strides[4], item = p.item, address = ADDRESS(p.data);
+    int whole_rows = t->axes[W].tiles == 1, dense = !p.adjacent && (width == 1 || step == 1);
+    int streamed = 0, direct = dense;
+    if (streams(x, s, &p) && (dense || p.adjacent)) {
+        i64 vector = x->m->lanes * item, begins = whole_rows || p.adjacent ? 0 : t->tile[W] * item;
+        int even = address % vector == 0 && begins % vector == 0;
+        for (int axis = 0; axis < 5; axis++)
+            if (p.shape[axis] > 1 && p.strides[axis] != 1)
+                even &= p.strides[axis] * item % vector == 0;
+        streamed = address % item == 0 && (dense || even);
+        direct = dense && even;
+    }
+    int follow = dense && whole_rows && (p.shape[3] > 1 ? p.strides[3] : width) == width;
+    put_array(words, &p);
+    words[ArrayCall_w] = dense ? 1 : step;
+    words[DestinationCall_rows] = follow ? rows_together(width) : 1;
+    words[DestinationCall_streamed] = streamed;
+    words[DestinationCall_direct] = direct;
+    words[DestinationCall_channels] = p.adjacent ? p.shape[1] : 1;
+    if (p.adjacent) {
+        table[s->call + SweepCall_read_block] = ADDRESS(C3D_READ[x->m->isa]);
+        table[s->call + SweepCall_write_block] = ADDRESS(C3D_WRITE[x->m->isa]);
+    }
+}
+
+static void put_vector(const execution *x, i64 *words, int array, i64 channels) {
+    if (array < VALUE) {
+        words[VectorCall_data] = ADDRESS(vector_numbers(x->r, array - OPERAND, channels));
+        words[VectorCall_b] = 0;
+        return;
+    }
+    int number_of_array = (array - STATISTIC) / 3, word = (array - STATISTIC) % 3;
+    words[VectorCall_data] = ADDRESS(x->statistic[number_of_array] + word * x->batch * channels);
+    words[VectorCall_b] = channels;
+}
+
+/* The words of a call. */
+static void put_call(const execution *x, const sweep_case *c, const tiling *t, i64 *table, double *partials) {
+    const sweep *s = c->s;
+    i64 most_channels = 1, channels = x->values[s->shape][1];
+    for (int n = 0; n <= x->f->stages; n++)
+        most_channels = most(most_channels, x->values[n][1]);
+    for (int n = 0; n < s->steps; n++) {
+        const step *p = &s->step[n];
+        i64 *words = table + p->call;
+        switch (p->kind) {
+        case STEP_LOAD:
+        case STEP_PADDED:
+            put_source(x, table, words, p->array, x->values[p->stage], s->call);
+            break;
+        case STEP_CONV: {
+            i64 rows = C3D_ROWS[x->m->isa], all = (i64)1 << 31;
+            int beside = s->dest != NOTHING && find(x, s->dest, x->values[s->result]).adjacent;
+            int parts = t->in_parts && !beside;
+            words[DirectCall_weights] = ADDRESS(x->packed);
+            words[DirectCall_bias] = ADDRESS(x->bias);
+            words[DirectCall_part_groups] = parts ? t->part_groups : all;
+            words[DirectCall_part_blocks] = parts && t->part_room < x->conv.out_channels / x->conv.groups
+                                                ? most(1, t->part_room / rows) : all;
+            if (p->array != NOTHING)
+                put_source(x, table, words + DirectCall_words, p->array, x->values[p->stage], s->call);
+            channels = x->conv.out_channels;
+            break;
+        }
+        case STEP_INTERLEAVE:
+            if (p->array == NOTHING)
+                break; /* else: as a store */
+            __attribute__((fallthrough));
+        case STEP_STORE:
+            put_destination(x, s, t, table, words);
+            break;
+        case STEP_CHAIN:
+        case STEP_ROW_NORM:
+            for (int m = 0; m < (p->kind == STEP_CHAIN ? p->links : 1); m++) {
+                const chain_link *l = &p->link[m];
+                for (int a = 0; a < l->arrays; a++)
+                    if (l->words == LINK_TENSOR) {
+                        put_source(x, table, words, l->array[a], x->values[l->shape], s->call);
+                        words += SourceCall_words;
+                    } else {
+                        put_vector(x, words, l->array[a], l->array[a] < VALUE ? most_channels : channels);
+                        words += VectorCall_words;
+                    }
+                channels = l->collapses ? 1 : channels;
+            }
+            break;
+        case STEP_REDUCE:
+            words[ReduceCall_partials] = ADDRESS(partials);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static double *voxels_of(run *r, const tiling *t) {
+    i64 tiles = t->axes[D].tiles * t->axes[H].tiles * t->axes[W].tiles, at = 0;
+    double *found = take(r, tiles * sizeof *found);
+    for (i64 d = 0; d < t->axes[D].tiles; d++)
+        for (i64 h = 0; h < t->axes[H].tiles; h++)
+            for (i64 w = 0; w < t->axes[W].tiles; w++, at++) {
+                i64 number_of_tile[3] = {d, h, w};
+                found[at] = 1;
+                for (int axis = 0; axis < 3; axis++) {
+                    i64 low = number_of_tile[axis] * t->tile[axis];
+                    found[at] *= (double)(least(low + t->tile[axis], t->axes[axis].size) - low);
+                }
+            }
+    return found;
+}
+
+static void finish_sweep(execution *x, const sweep *s, const tiling *t, int numbers, const double *partials) {
+    run *r = x->r;
+    const stage *of = &x->f->stage[s->finish];
+    i64 tiles = t->axes[D].tiles * t->axes[H].tiles * t->axes[W].tiles, channels = x->values[s->result][1];
+    statistics q = {x->batch, channels, tiles, numbers, partials, voxels_of(r, t), take(r, (tiles + channels) * sizeof(double))};
+    double *own[2] = {NULL, NULL};
+    for (int n = 0; n < of->slots && n < 2; n++)
+        own[n] = wide_vector(r, of->slot + n, channels);
+    if (s->finished < STATISTIC) {
+        number *value = x->value[s->finished - VALUE] = take_large(r, x->batch * channels * sizeof *value);
+        if (!r->counting)
+            finish_value(&q, of, value);
+        return;
+    }
+    number *vectors = take_large(r, 3 * x->batch * channels * sizeof *vectors);
+    x->statistic[(s->finished - STATISTIC) / 3] = vectors;
+    if (r->counting)
+        return;
+    memset(vectors, 0, 3 * x->batch * channels * sizeof *vectors);
+    if (of->op == OP_SOFTMAX)
+        finish_softmax(r, &q, of, own[0], vectors);
+    else
+        finish_norm(r, &q, of, own[0], own[1], vectors);
+}
+
+static void run_sweep(execution *x, const sweep *s) {
+    run *r = x->r;
+    sweep_case c = {.r = r, .f = x->f, .s = s, .m = x->m, .values = (const i64 (*)[5])x->values, .walks = x->walks,
+                    .in_channels = x->conv.in_channels, .out_channels = x->conv.out_channels, .groups = x->conv.groups,
+                    .conv = -1};
+    int numbers = 0;
+    for (int axis = 0; axis < 3; axis++) {
+        c.kernel[axis] = x->conv.axes[axis].kernel;
+        c.geometric = 0;
+        for (int n = 0; n < s->steps; n++) {
+            const step *p = &s->step[n];
+            if (p->kind == STEP_CONV) {
+                c.conv = c.geometric;
+                c.geometry[axis][c.geometric++] = (axis_step){&x->walks[axis], {0}};
+            } else if (p->kind == STEP_POOL || p->kind == STEP_PHASE_POOL)
+                c.geometry[axis][c.geometric++] =
+                    (axis_step){NULL, pool_of(r, &x->f->stage[p->stage], x->values[p->stage], axis)};
+            numbers = p->kind == STEP_REDUCE ? p->numbers : numbers;
+        }
+    }
+    tiling t = choose_tiling(&c);
+    i64 before = 16, *table = take(r, (before + s->words) * sizeof *table);
+    memset(table, 0, (before + s->words) * sizeof *table);
+    table += before;
+    put_words(r, &c, &t, table);
+    i64 items = table[SweepWords_items], tiles = items / x->batch;
+    double *partials = numbers ? take_large(r, x->batch * tiles * x->values[s->result][1] * numbers * sizeof *partials) : NULL;
+    if (s->dest >= VALUE && !in_output(x->f, s->dest))
+        x->value[s->dest - VALUE] = take_large(r, elements_of(x->values[s->result]) * sizeof(number));
+    double work = 32.0 * ((double)elements_of(x->values[0]) + (double)elements_of(x->values[x->f->stages]));
+    if (c.conv >= 0)
+        work += (double)elements_of(x->values[x->f->conv + 1]) * (double)(x->conv.in_channels / x->conv.groups) *
+                (double)c.kernel[D] * (double)c.kernel[H] * (double)c.kernel[W];
+    i64 threads = work > 1e6 ? least(r->threads, items) : 1;
+    char *scratch = take_large(r, threads * t.scratch);
+    if (!r->counting) {
+        i64 *call = table + s->call;
+        call[SweepCall_counter] = ADDRESS(table - 8);
+        call[SweepCall_scratch] = ADDRESS(scratch);
+    }
+    put_call(x, &c, &t, table, partials);
+    if (!r->counting)
+        on_threads(s->kernels[x->m->isa], table, threads);
+    if (s->finish >= 0)
+        finish_sweep(x, s, &t, numbers, partials);
+}
+
+/* All of it; or, where only the memory is asked for, what it takes. */
+static void execute(run *r, const form *f) {
+    i64 values[C3D_STAGES + 1][5];
+    execution x = {.r = r, .f = f, .m = this_machine(), .values = values};
+    trace(r, f, values, &x.conv);
+    const i64 *result = values[f->stages];
+    for (int axis = 0; axis < 5; axis++)
+        if (r->output->shape[axis] != result[axis])
+            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
+                 (long long)r->output->shape[axis], (long long)result[axis]);
+    x.batch = values[0][0];
+    if (!x.batch)
+        return;
+    for (int axis = 0; axis < 3; axis++)
+        make_walk(r, &x.walks[axis], x.conv.axes[axis]);
+    const stage *conv = &f->stage[f->conv];
+    sweep_case c = {.m = x.m, .walks = x.walks, .in_channels = x.conv.in_channels, .out_channels = x.conv.out_channels,
+                    .groups = x.conv.groups};
+    x.packed = take_large(r, elements_of(r->operand[conv->slot]->shape) * sizeof(number));
+    int finite = r->counting || pack_weights(&c, r->operand[conv->slot], x.packed);
+    x.bias = take(r, x.conv.out_channels * sizeof *x.bias);
+    memset(x.bias, 0, x.conv.out_channels * sizeof *x.bias);
+    if (conv->slots > 1)
+        memcpy(x.bias, vector_numbers(r, conv->slot + 1, x.conv.out_channels), x.conv.out_channels * sizeof *x.bias);
+    if (!finite) { /* kernels multiply the zeros around the input with weights: an infinite one would make them NaN */
+        by_meaning(r, f, (const i64 (*)[5])values, &x.conv);
+        return;
+    }
+    for (int n = 0; n < f->sweeps; n++)
+        run_sweep(&x, &f->sweep[n]);
+}

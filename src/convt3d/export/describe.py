@@ -1,0 +1,277 @@
+"""A form as tables of C, which the run-time of a library reads: stages, sweeps, steps and links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ..cpu import words
+from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce
+from ..cpu.steps.base import Step
+from ..cpu.words import Words, layout, places
+from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, StatisticsName, ValueName
+from ..plan.sweeps import Link
+from ..spec import stages as s
+from ..spec.stage import Stage
+from ..spec.stages.padding import Pad
+from .forms import Form, Subject
+
+OPS: dict[type[Stage], str] = {
+    s.ConvTranspose3d: "TRANSPOSED",
+    s.Conv3d: "CONV",
+    Pad: "PAD",
+    s.MaxPool3d: "MAX_POOL",
+    s.AvgPool3d: "AVG_POOL",
+    s.LogSumExp: "LOG_SUM_EXP",
+    s.LayerNorm: "LAYER_NORM",
+    s.GroupNorm: "GROUP_NORM",
+    s.InstanceNorm: "INSTANCE_NORM",
+    s.BatchNorm: "BATCH_NORM",
+    s.LeakyReLU: "LEAKY_RELU",
+    s.HardSwish: "HARD_SWISH",
+    s.HardTanh: "HARD_TANH",
+    **{
+        kind: kind.__name__.upper()
+        for kind in (
+            *(s.Sum, s.Mean, s.Max, s.Softmax, s.Keep, s.Recall, s.Add, s.Subtract, s.Multiply, s.Divide, s.Clamp),
+            *(s.GELU, s.ReLU, s.PReLU, s.Sigmoid, s.Tanh, s.SiLU, s.Mish, s.Softplus, s.Exp, s.Log),
+        )
+    },
+}
+_OVER = {"channels": "OVER_CHANNELS", "spatial": "OVER_SPACE", "width": "OVER_WIDTH"}
+_KINDS = {"out_channel": "CHANNEL"}
+_WORDS = (
+    *(words.SweepWords, words.SweepCall, words.ArrayCall, words.SourceCall, words.DestinationCall, words.VectorCall),
+    *(arrays.LoadWords, padding.PadWords, conv.ConvWords, conv.PacedWords, direct.DirectWords, direct.PhaseWords),
+    *(direct.DirectCall, interleave.InterleaveWords, chain.ConstantWords, chain.TensorWords, chain.KeepWords),
+    *(pool.PoolWords, pool.PhasePoolWords, reduce.ReduceCall),
+)
+_STATISTICS = ("shift", "scale", "offset")
+
+
+def word_places() -> str:
+    """Where each word of a set stands."""
+    lines = []
+    for one in _WORDS:
+        own, size = layout(one, False)
+        names = [f"{one.__name__}_{field.name} = {field.at}" for field in own]
+        lines.append(f"enum {{ {', '.join([*names, f'{one.__name__}_words = {size}'])} }};")
+    return "\n".join(lines)
+
+
+def kinds(subject: Subject) -> list[str]:
+    """Of the operands, slot by slot."""
+    found = (slot.operand.kind for slot in subject.pipeline.slots)
+    return [f"KIND_{_KINDS.get(kind, kind.upper())}" for kind in found]
+
+
+class FormText:
+    """The tables of one form."""
+
+    def __init__(self, subject: Subject, form: Form, number: int, kernels: Sequence[str]) -> None:
+        """`kernels` are the names of arrays that hold the code of each sweep."""
+        self.subject, self.form, self.number, self.kernels = subject, form, number, kernels
+        self.plan, self.pipeline = form.plan, form.pipeline
+        self.shapes = form.plan.simplified.values
+        labels = [stage.label for stage in self.pipeline.stages if isinstance(stage, s.Keep)]
+        self.labels = {"x": 0, **{label: at for at, label in enumerate(labels, start=1)}}
+        self.values: dict[ArrayName, int] = {}  # which value of the pipeline an array between sweeps holds
+        for planned in self.plan.sweeps:
+            sweep = planned.sweep
+            if isinstance(sweep.dest, ValueName):
+                self.values[sweep.dest] = self.shapes.index(sweep.result)
+            if sweep.finish is not None and isinstance(sweep.finish.result, ValueName):
+                self.values[sweep.finish.result] = self.shapes.index((*sweep.result[:2], 1, 1, 1))
+        self.geometric = self.rooms = 1
+        self.text = "\n".join(self._lines())
+
+    def _lines(self) -> Iterable[str]:
+        n = self.number
+        yield f"static const stage stages_{n}[] = {{"
+        yield from (f"    {self._stage(at)}," for at in range(len(self.pipeline.stages)))
+        yield "};"
+        rows = []
+        for at, planned in enumerate(self.plan.sweeps):
+            yield from self._steps(at)
+            rows.append(self._sweep(at))
+        yield f"static const sweep sweeps_{n}[] = {{"
+        yield from (f"    {row}," for row in rows)
+        yield "};"
+
+    @property
+    def row(self) -> str:
+        n, stages, sweeps = self.number, len(self.pipeline.stages), len(self.plan.sweeps)
+        aliases = ", ".join(str(self._array(name)) for name in self.plan.aliases) or "0"
+        return (
+            f"{{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, stages_{n}, sweeps_{n}, "
+            f"{len(self.plan.aliases)}, {{{aliases}}}}}"
+        )
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    def _stage(self, at: int) -> str:
+        stage = self.pipeline.stages[at]
+        slots = [number for number, slot in enumerate(self.pipeline.slots) if slot.stage == at]
+        over = _OVER.get(getattr(stage, "over", "channels"), "0")
+        if isinstance(stage, s.GELU):
+            over = str(int(stage.approximate == "tanh"))
+        if isinstance(stage, Pad):
+            over = f"PAD_{stage.mode.upper()}"
+        label = stage.uses or stage.keeps
+        numbers = ", ".join(self._number(value) for value in _numbers(stage))
+        integers = ", ".join(map(str, self._integers(stage)))
+        return (
+            f"{{OP_{OPS[type(stage)]}, {over}, {int(getattr(stage, 'reverse', False))}, "
+            f"{-1 if label is None else self.labels[label]}, {slots[0] if slots else 0}, {len(slots)}, "
+            f"{{{numbers}}}, {{{integers}}}}}"
+        )
+
+    def _number(self, value: float | None) -> str:
+        """A constant, or the parameter whose sample value it is."""
+        if value is None or math.isnan(value):
+            return "{-1, NAN}"
+        for at, name in enumerate(self.subject.reals):
+            if self.form.values[name] == value:
+                return f"{{{at}, 0.0}}"
+        text = repr(value) if math.isfinite(value) else f"{'-' * (value < 0)}INFINITY"
+        return f"{{-1, {text}}}"
+
+    def _parameter(self, name: str, value: int) -> str:
+        names = self.subject.integers
+        return str(-1 - names.index(name) if name in names else value)
+
+    def _integers(self, stage: Stage) -> list[str]:
+        if isinstance(stage, s.ConvTranspose3d):
+            triples = zip(("stride", "padding", "output_padding", "dilation"), stage.triples, strict=True)
+            found = [self._parameter(f"{name}_{axis}", one) for name, three in triples for axis, one in zip("dhw", three, strict=True)]
+            return [*found, self._parameter("groups", stage.groups)]
+        if isinstance(stage, s.Conv3d):
+            triple = s.conv.as_triple
+            padded = ["SAME"] * 3 if stage.padding == "same" else [0] * 3 if stage.padding == "valid" else triple(stage.padding)  # type: ignore[arg-type]
+            return [str(one) for one in (*triple(stage.stride), *padded, 0, 0, 0, *triple(stage.dilation), stage.groups)]
+        if isinstance(stage, Pad):
+            conv_stage = self.subject.pipeline.conv
+            same = isinstance(conv_stage, s.Conv3d) and conv_stage.padding == "same"
+            return ["SAME" if same else str(before) for before, _ in stage.sides]
+        if isinstance(stage, (s.MaxPool3d, s.AvgPool3d)):
+            return self._pool(stage)
+        return [str(stage.num_groups)] if isinstance(stage, s.GroupNorm) else ["0"]
+
+    def _pool(self, stage: s.MaxPool3d | s.AvgPool3d) -> list[str]:
+        shape = self.shapes[next(at for at, one in enumerate(self.pipeline.stages) if one is stage)]
+        found = []
+        for three in stage.triples[:2]:
+            for size, axis in zip(three, shape[2:], strict=True):
+                whole = size == axis and stage not in self.subject.pipeline.stages
+                found.append("WHOLE" if whole else self._parameter("pool_kernel", size))
+        include = int(getattr(stage, "count_include_pad", True))
+        divisor = getattr(stage, "divisor_override", None) or 0
+        return [*found, *map(str, stage.triples[2]), str(int(stage.ceil_mode)), str(include), str(divisor)]
+
+    # --- sweeps -------------------------------------------------------------------------------------------------------
+
+    def _array(self, name: ArrayName | None) -> int:
+        if name is None:
+            return -1
+        if isinstance(name, OperandName):
+            return 2 + name.place
+        if isinstance(name, ValueName):
+            return 64 + name.number
+        if isinstance(name, StatisticName):
+            return 128 + 3 * name.number + _STATISTICS.index(name.word)
+        if isinstance(name, StatisticsName):
+            return 128 + 3 * name.number
+        return {INPUT: 0, OUTPUT: 1}[name]
+
+    def _sweep(self, at: int) -> str:
+        planned = self.plan.sweeps[at]
+        sweep, steps = planned.sweep, planned.structure.steps
+        size = places([*planned.structure.words, *planned.structure.call_words], False)[-1]
+        before = places(planned.structure.words, False)[-1]
+        behind = steps[next((n + 1 for n, step in enumerate(steps) if step.convolves), len(steps)) :]
+        finish = -1 if sweep.finish is None else self.pipeline.stages.index(sweep.finish.stage)
+        finished = -1 if sweep.finish is None else self._array(sweep.finish.result)
+        rows = int(any(step.needs_whole_rows for step in steps))
+        parts = int(not any(step.couples_channels for step in behind))
+        return (
+            f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
+            f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
+            f"steps_{self.number}_{at}, {size}, {before}, {self.kernels[at]}}}"
+        )
+
+    def _steps(self, at: int) -> Iterable[str]:
+        planned = self.plan.sweeps[at]
+        structure = planned.structure
+        word, call = layout(words.SweepWords, False)[1], places(structure.words, False)[-1]
+        call += layout(words.SweepCall, False)[1]
+        rows, rooms, geometric = [], 0, 0
+        for number, step in enumerate(structure.steps):
+            links = getattr(step, "links", None) or ((step.link,) if isinstance(step, chain.RowNorm) else ())
+            name = f"links_{self.number}_{at}_{number}" if links else "NULL"
+            if links:
+                yield f"static const chain_link {name}[] = {{"
+                yield from (f"    {self._link(link)}," for link in links)
+                yield "};"
+            kind, stage, array, numbers, paced = self._step(step, planned.sweep.source, planned.sweep.dest)
+            rows.append(f"{{STEP_{kind}, {word}, {call}, {stage}, {array}, {numbers}, {paced}, {len(links)}, {name}}}")
+            word += _length(step.words)
+            call += _length(step.call)
+            rooms += sum(field.kind == "buffer" for own in step.words for field in layout(own, False)[0])
+            geometric += kind in ("CONV", "POOL", "PHASE_POOL")
+        self.rooms, self.geometric = max(self.rooms, rooms), max(self.geometric, geometric)
+        yield f"static const step steps_{self.number}_{at}[] = {{"
+        yield from (f"    {row}," for row in rows)
+        yield "};"
+
+    def _step(self, step: Step, source: ArrayName, dest: ArrayName | None) -> tuple[str, int, int, int, int]:
+        """Its kind, stage, array, statistics and pace."""
+        if isinstance(step, arrays.Load):
+            return "LOAD", self.values.get(step.source, 0), self._array(step.source), 0, 0
+        if isinstance(step, padding.PaddedLoad):
+            return "PADDED", step.stage, self._array(step.source), 0, 0
+        if isinstance(step, direct.DirectConvolution):
+            array = self._array(step.source) if step.reads else -1
+            return "CONV", self.pipeline.conv_index, array, 0, 0 if step.pace is None else 1 + step.pace
+        if isinstance(step, interleave.Interleave):
+            return "INTERLEAVE", 0, self._array(dest) if step.writes else -1, 0, 0
+        if isinstance(step, pool.Pool):
+            return "POOL", step.stage, -1, 0, 0
+        if isinstance(step, pool.PhasePool):
+            return "PHASE_POOL", step.stage, -1, 0, 0
+        if isinstance(step, reduce.Reduce):
+            return "REDUCE", 0, -1, step.statistics, 0
+        kinds: dict[type[Step], str] = {chain.Chain: "CHAIN", chain.RowNorm: "ROW_NORM", arrays.Store: "STORE"}
+        return kinds[type(step)], 0, -1, 0, 0
+
+    def _link(self, link: Link) -> str:
+        numbers = chain.scalars(link.stage)
+        kind = "PLAIN"
+        if link.takes_tensor:
+            kind = "TENSOR"
+        elif isinstance(link.stage, s.Keep):
+            kind = "KEEP"
+        elif numbers:
+            kind = "CONSTANTS"
+        own = ", ".join(str(self._array(name)) for name in link.arrays) or "0"
+        shape = self.values.get(link.arrays[0], 0) if link.arrays else 0
+        constants = ", ".join(self._number(value) for _, value in numbers) or "{-1, 0.0}"
+        return (
+            f"{{LINK_{kind}, {int(link.collapses_channels)}, {len(link.arrays)}, {{{own}}}, {shape}, "
+            f"{len(numbers)}, {{{constants}}}}}"
+        )
+
+
+def _length(sets: Sequence[type[Words]]) -> int:
+    return sum(layout(one, False)[1] for one in sets)
+
+
+def _numbers(stage: Stage) -> list[float | None]:
+    """The stage's own numbers, in the order of its fields; None stands for one that is not given."""
+    if isinstance(stage, s.Softmax):
+        return [stage.shift, stage.scale if isinstance(stage.scale, float) else None, None]
+    if isinstance(stage, s.Clamp):
+        return [stage.min, stage.max, None]
+    values: list[Any] = [getattr(stage, field.name) for field in fields(stage)]
+    return ([value for value in values if isinstance(value, float)] + [None] * 3)[:3]

@@ -1,0 +1,135 @@
+"""The forms of what is exported: a pipeline as the planner makes it of sample parameters, and for which they serve.
+
+Sizes change no code. Some parameters do, where they are known only at the call: a constant before a norm may be left
+out if it is small, a stride decides how rows are put together. Each such choice is a form with kernels of its own, and
+a condition in C that says for which parameters it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from ..cpu.plan.choice import DIRECT
+from ..cpu.plan.machine import Machine
+from ..cpu.plan.plan import Plan, make_plan
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline
+from ..spec.problem_file import SIZE, Values
+from ..spec.problems import TENSOR_AXES, Problem
+from ..spec.rewrite import simplify
+from ..spec.shapes import LONG_STRIDE
+from ..spec.stages import AvgPool3d, Conv3d, GroupNorm, MaxPool3d
+
+# Numbers that float32 holds exactly and that no stage has of itself: found again among the constants of kernels.
+SUM_WEIGHTS = {"fabs(sum_weight) <= 65536.0": 1.59375, "1": 70000.53125}
+CLAMPS = {
+    "clamp_max - clamp_min <= 40.0 && fabs(clamp_min) <= 20.0 && fabs(clamp_max) <= 20.0": (-1.28125, 2.71875),
+    "clamp_max - clamp_min <= 40.0 && isfinite(clamp_min) && isfinite(clamp_max)": (-30.28125, 2.71875),
+    "1": (-100.28125, 102.71875),
+}
+SCALING = 3.28125
+POOL_KERNELS = {"pool_kernel == 2": 2, "1": 3}
+MANY_PHASES = LONG_STRIDE + 1
+
+# Sizes that no two axes share and no product of which is another: equal shapes are equal for every size.
+_BATCH, _IN, _OUT, _KERNEL, _SIZES = 3, 5, 7, 3, (37, 41, 43)
+
+
+@dataclass(frozen=True)
+class Form:
+    condition: str  # in C, of the parameters; the first form for which it holds is taken
+    plan: Plan
+    values: Values  # of the parameters of a problem, in this form
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.plan.pipeline
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is exported."""
+
+    name: str  # of the library, and of all that it offers
+    pipeline: Pipeline
+    problem: Problem | None
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Names and types of those that are no sizes of arrays."""
+        if self.problem is None:
+            return []
+        sizes = {name for axes in TENSOR_AXES.values() for name in axes}
+        return [(p.name, p.type) for p in self.problem.parameters if not p.pointer and p.name not in sizes]
+
+    @property
+    def integers(self) -> list[str]:
+        return [name for name, kind in self.parameters if kind == SIZE]
+
+    @property
+    def reals(self) -> list[str]:
+        return [name for name, kind in self.parameters if kind != SIZE]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return self.pipeline.operand_names if self.problem is None else self.problem.operand_names
+
+    def forms(self, dtype: DType, machine: Machine) -> list[Form]:
+        if self.problem is None:
+            return [Form("1", _plan(self.pipeline, dtype, machine), {})]
+        found = []
+        for condition, values in _choices(self.problem, dtype):
+            found.append(Form(condition, _plan(self.problem.pipeline(values), dtype, machine), values))
+        return found
+
+
+def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
+    """Conditions, and parameters for which they hold."""
+    known = problem.benchmark
+    options: list[dict[str, Mapping[str, Any]]] = []
+    if "sum_weight" in known:
+        options.append({condition: {"sum_weight": value} for condition, value in SUM_WEIGHTS.items()})
+    if "clamp_min" in known:
+        options.append({text: {"clamp_min": low, "clamp_max": high} for text, (low, high) in CLAMPS.items()})
+    if "pool_kernel" in known:
+        options.append({condition: {"pool_kernel": value} for condition, value in POOL_KERNELS.items()})
+    base = {**known, **{name: 0 for name in known if name.startswith("output_padding_")}}
+    if "scaling_factor" in known:
+        base["scaling_factor"] = SCALING
+    for chosen in product(*(option.items() for option in options)):
+        values = dict(base)
+        for _, changes in chosen:
+            values.update(changes)
+        for condition, strides in _strides(problem, values, dtype):
+            both = [text for text in (*(text for text, _ in chosen), condition) if text != "1"]
+            yield " && ".join(f"({text})" for text in both) or "1", {**values, **strides}
+
+
+def _strides(problem: Problem, values: Values, dtype: DType) -> Iterator[tuple[str, Values]]:
+    """Strides that code depends on: those of a pool over the phases, and how rows are put together."""
+    pipeline = simplify(problem.pipeline(values), dtype, tame=False).pipeline
+    for stage in pipeline.stages[pipeline.conv_index + 1 :]:
+        if isinstance(stage, (MaxPool3d, AvgPool3d)) and stage.triples[0] == stage.triples[1]:
+            window = dict(zip("dhw", stage.triples[0], strict=True))
+            yield (
+                " && ".join(f"stride_{axis} == {size}" for axis, size in window.items()),
+                {f"stride_{axis}": size for axis, size in window.items()},
+            )
+    for width in (1, 2):
+        yield f"stride_w == {width}", {"stride_d": 3, "stride_h": 3, "stride_w": width}
+    yield "1", {"stride_d": 3, "stride_h": 3, "stride_w": MANY_PHASES}
+
+
+def _plan(pipeline: Pipeline, dtype: DType, machine: Machine) -> Plan:
+    """By direct summation, without rewrites that need to look at arrays, for sizes that stand for all."""
+    groups = prod(stage.num_groups for stage in pipeline.stages if isinstance(stage, GroupNorm)) * pipeline.conv.groups
+    cin, cout = _IN * groups, _OUT * groups
+    before, after = (cout, cin) if isinstance(pipeline.conv, Conv3d) else (cin, cout)
+    kernel = before, after // pipeline.conv.groups, _KERNEL, _KERNEL, _KERNEL
+    x = (_BATCH, cin, *_SIZES)
+    return make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), dtype, DIRECT, tame=False, host=machine)
+

@@ -1,0 +1,166 @@
+"""Writes a library: kernels by LLVM, the run-time by a C compiler, and what callers need beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ..cpu.plan.machine import architecture
+from ..errors import ArgumentError, BuildError, described
+from ..judge.languages import compiler_of
+from ..spec.dtypes import DType
+from ..spec.pipeline import Pipeline
+from ..spec.problems import PROBLEMS
+from ..spec.text import ARROW, read_stages, write_pipeline
+from .examples import examples
+from .forms import Subject
+from .objects import TARGETS, blocks_object, kernel_object, levels, team_object
+from .texts import RUNTIME, header, kernel_name, source
+
+FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
+_CROSS = {"aarch64": "aarch64-linux-gnu-", "x86_64": "x86_64-linux-gnu-"}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Library:
+    folder: str
+    path: str  # of the library itself
+
+
+def subject_of(text: str, name: str | None) -> Subject:
+    """A problem by its slug, or a pipeline by its text."""
+    if ARROW in text or "(" in text:
+        pipeline = Pipeline(*read_stages(text))
+        return Subject(_checked(name or "pipeline"), pipeline, None)
+    problem = PROBLEMS[text]
+    return Subject(_checked(name or problem.slug.replace("-", "_")), problem.pipeline(problem.benchmark), problem)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        rule = "must be small letters, digits and underscores: it begins the names of functions"
+        raise ArgumentError("export", "--name", name, rule, "Choose a name such as up2")
+    return name
+
+
+def write_library(subject: Subject, dtype: DType, folder: str, *, target: str | None = None, static: bool = False) -> Library:
+    """Everything into a new folder."""
+    target = target or architecture()
+    compiler, archiver = _tools(target)
+    _new(folder)
+    root, name = Path(folder), subject.name
+    sources = root / "src"
+    for inner in ("runtime", "kernels"):
+        (sources / inner).mkdir(parents=True)
+    for file in RUNTIME:
+        text = (resources.files(__package__) / "c" / file).read_text(encoding="utf-8")
+        (sources / "runtime" / file).write_text(text, encoding="utf-8")
+    own = levels(target)
+    forms = subject.forms(dtype, own[0].machine)
+    numbers = {structure.key: structure for form in forms for structure in (one.structure for one in form.plan.sweeps)}
+    keys = list(numbers)
+    kernels = [[keys.index(planned.structure.key) for planned in form.plan.sweeps] for form in forms]
+    objects = []
+
+    def put(file: str, code: bytes) -> None:
+        path = sources / "kernels" / f"{file}.o"
+        path.write_bytes(code)
+        objects.append(str(path))
+
+    for level in own:
+        for number, structure in enumerate(numbers.values()):
+            symbol = kernel_name(name, number, level)
+            put(symbol, kernel_object(structure, level, symbol))
+        put(f"{name}_{level.isa.name}", blocks_object(dtype, level, f"{name}_{level.isa.name}"))
+    put(f"{name}_team", team_object(own[-1], name))
+    (root / f"{name}.h").write_text(header(subject, dtype, own), encoding="utf-8")
+    (sources / f"{name}.c").write_text(source(subject, dtype, own, forms, kernels), encoding="utf-8")
+    for file, text in _beside(subject, dtype, target, static).items():
+        (root / file).write_text(text, encoding="utf-8")
+    for file, text in examples(subject, dtype).items():
+        (root / file).write_text(text, encoding="utf-8")
+    library = root / f"lib{name}.{'a' if static else 'so'}"
+    compiled, unit = sources / "kernels" / f"{name}.o", str(sources / f"{name}.c")
+    weak = ["-Dsolution=__attribute__((weak))solution"] if False else []
+    _run([compiler, *FLAGS, *weak, f"-I{root}", "-c", unit, "-o", str(compiled)])
+    if static:
+        _run([archiver, "rcs", str(library), str(compiled), *objects])
+    else:
+        options = ["-shared", "-Wl,-z,nodelete", "-Wl,-z,noexecstack", f"-Wl,-soname,{library.name}"]
+        _run([compiler, *options, "-o", str(library), str(compiled), *objects, "-lm", "-pthread"])
+    return Library(str(root), str(library))
+
+
+def _new(folder: str) -> None:
+    try:
+        os.makedirs(folder)
+    except FileExistsError:
+        rule = "exists, and is not overwritten"
+        raise ArgumentError("export", "--output", folder, rule, "Choose another name, or remove it") from None
+    except OSError as error:
+        rule = f"cannot be made ({error.strerror})"
+        raise ArgumentError("export", "--output", folder, rule, "Choose another folder") from None
+
+
+def _tools(target: str) -> tuple[str, str]:
+    """The C compiler and the archiver for a target."""
+    if not sys.platform.startswith("linux") or target not in TARGETS:
+        rule = f"must be one of {', '.join(TARGETS)}, and libraries are written on Linux only"
+        raise ArgumentError("export", "--target", target, rule, "Export it there")
+    own = target == architecture()
+    prefix = "" if own else _CROSS[target]
+    compiler = compiler_of("c") if own else shutil.which(f"{prefix}gcc")
+    archiver = shutil.which(f"{prefix}ar")
+    if compiler is None or archiver is None:
+        rule = f"needs a C compiler for {target}, and there is none"
+        remedy = "Install gcc" if own else f"Install gcc-{prefix.rstrip('-')}"
+        raise ArgumentError("export", "--target", target, rule, remedy)
+    return compiler, archiver
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or done.stderr:
+        told = " ".join(done.stderr.split())[:600]
+        raise BuildError("export", "compiler", described(command[0]), told, "This is a defect of convt3d: report it")
+
+
+def _beside(subject: Subject, dtype: DType, target: str, static: bool) -> dict[str, str]:
+    """What build systems and people read."""
+    name, library = subject.name, f"lib{subject.name}.{'a' if static else 'so'}"
+    what = f"the problem {subject.problem.slug}" if subject.problem else f"`{write_pipeline(subject.pipeline)}`"
+    kind, private = ("STATIC", "-lm -pthread") if static else ("SHARED", "")
+    readme = f"""\
+# {name}
+
+{what} for {dtype.name} on Linux, {target}. It needs no Python; `{name}.h` says how it is called.
+Files: `{library}`, `{name}.h`, `{name}.pc` (pkg-config), `{name}Config.cmake`, `src/` (all that it is built from).
+Callers: `example.c`, `example.cpp`, `example.rs`. Build the first with
+
+    cc example.c -I. {library} -Wl,-rpath,'$ORIGIN' -lm -pthread -o example && ./example
+
+Sizes and batch are given at the call; the instruction set is chosen when it is loaded (CONVT3D_ISA forces a lower one).
+Build it again: `cc {" ".join(FLAGS)} -I. -shared src/{name}.c src/kernels/*_*.o -o lib{name}.so -lm`.
+"""
+    return {
+        "README.md": readme,
+        f"{name}.pc": (
+            f"prefix=${{pcfiledir}}\nName: {name}\nDescription: {name}, exported by convt3d\nVersion: 0.1.0\n"
+            f"Cflags: -I${{prefix}}\nLibs: -L${{prefix}} -l{name}{' ' + private if private else ''}\n"
+        ),
+        f"{name}Config.cmake": (
+            f"add_library({name}::{name} {kind} IMPORTED)\n"
+            f"set_target_properties({name}::{name} PROPERTIES\n"
+            f'  IMPORTED_LOCATION "${{CMAKE_CURRENT_LIST_DIR}}/{library}"\n'
+            f'  INTERFACE_INCLUDE_DIRECTORIES "${{CMAKE_CURRENT_LIST_DIR}}"'
+            + ('\n  INTERFACE_LINK_LIBRARIES "m;pthread"' if static else "")
+            + ")\n"
+        ),
+    }

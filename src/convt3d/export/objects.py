@@ -1,0 +1,92 @@
+"""The kernels of a library as object files: one for each structure and instruction set, with names of their own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ..cpu.plan.machine import LEVELS, Isa, Machine
+from ..cpu.plan.registers import any_tile
+from ..cpu.plan.structure import Structure
+from ..cpu.runtime.build import Target, compile_ir
+from ..cpu.runtime.team import team_ir
+from ..cpu.steps.conv import Convolution
+from ..spec.dtypes import DType
+
+_TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+TARGETS = tuple(_TRIPLES)
+
+
+@dataclass(frozen=True)
+class Level:
+    """An instruction set of a target."""
+
+    target: str
+    isa: Isa
+
+    @property
+    def machine(self) -> Machine:
+        """Any processor that has it. Caches and cores are those of the processor that runs the code, and are asked for
+        then; no code depends on them."""
+        features = [f"+{name}" for name in sorted(self.isa.features)] or ["+neon"]
+        tuning = ["-prefer-256-bit"] if self.target == "x86_64" else []
+        return Machine(
+            isa=self.isa.name,
+            cpu=self.isa.generic_cpu,
+            features=",".join(features + tuning),
+            vector_bytes=self.isa.vector_bytes,
+            vector_registers=self.isa.vector_registers,
+            l1d=32 << 10,
+            l2=512 << 10,
+            l3=8 << 20,
+            cores=4,
+            threads=4,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Output channels in a block of packed weights."""
+        return any_tile(self.isa.vector_registers).rows
+
+    def compile(self, ir: str) -> bytes:
+        host = self.machine
+        return compile_ir(ir, Target.cross(_TRIPLES[self.target], host.cpu, host.features)).object_code
+
+
+def levels(target: str) -> list[Level]:
+    """The best first."""
+    return [Level(target, isa) for isa in LEVELS[target]]
+
+
+def for_any_channels(structure: Structure, level: Level) -> Structure:
+    """The code of a sweep for every number of channels."""
+    tile = any_tile(level.isa.vector_registers)
+    steps = (replace(step, tile=tile, blocks=0) if isinstance(step, Convolution) else step for step in structure.steps)
+    return Structure(tuple(steps), structure.dtype, level.isa.name)
+
+
+def kernel_object(structure: Structure, level: Level, name: str) -> bytes:
+    """void name(int64 *table, int64 worker)"""
+    from ..cpu.code.tile import emit  # here: nobody else needs LLVM
+
+    return level.compile(_renamed(emit(for_any_channels(structure, level), level.machine), {"run": name}))
+
+
+def blocks_object(dtype: DType, level: Level, name: str) -> bytes:
+    """What reads and writes arrays whose channels lie side by side."""
+    from ..cpu.code.tile import STORAGE
+    from ..cpu.ir.blocks import blocks_ir
+
+    text = blocks_ir(STORAGE[dtype.name], level.machine)
+    return level.compile(_renamed(text, {"read": f"{name}_read", "write": f"{name}_write"}))
+
+
+def team_object(level: Level, name: str) -> bytes:
+    return level.compile(_renamed(team_ir(level.target), {"attend": f"{name}_attend", "launch": f"{name}_launch"}))
+
+
+def _renamed(ir: str, names: dict[str, str]) -> str:
+    """IR whose functions have other names, which only the library sees."""
+    for old, new in names.items():
+        ir = re.sub(rf'^define (?:external )?(.*?)@"?{old}"?\(', rf"define hidden \1@{new}(", ir, flags=re.MULTILINE)
+    return ir

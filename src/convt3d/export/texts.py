@@ -1,0 +1,275 @@
+"""The texts of a library: its header, the C file that its run-time is built around, and what build systems read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..spec.dtypes import DType
+from ..spec.problem_file import SIZE, TENSOR
+from ..spec.text import write_pipeline
+from .describe import FormText, kinds, word_places
+from .forms import Form, Subject
+from .objects import Level
+
+STORED = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 17}
+REALS = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t"}
+RUNTIME = (
+    *("core.h", "geometry.c", "shapes.c", "tiling.c", "tables.c", "weights.c", "statistics.c", "meaning.c"),
+    *("machine.c", "execute.c", "api.c"),
+)
+
+HEADER = """\
+/* {what}
+   Arrays are of {dtype}{bits}. Written by convt3d; docs/c_library.md of convt3d describes it. */
+
+#ifndef {guard}_H
+#define {guard}_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+typedef {real} {name}_real;
+
+/* (B, C, D, H, W) of a value; a vector has one axis, and sizes of 1 or 0 beside it. Strides are in elements; all of
+   them 0: the array is dense. */
+struct {name}_array {{
+    void *data;
+    int64_t shape[5];
+    int64_t strides[5];
+}};
+
+enum {{
+    {upper}_OK = 0,
+    {upper}_ARGUMENT = 1,  /* a parameter, or a pointer, that is not allowed */
+    {upper}_SHAPE = 2,     /* arrays that do not fit each other */
+    {upper}_MEMORY = 3,    /* not enough of it */
+    {upper}_WORKSPACE = 4  /* the workspace is too small */
+}};
+
+/* Set all of it to zero first. */
+struct {name}_args {{
+{fields}
+    int threads;            /* 0: CONVT3D_NUM_THREADS, else all usable cores; bits are the same for any number */
+    void *workspace;        /* NULL: memory is allocated for the call */
+    size_t workspace_bytes; /* at least what {name}_workspace says */
+}};
+
+/* All return {upper}_OK or another code, of which {name}_message says more. Threads may call them at the same time. */
+int {name}_run(const struct {name}_args *args);
+int {name}_workspace(const struct {name}_args *args, size_t *bytes);    /* for these sizes; reads no data */
+int {name}_output_shape(const struct {name}_args *args, int64_t shape[5]); /* reads no data */
+
+const char *{name}_message(void); /* of the last error in this thread */
+const char *{name}_isa(void);     /* the instruction set that was chosen: {isas} */
+{solution}
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+SOURCE = """\
+/* {what}: what convt3d has written about it, and the run-time that reads it. */
+
+#define _GNU_SOURCE
+#include "{name}.h"
+
+typedef {number} number;
+#define C3D_ARRAY struct {name}_array
+#define C3D_ARGS struct {name}_args
+#define C3D_RUN {name}_run
+#define C3D_ASK {name}_workspace
+#define C3D_SHAPE_OF {name}_output_shape
+#define C3D_TEXT {name}_message
+#define C3D_CHOSEN {name}_isa
+#define C3D_ATTEND {name}_attend
+#define C3D_LAUNCH {name}_launch
+{sizes}
+enum {{ C3D_OK, C3D_ARGUMENT, C3D_SHAPE, C3D_MEMORY, C3D_WORKSPACE }};
+{places}
+
+#pragma GCC visibility push(default)
+{exported}
+#pragma GCC visibility pop
+
+#include "runtime/core.h"
+
+static const char *const C3D_NAMES[] = {{{names}}};
+static const int C3D_KINDS[] = {{{kinds}}};
+static const char *const C3D_ISA[] = {{{isas}}};
+static const i64 C3D_VECTOR[] = {{{vectors}}}, C3D_REGISTERS[] = {{{registers}}}, C3D_ROWS[] = {{{rows}}};
+
+{kernels}
+
+{forms}
+
+static const form forms[] = {{
+{rows_of_forms}
+}};
+
+static const C3D_ARRAY *operand_of(const C3D_ARGS *args, int slot) {{
+    const C3D_ARRAY *found[] = {{{operands}}};
+    return found[slot];
+}}
+
+static void parameters_of(const C3D_ARGS *args, i64 *ints, double *reals) {{
+    (void)args, (void)ints, (void)reals;
+{parameters}}}
+
+/* The first form that serves these parameters. */
+static int form_of(const i64 *ints, const double *reals) {{
+    (void)ints, (void)reals;
+{choice}}}
+
+{includes}
+{solution}"""
+
+
+def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
+    fields = [f"    struct {subject.name}_array {name};" for name in ("input", *subject.operands, "output")]
+    fields += [f"    {'int64_t' if kind == SIZE else 'double'} {name};" for name, kind in subject.parameters]
+    solution = f"\n/* The problem's own signature: dense arrays. An error is told on stderr. */\n{_signature(subject)};\n"
+    return HEADER.format(
+        what=_what(subject),
+        dtype=dtype.name,
+        bits=", as their bits" if dtype.itemsize == 2 else "",
+        guard=subject.name.upper(),
+        name=subject.name,
+        upper=subject.name.upper(),
+        real=REALS[dtype.name],
+        fields="\n".join(fields),
+        isas=", ".join(level.isa.name for level in levels),
+        solution=solution if subject.problem else "",
+    )
+
+
+def source(
+    subject: Subject, dtype: DType, levels: Sequence[Level], forms: Sequence[Form], kernels: Sequence[Sequence[int]]
+) -> str:
+    """`kernels` are, for each form, the numbers of the kernels of its sweeps."""
+    name = subject.name
+    texts = [
+        FormText(subject, form, number, [f"kernels_{kernel}" for kernel in own])
+        for number, (form, own) in enumerate(zip(forms, kernels, strict=True))
+    ]
+    sizes = {
+        "STORED": STORED[dtype.name],
+        "ITEM": dtype.itemsize,
+        "SLOTS": len(subject.operands),
+        "INTS": len(subject.integers),
+        "REALS": len(subject.reals),
+        "LEVELS": len(levels),
+        "STAGES": max(len(form.pipeline.stages) for form in forms),
+        "VALUES": max(len(text.values) for text in texts),
+        "STATISTICS": max(len(form.plan.sweeps) for form in forms),
+        "LABELS": max(len(text.labels) for text in texts),
+        "GEOMETRIC": max(text.geometric for text in texts),
+        "ROOMS": max(text.rooms for text in texts),
+    }
+    return SOURCE.format(
+        what=_what(subject),
+        name=name,
+        number=dtype.accumulate.replace("float32", "float").replace("float64", "double"),
+        sizes="\n".join(f"#define C3D_{word} {value}" for word, value in sizes.items()),
+        places=word_places(),
+        exported="\n".join(_exported(subject)),
+        names=", ".join(f'"{operand}"' for operand in subject.operands),
+        kinds=", ".join(kinds(subject)),
+        isas=", ".join(f'"{level.isa.name}"' for level in levels),
+        vectors=", ".join(str(level.isa.vector_bytes) for level in levels),
+        registers=", ".join(str(level.isa.vector_registers) for level in levels),
+        rows=", ".join(str(level.rows) for level in levels),
+        kernels="\n".join(_kernels(name, levels, 1 + max(number for own in kernels for number in own))),
+        forms="\n".join(text.text for text in texts),
+        rows_of_forms="\n".join(f"    {text.row}," for text in texts),
+        operands=", ".join(f"&args->{operand}" for operand in subject.operands),
+        parameters="".join(_parameters(subject)),
+        choice="".join(_choice(subject, forms)),
+        includes="\n".join(f'#include "runtime/{file}"' for file in RUNTIME[1:]),
+        solution=_solution(subject) if subject.problem else "",
+    )
+
+
+def kernel_name(name: str, number: int, level: Level) -> str:
+    return f"{name}_{number}_{level.isa.name}"
+
+
+def _what(subject: Subject) -> str:
+    return subject.problem.title if subject.problem else write_pipeline(subject.pipeline)
+
+
+def _exported(subject: Subject) -> list[str]:
+    """Declared again, where symbols are visible."""
+    name = subject.name
+    found = [f"int {name}_run(const struct {name}_args *);"]
+    found += [f"int {name}_workspace(const struct {name}_args *, size_t *);"]
+    found += [f"int {name}_output_shape(const struct {name}_args *, int64_t[5]);"]
+    found += [f"const char *{name}_message(void);", f"const char *{name}_isa(void);"]
+    return [*found, f"{_signature(subject)};"] if subject.problem else found
+
+
+def _kernels(name: str, levels: Sequence[Level], count: int) -> list[str]:
+    lines = []
+    for number in range(count):
+        own = [kernel_name(name, number, level) for level in levels]
+        lines += [f"void {one}(i64 *, i64);" for one in own]
+        lines.append(f"static const kernel_fn kernels_{number}[] = {{{', '.join(own)}}};")
+    for way in ("read", "write"):
+        own = [f"{name}_{level.isa.name}_{way}" for level in levels]
+        lines += [f"void {one}(void);" for one in own]
+        lines.append(f"static void (*const C3D_{way.upper()}[])(void) = {{{', '.join(own)}}};")
+    return lines
+
+
+def _parameters(subject: Subject) -> list[str]:
+    ints = [f"    ints[{at}] = args->{name};\n" for at, name in enumerate(subject.integers)]
+    return ints + [f"    reals[{at}] = args->{name};\n" for at, name in enumerate(subject.reals)]
+
+
+def _choice(subject: Subject, forms: Sequence[Form]) -> list[str]:
+    used = " ".join(form.condition for form in forms)
+    lines = [f"    const i64 {name} = ints[{at}];\n" for at, name in enumerate(subject.integers) if name in used]
+    lines += [f"    const double {name} = reals[{at}];\n" for at, name in enumerate(subject.reals) if name in used]
+    for number, form in enumerate(forms[:-1]):
+        lines.append(f"    if ({form.condition})\n        return {number};\n")
+    return [*lines, f"    return {len(forms) - 1};\n"]
+
+
+def _signature(subject: Subject) -> str:
+    assert subject.problem is not None
+    real = f"{subject.name}_real"
+    parts = [
+        f"{'const ' * p.const}{real} *{p.name}" if p.type == TENSOR else f"{p.type} {p.name}"
+        for p in subject.problem.parameters
+    ]
+    return f"void solution({', '.join(parts)})"
+
+
+def _solution(subject: Subject) -> str:
+    """Fills the arguments of a run from sizes."""
+    assert subject.problem is not None
+    name, sizes = subject.name, [p.name for p in subject.problem.parameters]
+    groups = "groups" if "groups" in sizes else "1"
+    shapes = {
+        "input": "{batch_size, in_channels, depth, height, width}",
+        "kernel": f"{{in_channels, {groups} ? out_channels / {groups} : 0, kernel_d, kernel_h, kernel_w}}",
+    }
+    lines = [f"{_signature(subject)} {{", f"    struct {name}_args args = {{0}};"]
+    for tensor in ("input", *subject.operands):
+        shape = shapes.get(tensor, "{out_channels}")
+        lines.append(f"    args.{tensor} = (C3D_ARRAY){{(void *){tensor}, {shape}, {{0}}}};")
+    lines += [f"    args.{one} = {one};" for one, _ in subject.parameters]
+    lines += [
+        "    args.output.data = output;",
+        f"    int code = {name}_output_shape(&args, args.output.shape);",
+        f"    code = code ? code : {name}_run(&args);",
+        "    if (code)",
+        f'        fprintf(stderr, "{name}: %s\\n", message);',
+        "}",
+    ]
+    return "\n" + "\n".join(lines) + "\n"
