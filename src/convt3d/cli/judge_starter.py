@@ -1,4 +1,4 @@
-"""`convt3d starter` and `convt3d export`: a file with the right signature to start from, or one that does the work."""
+"""`convt3d starter`: a file with the right signature to start from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import os
 
 from ..errors import ArgumentError
-from ..judge import export
 from ..judge.starter import file_name, starter
 from ..spec.problems import PROBLEMS, Problem
 from .report import OK, emit, emit_json
@@ -15,16 +14,10 @@ from .report import OK, emit, emit_json
 def write_starter(args: argparse.Namespace) -> int:
     problem = PROBLEMS[args.slug]
     path = args.output or file_name(problem, args.lang)
-    return _write(args, problem, path, starter(problem, args.lang))
+    return write_file(args, problem, path, starter(problem, args.lang))
 
 
-def write_export(args: argparse.Namespace) -> int:
-    problem = PROBLEMS[args.slug]
-    path = args.output or export.file_name(problem, args.lang)
-    return _write(args, problem, path, export.export(problem, args.lang))
-
-
-def _write(args: argparse.Namespace, problem: Problem, path: str, content: str) -> int:
+def write_file(args: argparse.Namespace, problem: Problem, path: str, content: str) -> int:
     """A new file; one that is there is left alone."""
     try:
         with open(path, "x", encoding="utf-8") as file:

@@ -15,7 +15,6 @@ from ..bench.suites import SUITES
 from ..cpu.plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..errors import Error
 from ..gpu.config import GENERATIONS
-from ..judge.export import LANGUAGES as EXPORTED
 from ..judge.starter import LANGUAGES
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
@@ -23,9 +22,11 @@ from .bench import bench
 from .completion import SHELLS, completion
 from .demo import demo
 from .explain import DUMPS, explain_plan
+from .export import LANGUAGES as EXPORTED
+from .export import TARGETS, write_export
 from .info import info
 from .judge_check import check_file, sample_file
-from .judge_starter import write_export, write_starter
+from .judge_starter import write_starter
 from .run import run
 
 Command = Callable[[argparse.Namespace], int]
@@ -86,10 +87,17 @@ def _parser() -> argparse.ArgumentParser:
     starting.add_argument("--lang", choices=LANGUAGES, required=True, help="language of the file")
     starting.add_argument("-o", "--output", metavar="FILE", help="its name (default: the problem's)")
 
-    exporter = _add(commands, "export", write_export, "a problem's GPU kernels as one self-contained file")
-    _add_slug(exporter)
-    exporter.add_argument("--lang", choices=EXPORTED, required=True, help="language of the file")
-    exporter.add_argument("-o", "--output", metavar="FILE", help="its name (default: the problem's)")
+    text = "a problem's GPU kernels as one file, or a problem or pipeline as a library for C that needs no Python"
+    exporter = _add(commands, "export", write_export, text)
+    exporter.add_argument(
+        "subject", metavar="SLUG|PIPELINE", help="a problem; for C also stages such as 'ConvTranspose3d() -> ReLU()'"
+    )
+    exporter.add_argument("--lang", choices=EXPORTED, required=True, help="triton: one file; c: a folder")
+    exporter.add_argument("-o", "--output", metavar="PATH", help="its name (default: the problem's)")
+    exporter.add_argument("--name", metavar="NAME", help="of the library and its functions (default: the problem's)")
+    exporter.add_argument("--dtype", choices=DTYPES, help="element type of the library (default float32)")
+    exporter.add_argument("--target", choices=TARGETS, help="processor of the library (default: this one's)")
+    exporter.add_argument("--static", action="store_true", help="an archive instead of a shared library")
 
     sampler = _add(commands, "sample", sample_file, "your kernel on a tiny case: input, expected and got")
     _add_kernel(sampler)

@@ -14,6 +14,7 @@ from ..cpu.words import Words, layout, places
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, StatisticsName, ValueName
 from ..plan.sweeps import Link
 from ..spec import stages as s
+from ..spec.checks import as_triple
 from ..spec.stage import Stage
 from ..spec.stages.padding import Pad
 from .forms import Form, Subject
@@ -89,11 +90,13 @@ class FormText:
 
     def _lines(self) -> Iterable[str]:
         n = self.number
+        same = ", ".join(str(self.shapes.index(shape)) for shape in self.shapes)
+        yield f"static const int same_{n}[] = {{{same}}};"
         yield f"static const stage stages_{n}[] = {{"
         yield from (f"    {self._stage(at)}," for at in range(len(self.pipeline.stages)))
         yield "};"
         rows = []
-        for at, planned in enumerate(self.plan.sweeps):
+        for at in range(len(self.plan.sweeps)):
             yield from self._steps(at)
             rows.append(self._sweep(at))
         yield f"static const sweep sweeps_{n}[] = {{"
@@ -105,7 +108,7 @@ class FormText:
         n, stages, sweeps = self.number, len(self.pipeline.stages), len(self.plan.sweeps)
         aliases = ", ".join(str(self._array(name)) for name in self.plan.aliases) or "0"
         return (
-            f"{{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, stages_{n}, sweeps_{n}, "
+            f"{{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, stages_{n}, sweeps_{n}, same_{n}, "
             f"{len(self.plan.aliases)}, {{{aliases}}}}}"
         )
 
@@ -145,12 +148,17 @@ class FormText:
     def _integers(self, stage: Stage) -> list[str]:
         if isinstance(stage, s.ConvTranspose3d):
             triples = zip(("stride", "padding", "output_padding", "dilation"), stage.triples, strict=True)
-            found = [self._parameter(f"{name}_{axis}", one) for name, three in triples for axis, one in zip("dhw", three, strict=True)]
+            found = [
+                self._parameter(f"{name}_{axis}", one)
+                for name, three in triples
+                for axis, one in zip("dhw", three, strict=True)
+            ]
             return [*found, self._parameter("groups", stage.groups)]
         if isinstance(stage, s.Conv3d):
-            triple = s.conv.as_triple
-            padded = ["SAME"] * 3 if stage.padding == "same" else [0] * 3 if stage.padding == "valid" else triple(stage.padding)  # type: ignore[arg-type]
-            return [str(one) for one in (*triple(stage.stride), *padded, 0, 0, 0, *triple(stage.dilation), stage.groups)]
+            same, valid = stage.padding == "same", stage.padding == "valid"
+            padded = ["SAME"] * 3 if same else ["0"] * 3 if valid else [str(one) for one in as_triple(stage.padding)]
+            strides, dilations = map(str, as_triple(stage.stride)), map(str, as_triple(stage.dilation))
+            return [*strides, *padded, *["0"] * 3, *dilations, str(stage.groups)]
         if isinstance(stage, Pad):
             conv_stage = self.subject.pipeline.conv
             same = isinstance(conv_stage, s.Conv3d) and conv_stage.padding == "same"
@@ -183,7 +191,8 @@ class FormText:
             return 128 + 3 * name.number + _STATISTICS.index(name.word)
         if isinstance(name, StatisticsName):
             return 128 + 3 * name.number
-        return {INPUT: 0, OUTPUT: 1}[name]
+        assert name in (INPUT, OUTPUT)
+        return int(name == OUTPUT)
 
     def _sweep(self, at: int) -> str:
         planned = self.plan.sweeps[at]

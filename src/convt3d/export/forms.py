@@ -16,6 +16,7 @@ from typing import Any
 from ..cpu.plan.choice import DIRECT
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan, make_plan
+from ..errors import Error
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.problem_file import SIZE, Values
@@ -36,7 +37,8 @@ POOL_KERNELS = {"pool_kernel == 2": 2, "1": 3}
 MANY_PHASES = LONG_STRIDE + 1
 
 # Sizes that no two axes share and no product of which is another: equal shapes are equal for every size.
-_BATCH, _IN, _OUT, _KERNEL, _SIZES = 3, 5, 7, 3, (37, 41, 43)
+LARGE, SMALL, _BATCH = (37, 41, 43), (11, 12, 13), 3
+_KERNELS, _CHANNELS = (3, 5, 7, 2, 4, 1), ((5, 7), (5, 5), (5, 1), (1, 5))
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,24 @@ def _strides(problem: Problem, values: Values, dtype: DType) -> Iterator[tuple[s
     yield "1", {"stride_d": 3, "stride_h": 3, "stride_w": MANY_PHASES}
 
 
+def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Of the input and the operands, for a volume of these sizes. Values that are added to each other may need equal
+    channels, or a kernel that keeps the size."""
+    groups = prod(stage.num_groups for stage in pipeline.stages if isinstance(stage, GroupNorm)) * pipeline.conv.groups
+    problem: Error | None = None
+    for taps, (per_in, per_out) in product(_KERNELS, _CHANNELS):
+        cin, cout = per_in * groups, per_out * groups
+        before, after = (cout, cin) if isinstance(pipeline.conv, Conv3d) else (cin, cout)
+        x = (_BATCH, cin, *sizes)
+        try:
+            return x, pipeline.operand_shapes(x, (before, after // pipeline.conv.groups, taps, taps, taps))
+        except Error as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
 def _plan(pipeline: Pipeline, dtype: DType, machine: Machine) -> Plan:
     """By direct summation, without rewrites that need to look at arrays, for sizes that stand for all."""
-    groups = prod(stage.num_groups for stage in pipeline.stages if isinstance(stage, GroupNorm)) * pipeline.conv.groups
-    cin, cout = _IN * groups, _OUT * groups
-    before, after = (cout, cin) if isinstance(pipeline.conv, Conv3d) else (cin, cout)
-    kernel = before, after // pipeline.conv.groups, _KERNEL, _KERNEL, _KERNEL
-    x = (_BATCH, cin, *_SIZES)
-    return make_plan(pipeline, x, pipeline.operand_shapes(x, kernel), dtype, DIRECT, tame=False, host=machine)
-
+    x, operands = shapes_for(pipeline, LARGE)
+    return make_plan(pipeline, x, operands, dtype, DIRECT, tame=False, host=machine)

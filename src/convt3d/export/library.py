@@ -50,7 +50,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def write_library(subject: Subject, dtype: DType, folder: str, *, target: str | None = None, static: bool = False) -> Library:
+def write_library(
+    subject: Subject, dtype: DType, folder: str, *, target: str | None = None, static: bool = False
+) -> Library:
     """Everything into a new folder."""
     target = target or architecture()
     compiler, archiver = _tools(target)
@@ -87,9 +89,8 @@ def write_library(subject: Subject, dtype: DType, folder: str, *, target: str | 
     for file, text in examples(subject, dtype).items():
         (root / file).write_text(text, encoding="utf-8")
     library = root / f"lib{name}.{'a' if static else 'so'}"
-    compiled, unit = sources / "kernels" / f"{name}.o", str(sources / f"{name}.c")
-    weak = ["-Dsolution=__attribute__((weak))solution"] if False else []
-    _run([compiler, *FLAGS, *weak, f"-I{root}", "-c", unit, "-o", str(compiled)])
+    compiled, unit = sources / f"{name}.o", str(sources / f"{name}.c")
+    _run([compiler, *FLAGS, f"-I{root}", "-c", unit, "-o", str(compiled)])
     if static:
         _run([archiver, "rcs", str(library), str(compiled), *objects])
     else:
@@ -147,7 +148,7 @@ Callers: `example.c`, `example.cpp`, `example.rs`. Build the first with
     cc example.c -I. {library} -Wl,-rpath,'$ORIGIN' -lm -pthread -o example && ./example
 
 Sizes and batch are given at the call; the instruction set is chosen when it is loaded (CONVT3D_ISA forces a lower one).
-Build it again: `cc {" ".join(FLAGS)} -I. -shared src/{name}.c src/kernels/*_*.o -o lib{name}.so -lm`.
+Build it again: `cc {" ".join(FLAGS)} -I. -shared src/{name}.c src/kernels/*.o -o lib{name}.so -lm`.
 """
     return {
         "README.md": readme,

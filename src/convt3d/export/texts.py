@@ -133,7 +133,8 @@ static int form_of(const i64 *ints, const double *reals) {{
 def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
     fields = [f"    struct {subject.name}_array {name};" for name in ("input", *subject.operands, "output")]
     fields += [f"    {'int64_t' if kind == SIZE else 'double'} {name};" for name, kind in subject.parameters]
-    solution = f"\n/* The problem's own signature: dense arrays. An error is told on stderr. */\n{_signature(subject)};\n"
+    solution = "\n/* The problem's own signature: dense arrays. An error is told on stderr. */\n"
+    solution = f"{solution}{_signature(subject)};\n" if subject.problem else ""
     return HEADER.format(
         what=_what(subject),
         dtype=dtype.name,
@@ -144,7 +145,7 @@ def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
         real=REALS[dtype.name],
         fields="\n".join(fields),
         isas=", ".join(level.isa.name for level in levels),
-        solution=solution if subject.problem else "",
+        solution=solution,
     )
 
 
@@ -210,7 +211,8 @@ def _exported(subject: Subject) -> list[str]:
     found += [f"int {name}_workspace(const struct {name}_args *, size_t *);"]
     found += [f"int {name}_output_shape(const struct {name}_args *, int64_t[5]);"]
     found += [f"const char *{name}_message(void);", f"const char *{name}_isa(void);"]
-    return [*found, f"{_signature(subject)};"] if subject.problem else found
+    weak = "__attribute__((weak)) "  # several archives of one program may have it
+    return [*found, f"{weak}{_signature(subject)};"] if subject.problem else found
 
 
 def _kernels(name: str, levels: Sequence[Level], count: int) -> list[str]:

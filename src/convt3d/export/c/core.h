@@ -53,7 +53,7 @@ enum { LINK_PLAIN, LINK_CONSTANTS, LINK_TENSOR, LINK_KEEP };
 typedef struct {
     int words; /* LINK_...: the set of words that it has */
     int collapses;
-    int arrays, array[3];
+    int arrays, array[4];
     int shape; /* value whose shape a tensor has that is a value itself */
     int constants;
     number_of constant[3];
@@ -91,6 +91,7 @@ typedef struct {
     int stages, sweeps, values, conv;
     const stage *stage;
     const sweep *sweep;
+    const int *same; /* of each value, the first that has its shape, for every size that it serves */
     int aliases, alias[8]; /* arrays that live in the output */
 } form;
 

@@ -188,4 +188,7 @@ static void trace(run *r, const form *f, i64 (*values)[5], convolution *c) {
             if (C3D_KINDS[slot] != KIND_KERNEL)
                 check_operand(r, slot, s->op <= OP_CONV ? out : in);
     }
+    for (int n = 0; n <= f->stages; n++)
+        if (memcmp(values[n], values[f->same[n]], sizeof values[0]))
+            STOP(r, C3D_SHAPE, "sizes: the values after stage %d and after stage %d must have the same", f->same[n], n);
 }
