@@ -1,0 +1,162 @@
+"""What is unusual: weights that are not finite, strides, empty batches, wrong arguments, forks and threads."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+from helpers.c_cases import PIPELINES, drawn
+from helpers.c_library import Loaded, by_meaning, by_python
+
+from convt3d.spec.dtypes import DTYPES
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("wild", [np.inf, np.nan])
+def test_weights_that_are_not_finite(export, name: str, wild: float, rng: np.random.Generator) -> None:
+    text, dtype = PIPELINES[name]
+    exported = export(text, name, dtype)
+    loaded, kind, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    groups = 2 * pipeline.conv.groups
+    x = (2, groups, 5, 9, 11)
+    shapes = pipeline.operand_shapes(x, (groups, groups // pipeline.conv.groups, 3, 2, 3))
+    operands = [kind.narrow(rng.standard_normal(shape)) for shape in shapes]
+    operands[0][0, 0, 0, 1, 2] = kind.narrow(np.array([wild]))[0]
+    data = kind.narrow(rng.standard_normal(x))
+    out = np.full(pipeline.trace(x, shapes).output, 7, kind.storage)
+    assert loaded.run(data, operands, out, {}, workspace=True) == 0, loaded.message
+    expected = by_meaning(pipeline, kind, data, operands).reshape(out.shape)
+    assert not np.isfinite(expected).all()
+    assert np.isfinite(expected).any()
+    rounded = kind.widen(kind.narrow(expected))
+    np.testing.assert_allclose(kind.widen(out), rounded, rtol=8 * kind.eps, atol=1e-12)
+
+
+@pytest.fixture
+def up(export) -> Loaded:
+    return export("layernorm-gelu-scaling", "solved").load()
+
+
+def some(up: Loaded, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    case = drawn(up.subject, up.dtype, rng, 1)
+    x, *operands, out = case.arrays
+    assert up.subject.problem is not None
+    return x, operands, out, case.values, up.subject.problem.pipeline(case.values)
+
+
+def test_strides_of_every_kind(up: Loaded, rng: np.random.Generator) -> None:
+    """Turned round, every second voxel, axes in another order; nothing around the output is touched."""
+    for _ in range(6):
+        x, operands, out, values, pipeline = some(up, rng)
+        expected = out.copy()
+        by_python(pipeline, up.dtype, x, operands, expected)
+        room = np.full([2 * size + 1 for size in out.shape], 5, out.dtype)
+        spread = room[tuple(slice(1, None, 2) for _ in out.shape)][:, :, ::-1]
+        turned = np.ascontiguousarray(x[..., ::-1])[..., ::-1]
+        weight = np.ascontiguousarray(operands[0].transpose(4, 3, 0, 1, 2)).transpose(2, 3, 4, 1, 0)
+        assert up.run(turned, [weight], spread, values) == 0, up.message
+        assert np.array_equal(spread, expected, equal_nan=True)
+        spread[...] = 5
+        assert (room == 5).all()
+
+
+def test_an_empty_batch(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, out, values, _ = some(up, rng)
+    assert up.run(x[:0], operands, out[:0], values) == 0
+    assert (out == 7).all()
+
+
+def test_wrong_arguments_have_codes_and_words(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, out, values, _ = some(up, rng)
+    cases = [
+        (1, "stride", {"stride_h": 0}, x, operands, out),
+        (1, "padding", {"padding_w": -1}, x, operands, out),
+        (1, "dilation" if "dilation_d" in values else "stride", {"stride_w": 2**40}, x, operands, out),
+        (1, "output_padding", {"output_padding_d": 50}, x, operands, out),
+        (2, "padding", {"padding_d": 1000}, x, operands, out),
+        (2, "kernel", {}, x, [np.concatenate([operands[0]] * 2)], out),
+        (2, "output", {}, x, operands, out[..., :0]),
+        (2, "input", {}, x[:, :, :0], operands, out),
+    ]
+    for code, words, changes, one, weights, result in cases:
+        assert up.run(one, weights, result, {**values, **changes}) == code, (words, up.message)
+        assert words in up.message
+        assert (result == 7).all()
+    args = up.arguments(x, operands, out, values)
+    args.input.data = None
+    assert up.function("run")(ctypes.byref(args)) == 1
+    assert "input" in up.message
+    assert up.function("run")(None) == 1
+    args = up.arguments(x, operands, out, values, threads=-1)
+    assert up.function("run")(ctypes.byref(args)) == 1
+    assert "threads" in up.message
+
+
+def test_a_workspace_that_is_too_small(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, out, values, _ = some(up, rng)
+    args, size = up.arguments(x, operands, out, values), ctypes.c_size_t()
+    assert up.function("workspace")(ctypes.byref(args), ctypes.byref(size)) == 0
+    memory = np.full(size.value, 9, np.uint8)
+    args.workspace, args.workspace_bytes = memory.ctypes.data, size.value // 2
+    assert up.function("run")(ctypes.byref(args)) == 4
+    assert "workspace" in up.message
+    assert (memory[size.value // 2 :] == 9).all()
+
+
+def large(loaded: Loaded, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    """Worth more than one thread."""
+    problem = loaded.subject.problem
+    assert problem is not None
+    values = {**problem.benchmark, "batch_size": 2, "in_channels": 5, "out_channels": 7}
+    arrays = {name: loaded.dtype.narrow(array) for name, array in problem.make_inputs(values, rng).items()}
+    out = np.full(problem.shapes(values)["output"], 7, loaded.dtype.storage)
+    return arrays["input"], [arrays["kernel"]], out, values
+
+
+def test_threads_may_call_at_the_same_time(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, expected, values = large(up, rng)
+    assert up.run(x, operands, expected, values, threads=1) == 0
+    results = [np.full_like(expected, 3) for _ in range(4)]
+    threads = [threading.Thread(target=up.run, args=(x, operands, out, values, 3)) for out in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(out.tobytes() == expected.tobytes() for out in results)
+
+
+def _in_child(loaded: Loaded, given: tuple, expected: bytes) -> None:  # type: ignore[type-arg]
+    x, operands, out, values = given
+    ok = loaded.run(x, operands, out, values, threads=2) == 0 and out.tobytes() == expected
+    raise SystemExit(0 if ok else 1)
+
+
+def test_a_forked_child_starts_threads_of_its_own(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, out, values = large(up, rng)
+    assert up.run(x, operands, out, values, threads=2) == 0
+    given = x, operands, np.zeros_like(out), values
+    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(up, given, out.tobytes()))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_solution_tells_an_error_and_returns(
+    export, rng: np.random.Generator, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loaded = export("layernorm-gelu-scaling", "solved").load()
+    x, operands, out, values, _ = some(loaded, rng)
+    given = [ctypes.c_void_p(array.ctypes.data) for array in (x, *operands, out)]
+    numbers = [ctypes.c_double(v) if isinstance(v, float) else ctypes.c_size_t(v) for v in values.values()]
+    loaded.library.solution.restype = None
+    loaded.library.solution(*given, *numbers)
+    assert not (out == 7).all()
+    out[...] = 7
+    wrong = [ctypes.c_size_t(0) if name == "stride_d" else one for name, one in zip(values, numbers, strict=True)]
+    loaded.library.solution(*given, *wrong)
+    assert "solved: stride" in capfd.readouterr().err
+    assert (out == 7).all()
+    assert DTYPES["float32"] is loaded.dtype
