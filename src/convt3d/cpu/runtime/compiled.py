@@ -6,7 +6,7 @@ Code is unmapped when nobody holds it any more: neither this table, which drops 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...cache import object_cache
 from ...recent import Recent
@@ -18,9 +18,16 @@ from .keys import entry_key
 loaded: Recent[Code] = Recent(512)
 
 
-def compiled(plan_key: str, write_ir: Callable[[], str], names: Sequence[str], host: Machine | None = None) -> Code:
+def compiled(
+    plan_key: str,
+    write_ir: Callable[[], str],
+    names: Sequence[str],
+    host: Machine | None = None,
+    given: Mapping[str, int] | None = None,
+) -> Code:
     """Functions `names` of the plan. `plan_key` must determine the text that `write_ir` returns on this machine, or on
-    `host`, which may be told to use fewer of its instructions."""
+    `host`, which may be told to use fewer of its instructions. `given`: addresses that the code expects from elsewhere,
+    the same for a key as long as the process lives."""
     host = host or machine()
 
     def build() -> bytes:
@@ -28,6 +35,6 @@ def compiled(plan_key: str, write_ir: Callable[[], str], names: Sequence[str], h
         return compile_ir(write_ir(), Target.of(host)).object_code
 
     def find() -> tuple[Code, int]:
-        return load(object_cache().fetch(entry_key(plan_key, host), build), names), 1
+        return load(object_cache().fetch(entry_key(plan_key, host), build), names, given), 1
 
     return loaded.once((plan_key, host), find)

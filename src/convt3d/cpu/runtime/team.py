@@ -391,6 +391,17 @@ def launch(function: Function, arguments: int, n_threads: int) -> None:
         native.launch(team.boxes, team.count, function.address, arguments, n_threads, LISTEN_TURNS)
 
 
+def team(n_threads: int) -> tuple[int, int, int]:
+    """For native code that starts so many threads itself: addresses of `launch` and of the boxes, and how many workers
+    there are. All 0 where one thread does it."""
+    if n_threads == 1:
+        return 0, 0, 0
+    native, wanted = _native(), min(n_threads - 1, MOST_WORKERS)
+    if _team.count < wanted:
+        _team.grow(wanted)
+    return native.code.addresses["launch"], _team.boxes, _team.count
+
+
 def _launch_by_python(call: Any, arguments: int, n_threads: int) -> None:
     """On threads that are started for this call, and have ended when the block is left."""
     from concurrent.futures import ThreadPoolExecutor  # here: few systems need it
