@@ -245,7 +245,7 @@ def handler(state: int) -> Code:
 
     text = handler_ir(_minor())
     key = f"jax handler {hashlib.sha256(text.encode()).hexdigest()}"
-    return compiled(key, lambda: text, ("execute", "claim", "release"), given={STATE: state})
+    return compiled(key, lambda: text, ("execute", "claim", "release"), given={STATE: state}, name="jax handler")
 
 
 def _minor() -> int:
