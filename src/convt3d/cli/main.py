@@ -163,7 +163,14 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     suites.add_argument(
         "--suite", action="append", default=[], choices=[*SUITES, "networks"], help="all but networks, unless named"
     )
-    suites.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
+    suites.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        choices=MODULES,
+        metavar="NAME",
+        help=f"all, unless some are named: {', '.join(MODULES)}",
+    )
     suites.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
     suites.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
     suites.add_argument(
