@@ -23,10 +23,20 @@ def test_it_tests_every_python_that_is_promised() -> None:
     assert f"python: {promised}".replace("'", '"') in RECIPE.read_text()
 
 
+def test_it_runs_on_every_system_that_there_is_code_for() -> None:
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load(RECIPE.read_text())["jobs"]
+    systems = {jobs["test"]["runs-on"], *jobs["systems"]["strategy"]["matrix"]["system"]}
+    assert {name.split("-")[0] for name in systems} == {"ubuntu", "macos", "windows"}
+    assert {name.endswith("-arm") for name in systems if name.startswith("ubuntu")} == {True, False}
+    folders = re.findall(r"pytest (tests/.*)", jobs["systems"]["steps"][-1]["run"])[0].split()
+    assert all((ROOT / folder).is_dir() for folder in folders)
+
+
 def test_it_is_yaml() -> None:
     yaml = pytest.importorskip("yaml")
     jobs = yaml.safe_load(RECIPE.read_text())["jobs"]
-    assert jobs.keys() == {"lint", "docs", "test", "lowest", "wheel", "soak"}
+    assert jobs.keys() == {"lint", "docs", "test", "systems", "lowest", "wheel", "soak"}
     for job in jobs.values():
         assert job["timeout-minutes"] < 360
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])
