@@ -133,12 +133,12 @@ class FormText:
 
     def _number(self, value: float | None) -> str:
         """A constant, or the parameter whose sample value it is."""
-        if value is None or math.isnan(value):
-            return "{-1, NAN}"
+        if value is None:
+            return "{-2, 0.0}"
         for at, name in enumerate(self.subject.reals):
             if self.form.values[name] == value:
                 return f"{{{at}, 0.0}}"
-        text = repr(value) if math.isfinite(value) else f"{'-' * (value < 0)}INFINITY"
+        text = repr(value) if math.isfinite(value) else "NAN" if math.isnan(value) else f"{'-' * (value < 0)}INFINITY"
         return f"{{-1, {text}}}"
 
     def _parameter(self, name: str, value: int) -> str:

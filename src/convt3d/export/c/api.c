@@ -1,6 +1,6 @@
 /* The functions of the header, whatever the pipeline: a run begins and ends here. */
 
-/* NULL, or what is wrong with the arrays of a call whether or not they are read. */
+/* The code of what is wrong with a call, whatever its sizes. */
 static int checked(const C3D_ARGS *args, int needs_data) {
     if (!args)
         return told(C3D_ARGUMENT, "args: is NULL");

@@ -17,7 +17,7 @@ enum { D, H, W };
 /* --- the description, which convt3d has written ------------------------------------------------------------------- */
 
 typedef struct {
-    int parameter; /* -1: the value itself */
+    int parameter; /* -1: the value itself; -2: none is given */
     double value;
 } number_of;
 
@@ -39,7 +39,7 @@ typedef struct {
     int label;   /* of the value that it names or uses; -1: none; 0: the input */
     int slot;    /* its first operand */
     int slots;
-    number_of numbers[3]; /* as the stage has them; NaN stands for one that is not given */
+    number_of numbers[3]; /* as the stage has them */
     i64 ints[13];
 } stage;
 
@@ -175,6 +175,8 @@ static i64 elements_of(const i64 *shape) { return shape[0] * shape[1] * shape[2]
 static i64 integer(const run *r, i64 code, i64 axis_size) {
     return code == WHOLE ? axis_size : code < 0 ? r->ints[-1 - code] : code;
 }
+
+static int given(number_of n) { return n.parameter != -2; }
 
 /* A scalar as the arithmetic sees it. */
 static double scalar(const run *r, number_of n) {

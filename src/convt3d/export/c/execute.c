@@ -203,7 +203,8 @@ static void finish_sweep(execution *x, const sweep *s, const tiling *t, int numb
     run *r = x->r;
     const stage *of = &x->f->stage[s->finish];
     i64 tiles = t->axes[D].tiles * t->axes[H].tiles * t->axes[W].tiles, channels = x->values[s->result][1];
-    statistics q = {x->batch, channels, tiles, numbers, partials, voxels_of(r, t), take(r, (tiles + channels) * sizeof(double))};
+    double *room = take(r, (tiles + channels) * sizeof *room);
+    statistics q = {x->batch, channels, tiles, numbers, partials, voxels_of(r, t), room};
     double *own[2] = {NULL, NULL};
     for (int n = 0; n < of->slots && n < 2; n++)
         own[n] = wide_vector(r, of->slot + n, channels);
@@ -250,7 +251,9 @@ static void run_sweep(execution *x, const sweep *s) {
     table += before;
     put_words(r, &c, &t, table);
     i64 items = table[SweepWords_items], tiles = items / x->batch;
-    double *partials = numbers ? take_large(r, x->batch * tiles * x->values[s->result][1] * numbers * sizeof *partials) : NULL;
+    double *partials = NULL;
+    if (numbers)
+        partials = take_large(r, x->batch * tiles * x->values[s->result][1] * numbers * sizeof *partials);
     if (s->dest >= VALUE && !in_output(x->f, s->dest))
         x->value[s->dest - VALUE] = take_large(r, elements_of(x->values[s->result]) * sizeof(number));
     double work = 32.0 * ((double)elements_of(x->values[0]) + (double)elements_of(x->values[x->f->stages]));

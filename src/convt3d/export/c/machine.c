@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,7 +123,7 @@ static int usable_threads(void) {
     return (int)least(asked, 1024);
 }
 
-/* --- threads: those of cpu/runtime/team.py, which are started when first needed ------------------------------------ */
+/* --- threads: those of cpu/runtime/team.py, which are started when first needed ----------------------------------- */
 
 enum { MOST_WORKERS = 255, BOX = 256, LISTEN_TURNS = 4000 };
 
@@ -157,6 +158,9 @@ static void on_threads(kernel_fn function, i64 *table, i64 count) {
     if (workers < wanted) {
         pthread_once(&watched, watch_forks);
         pthread_mutex_lock(&growing);
+        sigset_t all, before; /* the program's signals are not for workers */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
         while (workers < wanted) {
             pthread_t thread;
             if (pthread_create(&thread, NULL, attend, boxes + workers * BOX))
@@ -164,6 +168,7 @@ static void on_threads(kernel_fn function, i64 *table, i64 count) {
             pthread_detach(thread);
             workers++;
         }
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         pthread_mutex_unlock(&growing);
     }
     C3D_LAUNCH(boxes, workers, function, table, count, LISTEN_TURNS);

@@ -31,8 +31,10 @@ static volume sample_of(run *r, const C3D_ARRAY *a, i64 sample) {
     for (i64 c = 0; c < v.shape[1]; c++)
         for (i64 d = 0; d < v.shape[2]; d++)
             for (i64 h = 0; h < v.shape[3]; h++)
-                for (i64 w = 0; w < v.shape[4]; w++)
-                    v.data[at++] = stored(a->data, first + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4]);
+                for (i64 w = 0; w < v.shape[4]; w++) {
+                    i64 from = first + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4];
+                    v.data[at++] = stored(a->data, from);
+                }
     return v;
 }
 
@@ -130,17 +132,19 @@ static void normalise(const together *q, double eps) {
 }
 
 static void soften(const together *q, double shift) {
-    double largest = isnan(shift) ? fold_of(q, OP_MAX) : shift, total = 0.0;
+    double total = 0.0;
     for (i64 n = 0; n < q->count; n++)
-        total += q->data[n * q->step] = exp(q->data[n * q->step] - largest);
+        total += q->data[n * q->step] = exp(q->data[n * q->step] - shift);
     for (i64 n = 0; n < q->count; n++)
         q->data[n * q->step] /= total;
 }
 
 /* Part `n` of a value: all channels of a voxel, all voxels of some channels, or a row. */
 static together part_of(const volume *v, const stage *s, i64 n) {
-    if (s->op == OP_GROUP_NORM)
-        return (together){v->data + n * (v->shape[1] / s->ints[0]) * voxels(v), v->shape[1] / s->ints[0] * voxels(v), 1};
+    if (s->op == OP_GROUP_NORM) {
+        i64 count = v->shape[1] / s->ints[0] * voxels(v);
+        return (together){v->data + n * count, count, 1};
+    }
     if (s->op == OP_INSTANCE_NORM || s->over == OVER_SPACE)
         return (together){v->data + n * voxels(v), voxels(v), 1};
     if (s->over == OVER_WIDTH)
@@ -186,8 +190,8 @@ static double pointwise(run *r, const stage *s, double x, double slope) {
     double a = scalar(r, s->numbers[0]), b = scalar(r, s->numbers[1]), shrunk = exp(-fabs(x));
     switch (s->op) {
     case OP_CLAMP:
-        x = isnan(a) ? x : larger(x, a);
-        return isnan(b) ? x : smaller(x, b);
+        x = given(s->numbers[0]) ? larger(x, a) : x;
+        return given(s->numbers[1]) ? smaller(x, b) : x;
     case OP_GELU:
         return s->over ? 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
                        : 0.5 * x * erfc(x * -0.7071067811865476);
@@ -209,7 +213,12 @@ static double pointwise(run *r, const stage *s, double x, double slope) {
 
 static double combined(const stage *s, double x, double y) {
     double left = s->reverse ? y : x, right = s->reverse ? x : y;
-    return s->op == OP_ADD ? left + right : s->op == OP_SUBTRACT ? left - right : s->op == OP_MULTIPLY ? left * right : left / right;
+    switch (s->op) {
+    case OP_ADD: return left + right;
+    case OP_SUBTRACT: return left - right;
+    case OP_MULTIPLY: return left * right;
+    default: return left / right;
+    }
 }
 
 static void mean_binary(run *r, const stage *s, const volume *x, volume *y, const volume *labelled, i64 sample) {
@@ -229,7 +238,8 @@ static void mean_binary(run *r, const stage *s, const volume *x, volume *y, cons
     }
 }
 
-static void mean_stage(run *r, const form *f, const stage *s, const convolution *c, const volume *x, volume *y, const volume *labelled, i64 sample) {
+static void mean_stage(run *r, const form *f, const stage *s, const convolution *c, const volume *x, volume *y,
+                       const volume *labelled, i64 sample) {
     switch (s->op) {
     case OP_TRANSPOSED:
     case OP_CONV:
@@ -272,15 +282,15 @@ static void mean_stage(run *r, const form *f, const stage *s, const convolution 
         for (i64 n = 0; n < parts_count(y, s); n++) {
             together own = part_of(y, s, n);
             if (s->op == OP_SOFTMAX)
-                soften(&own, scalar(r, s->numbers[0]));
+                soften(&own, given(s->numbers[0]) ? scalar(r, s->numbers[0]) : fold_of(&own, OP_MAX));
             else
                 normalise(&own, scalar(r, s->numbers[0]));
         }
         if (s->op != OP_SOFTMAX)
             affine(r, s, y);
-        double factor = scalar(r, s->numbers[1]);
-        for (i64 at = 0; s->op == OP_SOFTMAX && !isnan(factor) && at < elements_of(y->shape); at++)
-            y->data[at] *= factor;
+        int scaled = s->op == OP_SOFTMAX && given(s->numbers[1]);
+        for (i64 at = 0; scaled && at < elements_of(y->shape); at++)
+            y->data[at] *= scalar(r, s->numbers[1]);
         return;
     }
     if (s->op == OP_BATCH_NORM) {
@@ -341,10 +351,10 @@ static void by_meaning(run *r, const form *f, const i64 (*values)[5], const conv
         for (i64 channel = 0; channel < x.shape[1]; channel++)
             for (i64 d = 0; d < x.shape[2]; d++)
                 for (i64 h = 0; h < x.shape[3]; h++)
-                    for (i64 w = 0; w < x.shape[4]; w++, at++)
-                        narrow(r->output->data,
-                               sample * strides[0] + channel * strides[1] + d * strides[2] + h * strides[3] + w * strides[4],
-                               x.data[at]);
+                    for (i64 w = 0; w < x.shape[4]; w++, at++) {
+                        i64 row = sample * strides[0] + channel * strides[1] + d * strides[2] + h * strides[3];
+                        narrow(r->output->data, row + w * strides[4], x.data[at]);
+                    }
         while (r->chunks != before) { /* memory of one sample */
             chunk *own = r->chunks;
             r->chunks = own->next;

@@ -1,6 +1,6 @@
 /* The shapes of a pipeline's values, from those of the arrays; refuses what does not fit. Follows spec/ of convt3d. */
 
-enum { MOST = INT32_MAX }; /* of a size or a parameter: sums and products of two stay below 2^63 */
+enum { MOST = 1 << 30 }; /* of a size or a parameter: sums of products of two stay below 2^63 */
 #define MOST_ELEMENTS ((double)((i64)1 << 48))
 
 typedef struct {
@@ -61,6 +61,9 @@ static void conv_shape(run *r, const form *f, const stage *s, const i64 *in, i64
     for (int axis = 0; axis < 5; axis++)
         if (shape[axis] < 1 || shape[axis] > MOST)
             STOP(r, C3D_SHAPE, "%s: must have 5 axes, none of them empty", C3D_NAMES[s->slot]);
+    double elements = (double)shape[0] * (double)shape[1] * (double)shape[2] * (double)shape[3] * (double)shape[4];
+    if (elements > MOST_ELEMENTS)
+        STOP(r, C3D_SHAPE, "%s: has more than 2^48 elements", C3D_NAMES[s->slot]);
     c->in_channels = forward ? shape[1] * c->groups : shape[0];
     c->out_channels = forward ? shape[0] : shape[1] * c->groups;
     if (c->in_channels != in[1])
@@ -77,7 +80,9 @@ static void conv_shape(run *r, const form *f, const stage *s, const i64 *in, i64
         stage padding = *s;
         memcpy(padding.ints, s->ints + 3, 3 * sizeof *padding.ints);
         a.padding = pad_side(r, f, &padding, axis, 0);
-        a.extra = forward ? pad_side(r, f, &padding, axis, 1) - a.padding : conv_int(r, s, 6 + axis, 0, "output_padding");
+        a.extra = conv_int(r, s, 6 + axis, 0, "output_padding");
+        if (forward)
+            a.extra = pad_side(r, f, &padding, axis, 1) - a.padding;
         if (!forward && a.extra >= most(a.stride, a.dilation))
             STOP(r, C3D_ARGUMENT, "output_padding: must be smaller than stride or dilation along %s", AXIS[axis]);
         out[2 + axis] = conv_out(&a);
@@ -117,7 +122,8 @@ static void check_operand(run *r, int slot, const i64 *value) {
     }
     i64 length = vector_of(r, a, C3D_NAMES[slot]).length, wanted = kind == KIND_WIDTH ? value[4] : value[1];
     if (length != wanted && !(kind == KIND_SLOPE && length == 1))
-        STOP(r, C3D_SHAPE, "%s: has %lld numbers, and %lld are needed", C3D_NAMES[slot], (long long)length, (long long)wanted);
+        STOP(r, C3D_SHAPE, "%s: has %lld numbers, and %lld are needed", C3D_NAMES[slot], (long long)length,
+             (long long)wanted);
 }
 
 /* Of every value of the pipeline: values[n] enters stage n. */

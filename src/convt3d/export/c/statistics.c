@@ -89,8 +89,7 @@ static void finish_value(const statistics *s, const stage *of, number *value) {
 /* Vectors (B, C): shift, scale and offset, one after the other. `scale` and `bias` are the stage's own, or NULL. */
 static void finish_softmax(run *r, const statistics *s, const stage *of, const double *scale, number *vectors) {
     i64 all = s->batch * s->channels;
-    int bounded = of->numbers[0].parameter >= 0 || !isnan(of->numbers[0].value);
-    int scaled = of->numbers[1].parameter >= 0 || !isnan(of->numbers[1].value);
+    int bounded = given(of->numbers[0]), scaled = given(of->numbers[1]);
     for (i64 sample = 0; sample < s->batch; sample++)
         for (i64 channel = 0; channel < s->channels; channel++) {
             i64 at = sample * s->channels + channel;
@@ -105,8 +104,10 @@ static void finish_softmax(run *r, const statistics *s, const stage *of, const d
         }
 }
 
-static void finish_norm(run *r, const statistics *s, const stage *of, const double *weight, const double *bias, number *vectors) {
-    i64 groups = of->op == OP_GROUP_NORM ? of->ints[0] : s->channels, size = s->channels / groups, all = s->batch * s->channels;
+static void finish_norm(run *r, const statistics *s, const stage *of, const double *weight, const double *bias,
+                        number *vectors) {
+    i64 groups = of->op == OP_GROUP_NORM ? of->ints[0] : s->channels;
+    i64 size = s->channels / groups, all = s->batch * s->channels;
     double eps = scalar(r, of->numbers[0]), total = pairwise(s->voxels, s->tiles, 1) * (double)size;
     double *each = s->room + s->tiles;
     for (i64 sample = 0; sample < s->batch; sample++)

@@ -41,7 +41,8 @@ static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table,
             for (i64 g = 0; g < w[W].phases; g++, row += PhaseWords_words) {
                 const tap_of *depth = &w[D].taps[w[D].first[a]];
                 i64 taps = taps_of(&w[D], a) * taps_of(&w[H], b) * taps_of(&w[W], g);
-                row[PhaseWords_phase] = (place_of(&w[D], a) * w[H].kept + place_of(&w[H], b)) * w[W].kept + place_of(&w[W], g);
+                i64 plane = place_of(&w[D], a) * w[H].kept + place_of(&w[H], b);
+                row[PhaseWords_phase] = plane * w[W].kept + place_of(&w[W], g);
                 row[PhaseWords_steps] = taps * in_group;
                 row[PhaseWords_offset] = start;
                 row[PhaseWords_weight] = start * per_out;
@@ -52,8 +53,8 @@ static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table,
                 for (i64 d = w[D].first[a]; d < w[D].first[a + 1]; d++)
                     for (i64 h = w[H].first[b]; h < w[H].first[b + 1]; h++)
                         for (i64 v = w[W].first[g]; v < w[W].first[g + 1]; v++) {
-                            i64 place = slab_place(w, s, D, w[D].taps[d].shift) + slab_place(w, s, H, w[H].taps[h].shift) +
-                                        slab_place(w, s, W, w[W].taps[v].shift);
+                            i64 place = slab_place(w, s, D, w[D].taps[d].shift);
+                            place += slab_place(w, s, H, w[H].taps[h].shift) + slab_place(w, s, W, w[W].taps[v].shift);
                             for (i64 channel = 0; channel < in_group; channel++)
                                 *offset++ = place + channel * s->channel;
                         }
@@ -163,7 +164,8 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
         case STEP_PADDED:
             put_room(words + PadWords_box, q++);
             for (int axis = 0; axis < 3; axis++) {
-                i64 size = shape[2 + axis], out = c->values[p->stage + 1][2 + axis], *found = take(r, out * sizeof *found);
+                i64 size = shape[2 + axis], out = c->values[p->stage + 1][2 + axis];
+                i64 *found = take(r, out * sizeof *found);
                 for (i64 at = 0; at < out; at++)
                     found[at] = padded_source(at - pad_side(r, c->f, of, axis, 0), size, of->over);
                 words[PadWords_sources + axis] = ADDRESS(found);

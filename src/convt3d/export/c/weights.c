@@ -12,17 +12,19 @@ static int pack_weights(const sweep_case *c, const C3D_ARRAY *weight, number *pa
             for (i64 b = 0; b < w[H].phases; b++)
                 for (i64 g = 0; g < w[W].phases; g++) {
                     i64 taps = taps_of(&w[D], a) * taps_of(&w[H], b) * taps_of(&w[W], g), steps = taps * in_group;
-                    i64 from = group * ((forward ? 0 : in_group * along_in) + (forward ? per_out * along_out : 0));
+                    i64 from = group * (forward ? per_out * along_out : in_group * along_in);
                     for (i64 first = 0; first < per_out; first += C3D_ROWS[c->m->isa]) {
                         i64 rows = least(C3D_ROWS[c->m->isa], per_out - first);
                         number *to = packed + start + first * steps;
                         for (i64 d = w[D].first[a]; d < w[D].first[a + 1]; d++)
                             for (i64 h = w[H].first[b]; h < w[H].first[b + 1]; h++)
                                 for (i64 v = w[W].first[g]; v < w[W].first[g + 1]; v++) {
-                                    i64 tap = from + w[D].taps[d].tap * s[2] + w[H].taps[h].tap * s[3] + w[W].taps[v].tap * s[4];
+                                    i64 tap = from + w[D].taps[d].tap * s[2] + w[H].taps[h].tap * s[3];
+                                    tap += w[W].taps[v].tap * s[4];
                                     for (i64 channel = 0; channel < in_group; channel++)
                                         for (i64 row = 0; row < rows; row++) {
-                                            double one = stored(weight->data, tap + channel * along_in + (first + row) * along_out);
+                                            i64 at = tap + channel * along_in + (first + row) * along_out;
+                                            double one = stored(weight->data, at);
                                             finite &= isfinite(one) != 0;
                                             *to++ = (number)one;
                                         }
