@@ -106,6 +106,22 @@ def test_a_workspace_that_is_too_small(up: Loaded, rng: np.random.Generator) -> 
     assert (memory[size.value // 2 :] == 9).all()
 
 
+def test_values_that_must_be_equal(export, rng: np.random.Generator) -> None:
+    """What Python would repeat along an axis of size 1 is refused, and never computed wrongly."""
+    exported = export("Conv3d(padding='same') -> Add('x')", "skip")
+    loaded, pipeline = exported.load(), exported.subject.pipeline
+    for cin, code in ((3, 0), (1, 2)):
+        x = rng.standard_normal((2, cin, 4, 5, 6)).astype(np.float32)
+        weight = rng.standard_normal((3, cin, 2, 3, 1)).astype(np.float32)
+        got, expected = (np.full((2, 3, 4, 5, 6), 7, np.float32) for _ in range(2))
+        assert loaded.run(x, [weight], got, {}) == code, loaded.message
+        if code == 0:
+            by_python(pipeline, exported.dtype, x, [weight], expected)
+        else:
+            assert "must have the same" in loaded.message
+        assert got.tobytes() == expected.tobytes()
+
+
 def large(loaded: Loaded, rng: np.random.Generator):  # type: ignore[no-untyped-def]
     """Worth more than one thread."""
     problem = loaded.subject.problem

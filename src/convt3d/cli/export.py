@@ -13,7 +13,6 @@ from .judge_starter import write_file
 from .report import OK, emit, emit_json
 
 LANGUAGES = (*export.LANGUAGES, "c")
-TARGETS = ("x86_64", "aarch64")
 _OF_LIBRARIES = ("name", "dtype", "target", "static")
 
 

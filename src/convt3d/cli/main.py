@@ -15,6 +15,7 @@ from ..bench.suites import SUITES
 from ..cpu.plan.choice import ALGORITHMS, AUTO, PRECISIONS
 from ..cpu.plan.machine import WORDS
 from ..errors import Error
+from ..export.objects import TARGETS
 from ..gpu.config import GENERATIONS
 from ..judge.starter import LANGUAGES
 from ..spec.dtypes import DTYPES
@@ -26,7 +27,7 @@ from .completion import SHELLS, completion
 from .demo import demo
 from .explain import DUMPS, explain_plan
 from .export import LANGUAGES as EXPORTED
-from .export import TARGETS, write_export
+from .export import write_export
 from .info import info
 from .judge_check import check_file, sample_file
 from .judge_starter import write_starter

@@ -34,27 +34,25 @@ static int level_of_host(void) {
 static int level_of_host(void) { return 0; }
 #endif
 
-static i64 number_in(const char *path) {
-    char text[32] = "";
+/* The beginning of a file; empty where there is none. */
+static void read_file(const char *path, char text[32]) {
     FILE *file = fopen(path, "r");
-    if (!file)
-        return 0;
-    size_t got = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
+    size_t got = file ? fread(text, 1, 31, file) : 0;
+    if (file)
+        fclose(file);
     text[got] = 0;
-    char *unit;
+}
+
+static i64 number_in(const char *path) {
+    char text[32], *unit;
+    read_file(path, text);
     i64 value = strtoll(text, &unit, 10);
     return *unit == 'K' ? value << 10 : *unit == 'M' ? value << 20 : *unit == 'G' ? value << 30 : value;
 }
 
 static int says(const char *path, const char *word) {
-    char text[32] = "";
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return 0;
-    size_t got = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[got] = 0;
+    char text[32];
+    read_file(path, text);
     return !strncmp(text, word, strlen(word));
 }
 
