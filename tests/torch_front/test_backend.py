@@ -238,7 +238,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         "Conv3d(stride=2, padding=1, bias=True) -> InstanceNorm(affine=True) -> LeakyReLU()",
         "ends at: cat is no stage of convt3d",
         "ends at: the end of the graph",
-        "PyTorch's still: cat",
+        "written in place: 1 concatenation",
         "all of it: ",
     ):
         assert piece in text

@@ -16,11 +16,12 @@ from convt3d.torch.graphs import shown  # noqa: E402
 
 # What PyTorch still computes of each.
 REST: dict[str, set[str]] = {
-    "monai-unet": {"cat"},
-    "monai-dynunet": {"cat"},
-    "monai-attention-unet": {"cat", "mul"},
-    "nnunet": {"cat"},
-    "nnunet-residual": {"cat"},
+    "monai-unet": set(),
+    "monai-dynunet": set(),
+    "monai-attention-unet": {"mul"},
+    "monai-vnet": {"repeat"},
+    "nnunet": set(),
+    "nnunet-residual": set(),
     "3d-gan": set(),
     "3d-gan-batch": set(),
     "monai-segresnet": {"group_norm", "relu", "interpolate", "add"},

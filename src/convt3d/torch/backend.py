@@ -12,7 +12,9 @@ import torch
 from torch import fx, nn
 
 from .capture import Captured, capture, rewrite
+from .graphs import without_dropouts
 from .inline import inline_modules
+from .joined import join
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -24,7 +26,7 @@ def convt3d(
 ) -> Callable[..., Any]:
     """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
     rest = checked_options(options or {}).get("rest", "eager")
-    rewritten, _ = fused(gm)
+    rewritten, _ = fused(gm, rest)
     if rest == "inductor":
         from torch._inductor.compile_fx import compile_fx
 
@@ -43,14 +45,19 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def fused(gm: Any) -> tuple[Any, Captured]:
-    """A graph module with its pipelines. Should looking for them fail, it is the one given."""
+def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
+    """A graph module with its pipelines. Should looking for them fail, it is the one given. Another compiler for the
+    rest plans memory itself."""
     try:
         graph = fx.Graph()
         graph.output(graph.graph_copy(gm.graph, {}))
         inline_modules(graph, gm)
+        without_dropouts(graph)
         found = capture(graph)
         rewrite(graph, found)
+        if rest == "eager":
+            found.joined = join(graph)
+            found.rest = [node for node in found.rest if node not in found.joined]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there

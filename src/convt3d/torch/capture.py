@@ -37,6 +37,7 @@ class Captured:
     fused: list[Fused] = field(default_factory=list)
     left: dict[Any, str] = field(default_factory=dict)
     rest: list[Any] = field(default_factory=list)  # all other nodes that compute something
+    joined: list[Any] = field(default_factory=list)  # concatenations that take no copy of what pipelines compute
     failed: str = ""  # the error that ended it
 
 
