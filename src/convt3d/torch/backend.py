@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .ahead import compile_ahead
 from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
 from .inline import inline_modules
@@ -26,7 +27,8 @@ def convt3d(
 ) -> Callable[..., Any]:
     """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
     rest = checked_options(options or {}).get("rest", "eager")
-    rewritten, _ = fused(gm, rest)
+    rewritten, found = fused(gm, rest)
+    compile_ahead(found.fused)
     if rest == "inductor":
         from torch._inductor.compile_fx import compile_fx
 

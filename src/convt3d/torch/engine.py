@@ -49,9 +49,9 @@ def run_prepared(
     if quick is not None:
         result = torch.empty(quick.shape, dtype=x.dtype) if room is None else room(quick.shape)
         address = address_of(x)
-        if result is not None and result.is_contiguous() and address % x.itemsize == 0:
-            if quick.run(address, result.data_ptr()):
-                return result
+        fits = result is not None and result.is_contiguous() and address % x.itemsize == 0
+        if result is not None and fits and quick.run(address, result.data_ptr()):
+            return result
     return run(operator, pipeline, x, operands, weights, room)
 
 
