@@ -16,6 +16,7 @@ from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
 from .inline import inline_modules
 from .joined import join
+from .upsample import Kernel, as_convolutions, as_functions
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -55,11 +56,14 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
         graph.output(graph.graph_copy(gm.graph, {}))
         inline_modules(graph, gm)
         without_dropouts(graph)
+        if rest == "eager":
+            as_convolutions(graph)
         found = capture(graph)
         rewrite(graph, found)
         if rest == "eager":
+            as_functions(graph)
             found.joined = join(graph)
-            found.rest = [node for node in found.rest if node not in found.joined]
+            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, Kernel))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there
