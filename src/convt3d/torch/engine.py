@@ -45,13 +45,14 @@ def run_prepared(
     room: Room | None = None,
 ) -> Tensor:
     """The same as `run`, for operands whose owner keeps `weights` made from them, and an x of their type."""
-    quick: _Quick | None = weights.quick.get((x.shape, x.stride()))
+    tensors = _tensors(pipeline, operands)
+    quick: _Quick | None = weights.quick.get(_layout(x, tensors))
     if quick is not None:
         result = torch.empty(quick.shape, dtype=x.dtype) if room is None else room(quick.shape)
-        address = address_of(x)
-        fits = result is not None and result.is_contiguous() and address % x.itemsize == 0
-        if result is not None and fits and quick.run(address, result.data_ptr()):
-            return result
+        if result is not None and result.is_contiguous():
+            addresses = (address_of(x), result.data_ptr(), *map(address_of, tensors))
+            if not any(address % x.itemsize for address in addresses) and quick.run(*addresses):
+                return result
     return run(operator, pipeline, x, operands, weights, room)
 
 
@@ -175,9 +176,20 @@ def _on_engine(
     target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
     if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
         contiguous = bool(pipeline.dropped) or _plain(stock.weight_of(pipeline, arrays))  # whatever PyTorch would say
-        if contiguous and result.is_contiguous() and not any(slot.operand.kind == "tensor" for slot in pipeline.slots):
-            weights.remember((x.shape, x.stride()), _Quick(again, tuple(result.shape)))
+        if contiguous and result.is_contiguous():
+            layout = _layout(x, _tensors(pipeline, operands))
+            weights.remember(layout, _Quick(again, tuple(result.shape)))
     return result
+
+
+def _tensors(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
+    """The operands of the value's shape, which are others at each call."""
+    return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "tensor"]
+
+
+def _layout(x: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """All that a call depends on but addresses."""
+    return x.shape, x.stride(), *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
 
 
 def memory(operator: str, shape: tuple[int, ...], kind: Any, memory_format: Any = torch.contiguous_format) -> Tensor:
