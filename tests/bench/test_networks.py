@@ -27,6 +27,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "convt3d": "ok",
         "torch-channels-last": "ok",
     }
+    assert all(one["extra_bytes"] is None or one["extra_bytes"] >= 0 for one in row["contenders"].values())
     assert "vae-decoder" in capsys.readouterr().out
 
 
