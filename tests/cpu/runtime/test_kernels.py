@@ -143,5 +143,5 @@ def test_kernels_of_several_plans_are_compiled_together(compiled: Callable[[], i
 def test_a_kernel_that_cannot_be_compiled_ends_all_of_them() -> None:
     host = machine()
     with pytest.raises(ct.Error, match="defect of convt3d"):
-        compile_together(Wanted(f"broken {number}", lambda: "no text of LLVM", host) for number in range(3))
+        compile_together(Wanted(f"broken {number}", lambda: "no text of LLVM", host, "broken") for number in range(3))
     make(ct.Pipeline(ct.ConvTranspose3d()), (1, 2, 3, 3, 3), (2, 2, 2, 2, 2)).check()  # nothing is locked

@@ -16,15 +16,15 @@ compilations = 0  # since the process began; tests count them
 
 def kernel(structure: Structure, machine: Machine) -> Code:
     """void run(int64 *table, int64 worker)"""
-    return compiled(structure.key, partial(_write, structure, machine), ("run",), machine)
+    return compiled(structure.key, partial(_write, structure, machine), ("run",), machine, name=structure.name)
 
 
 def compile_kernels(plans: Iterable[Plan]) -> None:
     """Compiles what these plans are going to run, by all threads; later plans are made meanwhile."""
     compile_together(
-        Wanted(planned.structure.key, partial(_write, planned.structure, plan.machine), plan.machine)
+        Wanted(structure.key, partial(_write, structure, plan.machine), plan.machine, structure.name)
         for plan in plans
-        for planned in plan.sweeps
+        for structure in (planned.structure for planned in plan.sweeps)
     )
 
 
