@@ -51,7 +51,7 @@ def _openvino(model: Any, x: Any) -> Callable[[], Any]:
 
 
 CONTENDERS: dict[str, Callable[[Any, Any], Callable[[], Any]]] = {
-    "torch-eager": _called,
+    "torch": _called,
     OWN: lambda model, x: _called(optimize(model), x),
     "torch-channels-last": _channels_last,
     "torch-compile": lambda model, x: _called(torch.compile(model), x),

@@ -16,7 +16,7 @@ from ..units import amount, duration, ratio
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 
-SUITE, RESULTS, EAGER = "networks", "bench-networks.jsonl", "torch-eager"
+SUITE, RESULTS, EAGER = "networks", "bench-networks.jsonl", "torch"
 
 
 def bench_networks(args: argparse.Namespace) -> int:

@@ -76,6 +76,11 @@ class Again:
                 arrays += left.finish(arrays[-1]).values()
         return True
 
+    def standing(self) -> Standing | None:
+        """The same for native code, where it is one sweep, with as many threads as a call would use now."""
+        (sweep, _), *more = self._sweeps
+        return None if more else sweep.standing()
+
 
 class SweepAgain:
     """One sweep, with its weights and vectors."""
@@ -122,7 +127,6 @@ class SweepAgain:
         return complete
 
     def standing(self) -> Standing:
-        """The same for native code, with as many threads as a call would use now."""
         table = self._table()
         threads = min(get_num_threads(), self._threads)
         scratch = empty(max(1, self._scratch * threads), np.uint8)
