@@ -7,28 +7,29 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
-from ..ir.values import I32, I64, Number, constant, vector
+from ..ir.values import I32, I64, Number, constant, vector, width_of
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, pairs: bool = False) -> None:
+    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array; of `pairs`, two
+    channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, conv, step, source, together)
+        _fill_slab(k, conv, step, source, together, pairs)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int) -> None:
+def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int, pairs: bool) -> None:
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
@@ -39,26 +40,65 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
         from_w = b.add(begin[2], b.sub(first, place[2]))
         some = b.min(together, b.sub(channels, block))
-        base = k.dot((s, conv.copy), (block, channel))
+        base = b.mul(s, conv.copy) if pairs else k.dot((s, conv.copy), (block, channel))
+
+        def place_of(c: Number, block: Number = block) -> tuple[Number, ir.Value | None]:
+            if not pairs:
+                return b.mul(c, channel), None
+            number, second = _pair(k, conv, b.add(block, c))
+            return b.mul(number, channel), second
+
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = _both(k, in_d, valid[0], in_h, valid[1])
             before = b.sub(first, s)
             with each_channel(k, together, some) as c:
-                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
+                own, second = place_of(c)
+                with _unless(k, second):
+                    _zero_ends(k, slab, b.add(start, own), before, b.select(inside, count, 0), pitch)
             with b.if_(inside):
                 target = b.add(start, before)
 
                 def put(c: Number, target: Number = target) -> Sink:
-                    to = b.add(target, b.mul(c, channel))
+                    own, second = place_of(c)
+                    to = b.add(target, own)
                     # lanes that do not count are zero
-                    return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
+                    return lambda at, value, lanes: _put(k, value, slab, b.add(to, at), lanes, second)
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
                 _read(k, step, source, at, count, together, some, put)
         with each_channel(k, together, some) as c:
-            fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
+            rows = b.mul(depth, height)
+            own, second = place_of(c)
+            with _unless(k, second):
+                fill_zero(k, slab, k.dot((1, base), (1, own), (rows, pitch)), pitch)
+
+
+def _pair(k: Kernel, conv: ConvWords, channel: Number) -> tuple[Number, ir.Value]:
+    """The pair of an input channel among those of all groups, and whether it is the second of it."""
+    b = k.b
+    of_group = b.sdiv(conv.in_channels, conv.groups)
+    group = b.sdiv(channel, of_group)
+    own = b.sub(channel, b.mul(group, of_group))
+    return b.add(b.mul(group, conv.in_group), b.sdiv(own, 2)), b.compare("==", b.bits("and_", own, 1), 1)
+
+
+def _unless(k: Kernel, second: ir.Value | None) -> AbstractContextManager[None]:
+    """The second channel of a pair finds zeros where the first has put them."""
+    return nullcontext() if second is None else k.b.if_(k.b.bits("xor", second, 1))
+
+
+def _put(k: Kernel, value: ir.Value, slab: ir.Value, at: Number, lanes: Number | None, second: ir.Value | None) -> None:
+    """A vector into the slab, as `to_scratch`. Of a pair the first channel takes the lower half of each lane and leaves
+    zeros in the upper one, which the second takes."""
+    b = k.b
+    if second is not None:
+        value = b.lane(value, 0) if lanes == 1 else value
+        pattern = b.bitcast(value, I32)
+        first = b.bits("and_", b.bitcast(b.load(slab, at, k.number, width_of(value.type)), I32), 0xFFFF)
+        value = b.bitcast(b.select(second, b.bits("or_", first, pattern), b.bits("lshr", pattern, 16)), k.number)
+    to_scratch(k, value, slab, at, lanes)
 
 
 def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
@@ -78,6 +118,7 @@ def fill_paced_slab(
     source: Source | Scratch,
     pace: int,
     seen: ir.Value | None = None,
+    pairs: bool = False,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
     magnitudes, the answer is true if all inputs are smaller than HUGE.
@@ -90,11 +131,14 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
+    with (
+        b.loop(0, conv.copies) as s,
+        b.loop(0, b.mul(conv.groups, conv.in_group) if pairs else conv.in_channels) as c,
+    ):
         after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+        _fill_rows(k, conv, paced, step, source, pace, together, seen, pairs)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -111,6 +155,7 @@ def _fill_rows(
     pace: int,
     together: int,
     seen: ir.Value | None,
+    pairs: bool,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
@@ -142,9 +187,12 @@ def _fill_rows(
                     _read(k, step, source, at, valid[2], together, some, put)
             with b.loop(0, rows) as more, each_channel(k, together, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
-                target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
+                channel, second = b.add(block, c), None
+                if pairs:
+                    channel, second = _pair(k, conv, channel)
+                target = b.at(slab, k.dot((channel, conv.slab.pitch), (number, pitch)), k.number)
                 row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
-                _sort(k, conv, row, target, pace, seen)
+                _sort(k, conv, row, target, pace, seen, second)
 
 
 @contextmanager
@@ -156,13 +204,21 @@ def _planes(k: Kernel, conv: ConvWords) -> Iterator[Number]:
         yield d
 
 
-def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int, seen: ir.Value | None) -> None:
+def _sort(
+    k: Kernel,
+    conv: ConvWords,
+    row: ir.Value,
+    target: ir.Value,
+    pace: int,
+    seen: ir.Value | None,
+    second: ir.Value | None,
+) -> None:
     """A row into its copies: copy s has inputs s, s + pace, ... Notes the largest magnitude, where it is wanted."""
     b, copies, pitch = k.b, conv.copies, conv.row
     if not pace:
         with b.loop(0, copies) as s, b.loop(0, pitch) as q:
             one = b.load(row, k.dot((1, s), (q, conv.paces[2])), k.number)
-            b.store(one, target, k.dot((s, conv.copy), (1, q)))
+            _put(k, one, target, k.dot((s, conv.copy), (1, q)), None, second)
         return
     with b.loop(0, copies, pace) as s:
         start = [] if seen is None else [b.load(seen, 0, _integer(k), k.lanes)]
@@ -172,7 +228,7 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
             for number, sorted_part in enumerate(b.deinterleave(parts)):
                 copy = b.add(s, number)
                 with b.if_(b.compare("<", copy, copies)):
-                    b.store(sorted_part, target, k.dot((copy, conv.copy), (1, q)))
+                    _put(k, sorted_part, target, k.dot((copy, conv.copy), (1, q)), None, second)
             found = largest.values
             for part in parts if seen is not None else []:
                 found = [b.max(found[0], _magnitude(k, part))]

@@ -12,9 +12,11 @@ from ...plan.names import OUTPUT, ArrayName, StatisticName
 from ...plan.prepare import rewrite
 from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_values
 from ...spec import work
-from ...spec.dtypes import DType
+from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
+from ...spec.rewrite import Rewritten
+from ...spec.stages.padding import Pad
 from ..steps.base import Where
 from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
@@ -161,12 +163,13 @@ def _make_plan(
     host: Machine,
 ) -> Plan:
     trace = pipeline.trace(x, operands)
-    rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
+    pairs = dtype == bfloat16 and host.multiplies_bfloat16
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep_kernel=pairs and pipeline.conv_index == 0)
     item = dtype.number_bytes
     cuts = cut(rewritten.pipeline, simplified)
     aliases = output_values(cuts, trace.output, dtype)
     direct = direct_method(rewritten.pipeline, simplified, options)
-    where = Where(rewritten.pipeline, simplified, host, item, direct)
+    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs and _factors_as_given(rewritten))
     sweeps = []
     for sweep in cuts:
         choice = choose_method(sweep, where, options)
@@ -193,11 +196,18 @@ def _make_plan(
     )
 
 
+def _factors_as_given(rewritten: Rewritten) -> bool:
+    """Whether both factors of the convolution are the caller's numbers. What a stage computes, or a kernel that
+    something was folded into, has more digits."""
+    before = rewritten.pipeline.stages[: rewritten.pipeline.conv_index]
+    return rewritten.keeps_kernel and all(isinstance(stage, Pad) for stage in before)
+
+
 def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
     in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
     ordinary stores."""
-    if sweep.dest is None or (sweep.dest == OUTPUT and dtype.itemsize < number):
+    if sweep.dest is None:
         return False
     in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
     item = dtype.itemsize if sweep.dest == OUTPUT else number
