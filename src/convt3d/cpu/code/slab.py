@@ -7,16 +7,55 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
-from ..ir.values import I32, I64, Number, constant, vector, width_of
+from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch, zeros
+from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Channels of the slab that are filled together, and those of the input that are read for them: as many, or two for
+    each."""
+
+    slab: Number  # the first of the slab's
+    source: Number  # the first of the input's
+    number: Number  # of the slab's first one in its group
+    channels: Number  # of the slab, in its group
+    source_channels: Number  # of the input, in its group
+    most: int  # channels of the slab
+    pairs: bool
+
+    def count(self, k: Kernel) -> Number:
+        """Channels of the slab."""
+        return k.b.min(self.most, k.b.sub(self.channels, self.number))
+
+    def count_read(self, k: Kernel, count: Number) -> Number:
+        """Channels of the input."""
+        b = k.b
+        return b.min(2 * self.most, b.sub(self.source_channels, b.mul(self.number, 2))) if self.pairs else count
+
+
+@contextmanager
+def _blocks(k: Kernel, conv: ConvWords, channels: Number, together: int, pairs: bool) -> Iterator[_Block]:
+    """All channels of the slab, where `together` of the input's `channels` are read at a time. No pair and no block of
+    pairs is of two groups."""
+    b = k.b
+    if not pairs:
+        with b.loop(0, channels, together) as block:
+            yield _Block(block, block, block, channels, channels, together, pairs)
+        return
+    most, of_group = max(1, together // 2), b.sdiv(channels, conv.groups)
+    with b.loop(0, conv.groups) as group, b.loop(0, conv.in_group, most) as number:
+        slab, source = k.dot((group, conv.in_group), (1, number)), k.dot((group, of_group), (number, 2))
+        yield _Block(slab, source, number, conv.in_group, of_group, most, pairs)
 
 
 def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, pairs: bool = False) -> None:
@@ -35,70 +74,31 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
     depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
     channels = conv.in_channels
-    with b.loop(0, conv.copies) as s, b.loop(0, channels, together) as block:
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, channels, together, pairs) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
         from_w = b.add(begin[2], b.sub(first, place[2]))
-        some = b.min(together, b.sub(channels, block))
-        base = b.mul(s, conv.copy) if pairs else k.dot((s, conv.copy), (block, channel))
-
-        def place_of(c: Number, block: Number = block) -> tuple[Number, ir.Value | None]:
-            if not pairs:
-                return b.mul(c, channel), None
-            number, second = _pair(k, conv, b.add(block, c))
-            return b.mul(number, channel), second
-
+        some = block.count(k)
+        base = k.dot((s, conv.copy), (block.slab, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = _both(k, in_d, valid[0], in_h, valid[1])
             before = b.sub(first, s)
-            with each_channel(k, together, some) as c:
-                own, second = place_of(c)
-                with _unless(k, second):
-                    _zero_ends(k, slab, b.add(start, own), before, b.select(inside, count, 0), pitch)
+            with each_channel(k, block.most, some) as c:
+                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
             with b.if_(inside):
                 target = b.add(start, before)
 
                 def put(c: Number, target: Number = target) -> Sink:
-                    own, second = place_of(c)
-                    to = b.add(target, own)
+                    to = b.add(target, b.mul(c, channel))
                     # lanes that do not count are zero
-                    return lambda at, value, lanes: _put(k, value, slab, b.add(to, at), lanes, second)
+                    return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
-                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, together, some, put)
-        with each_channel(k, together, some) as c:
-            rows = b.mul(depth, height)
-            own, second = place_of(c)
-            with _unless(k, second):
-                fill_zero(k, slab, k.dot((1, base), (1, own), (rows, pitch)), pitch)
-
-
-def _pair(k: Kernel, conv: ConvWords, channel: Number) -> tuple[Number, ir.Value]:
-    """The pair of an input channel among those of all groups, and whether it is the second of it."""
-    b = k.b
-    of_group = b.sdiv(conv.in_channels, conv.groups)
-    group = b.sdiv(channel, of_group)
-    own = b.sub(channel, b.mul(group, of_group))
-    return b.add(b.mul(group, conv.in_group), b.sdiv(own, 2)), b.compare("==", b.bits("and_", own, 1), 1)
-
-
-def _unless(k: Kernel, second: ir.Value | None) -> AbstractContextManager[None]:
-    """The second channel of a pair finds zeros where the first has put them."""
-    return nullcontext() if second is None else k.b.if_(k.b.bits("xor", second, 1))
-
-
-def _put(k: Kernel, value: ir.Value, slab: ir.Value, at: Number, lanes: Number | None, second: ir.Value | None) -> None:
-    """A vector into the slab, as `to_scratch`. Of a pair the first channel takes the lower half of each lane and leaves
-    zeros in the upper one, which the second takes."""
-    b = k.b
-    if second is not None:
-        value = b.lane(value, 0) if lanes == 1 else value
-        pattern = b.bitcast(value, I32)
-        first = b.bits("and_", b.bitcast(b.load(slab, at, k.number, width_of(value.type)), I32), 0xFFFF)
-        value = b.bitcast(b.select(second, b.bits("or_", first, pattern), b.bits("lshr", pattern, 16)), k.number)
-    to_scratch(k, value, slab, at, lanes)
+                at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
+                _read(k, step, source, at, count, together, block.count_read(k, some), put, pairs)
+        with each_channel(k, block.most, some) as c:
+            fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
 def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
@@ -131,11 +131,8 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with (
-        b.loop(0, conv.copies) as s,
-        b.loop(0, b.mul(conv.groups, conv.in_group) if pairs else conv.in_channels) as c,
-    ):
-        after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, conv.in_channels, 1, pairs) as block:
+        after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
         _fill_rows(k, conv, paced, step, source, pace, together, seen, pairs)
@@ -167,14 +164,14 @@ def _fill_rows(
     # Of what is read of a row: whole vectors, or number by number.
     length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
     end = b.add(length, conv.copies)
-    with b.loop(0, channels, together) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
-        in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
+    with _blocks(k, conv, channels, together, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
+        in_d, some = b.sub(d, place[0]), block.count(k)
         with b.loop(0, per_turn, at_once) as first:
             rows = b.min(at_once, b.sub(per_turn, first))
             with b.loop(0, rows) as more:
                 in_h = b.sub(k.dot((b.add(first, more), conv.paces[1]), (1, turn)), place[1])
                 inside, buffer = _both(k, in_d, valid[0], in_h, valid[1]), b.mul(more, row_pitch)
-                with each_channel(k, together, some) as c:
+                with each_channel(k, block.most, some) as c:
                     there = b.select(inside, valid[2], 0)
                     _zero_ends(k, whole, b.add(buffer, b.mul(c, row_pitch)), place[2], there, end)
                 with b.if_(inside):
@@ -183,16 +180,13 @@ def _fill_rows(
                         to = k.dot((1, place[2]), (1, buffer), (c, row_pitch))
                         return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
-                    at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                    _read(k, step, source, at, valid[2], together, some, put)
-            with b.loop(0, rows) as more, each_channel(k, together, some) as c:
+                    at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                    _read(k, step, source, at, valid[2], together, block.count_read(k, some), put, pairs)
+            with b.loop(0, rows) as more, each_channel(k, block.most, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
-                channel, second = b.add(block, c), None
-                if pairs:
-                    channel, second = _pair(k, conv, channel)
-                target = b.at(slab, k.dot((channel, conv.slab.pitch), (number, pitch)), k.number)
+                target = b.at(slab, k.dot((b.add(block.slab, c), conv.slab.pitch), (number, pitch)), k.number)
                 row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
-                _sort(k, conv, row, target, pace, seen, second)
+                _sort(k, conv, row, target, pace, seen)
 
 
 @contextmanager
@@ -204,21 +198,13 @@ def _planes(k: Kernel, conv: ConvWords) -> Iterator[Number]:
         yield d
 
 
-def _sort(
-    k: Kernel,
-    conv: ConvWords,
-    row: ir.Value,
-    target: ir.Value,
-    pace: int,
-    seen: ir.Value | None,
-    second: ir.Value | None,
-) -> None:
+def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int, seen: ir.Value | None) -> None:
     """A row into its copies: copy s has inputs s, s + pace, ... Notes the largest magnitude, where it is wanted."""
     b, copies, pitch = k.b, conv.copies, conv.row
     if not pace:
         with b.loop(0, copies) as s, b.loop(0, pitch) as q:
             one = b.load(row, k.dot((1, s), (q, conv.paces[2])), k.number)
-            _put(k, one, target, k.dot((s, conv.copy), (1, q)), None, second)
+            b.store(one, target, k.dot((s, conv.copy), (1, q)))
         return
     with b.loop(0, copies, pace) as s:
         start = [] if seen is None else [b.load(seen, 0, _integer(k), k.lanes)]
@@ -228,7 +214,7 @@ def _sort(
             for number, sorted_part in enumerate(b.deinterleave(parts)):
                 copy = b.add(s, number)
                 with b.if_(b.compare("<", copy, copies)):
-                    _put(k, sorted_part, target, k.dot((copy, conv.copy), (1, q)), None, second)
+                    b.store(sorted_part, target, k.dot((copy, conv.copy), (1, q)))
             found = largest.values
             for part in parts if seen is not None else []:
                 found = [b.max(found[0], _magnitude(k, part))]
@@ -256,19 +242,21 @@ def _read(
     together: int,
     channels: Number,
     put: Callable[[Number], Sink],
+    pairs: bool,
 ) -> None:
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
-    `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
+    `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first."""
     b = k.b
     if isinstance(source, Scratch):
-        _read_buffer(k, step, source, at, count, put(0))
+        _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
         return
     c, d, h, w = at
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
     if together == 1:
-        source.prefetch(row, first, count)
-    source.read_channels(row, first, count, together, channels, put)
+        for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
+            source.prefetch(b.add(row, before), first, count)
+    source.read_channels(row, first, count, together, channels, put, pairs)
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
@@ -281,8 +269,16 @@ def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
     return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
 
 
-def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], count: Number, put: Sink) -> None:
-    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
+def _read_buffer(
+    k: Kernel,
+    step: int,
+    buffer: Scratch,
+    at: Sequence[Number],
+    count: Number,
+    put: Sink,
+    partner: ir.Value | None,
+) -> None:
+    """A row of the contiguous buffer (C, D, H, W) that the step before has written; as `Source.read`, of pairs."""
     b = k.b
     c, d, h, w = at
     _, height, width = k.spans(step, READ_COUNT)
@@ -290,6 +286,11 @@ def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], co
     origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:
-        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
+        value = b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes)
+        if partner is not None:
+            place = k.dot((1, start), (1, offset), (b.select(partner, 1, 0), buffer.pitch))
+            other = b.load(origin, place, k.number, k.lanes, count=lanes)
+            value = b.pair(value, b.select(partner, other, zeros(k)))
+        put(offset, value, lanes)
 
     in_vectors(k, count, copy)

@@ -214,6 +214,11 @@ class Values:
         function = declare(self.module, name, [z.type, pairs, pairs], z.type)
         return self.raw.call(function, [z, self.raw.bitcast(x, pairs), self.raw.bitcast(y, pairs)])
 
+    def pair(self, first: ir.Value, second: ir.Value) -> ir.Value:
+        """Lanes for `multiply_add_pairs`, of bfloat16 numbers given as float32: the first in the lower half."""
+        lower = self.bits("lshr", self.bitcast(first, I32), 16)
+        return self.bitcast(self.bits("or_", lower, self.bitcast(second, I32)), F32)
+
     def polynomial(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
         """Horner's rule with fma; coefficients lowest power first."""
         total: Number = coefficients[-1]
