@@ -16,12 +16,14 @@ from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ...spec.rewrite import Rewritten
+from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
 from ..steps.base import Where
-from .choice import AUTO, DIRECT, Options, choose_method, direct_method
+from .choice import AUTO, DIRECT, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .registers import RegisterTile, register_tile
 from .structure import Structure
+from .tile_cost import cost
 from .tiles import Tiling
 from .winograd import Method
 
@@ -166,13 +168,12 @@ def _make_plan(
     pairs = dtype == bfloat16 and host.multiplies_bfloat16
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep_kernel=pairs and pipeline.conv_index == 0)
     item = dtype.number_bytes
-    cuts = cut(rewritten.pipeline, simplified)
-    aliases = output_values(cuts, trace.output, dtype)
     direct = direct_method(rewritten.pipeline, simplified, options)
     where = Where(rewritten.pipeline, simplified, host, item, direct, pairs and _factors_as_given(rewritten))
+    cuts, choices = _cut(where, options)
+    aliases = output_values(cuts, trace.output, dtype)
     sweeps = []
-    for sweep in cuts:
-        choice = choose_method(sweep, where, options)
+    for sweep, choice in zip(cuts, choices, strict=True):
         structure = Structure(choice.steps, dtype.name, host.isa)
         streamed = _streamed(sweep, aliases, dtype, item, host)
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
@@ -194,6 +195,27 @@ def _make_plan(
         sweeps=tuple(sweeps),
         aliases=aliases,
     )
+
+
+_APART = 0.85  # of the cost of a fused sweep, at which a pool before the convolution has a sweep of its own
+
+
+def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice]]:
+    """The sweeps and how each is computed. Tiles of a convolution overlap in what they read: a pool before it is
+    computed several times or, where that costs clearly less, once, stored and read again."""
+
+    def tried(conv_apart: bool) -> tuple[float, tuple[Sweep, ...], list[Choice]]:
+        sweeps = cut(where.pipeline, where.trace, conv_apart)
+        choices = [choose_method(sweep, where, options) for sweep in sweeps]
+        each = zip(sweeps, choices, strict=True)
+        return sum(cost(sweep, one.steps, one.where, one.tiling) for sweep, one in each), sweeps, choices
+
+    together = tried(False)
+    if any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in where.pipeline.stages[: where.pipeline.conv_index]):
+        apart = tried(True)
+        if apart[0] < _APART * together[0]:
+            return apart[1:]
+    return together[1:]
 
 
 def _factors_as_given(rewritten: Rewritten) -> bool:

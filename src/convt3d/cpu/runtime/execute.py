@@ -276,6 +276,14 @@ class Call:
             return _ALL, _ALL, _ALL
         return self.binding.tiling.part or (_ALL, _ALL, _ALL)
 
+    def part_of_box(self, source: SourceCall) -> int:
+        """Channels of the first step's box that the first-level cache has room for beside what is made of them; all,
+        where channels lie side by side."""
+        if source.adjacent or (self._dest is not None and self._strides(self._dest)[-1]):
+            return _ALL
+        (box, *_), *_ = self.binding.tiling.rooms
+        return max(1, self.machine.l1d // 2 // (box.pitch * self.run.number.itemsize))
+
     @property
     def skipped(self) -> Array:
         return self.run.skipped

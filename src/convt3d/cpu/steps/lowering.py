@@ -30,7 +30,8 @@ class _Lowering:
     def run(self) -> tuple[Step, ...]:
         sweep = self.sweep
         if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
-            self.steps.append(Load(sweep.source.kind, sweep.source))
+            in_parts = not any(op.couples_channels or isinstance(op, sweeps.Conv) for op in sweep.ops)
+            self.steps.append(Load(sweep.source.kind, in_parts, sweep.source))
         for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
