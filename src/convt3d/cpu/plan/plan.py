@@ -72,6 +72,11 @@ class Plan(BasePlan):
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "winograd"
 
+    @property
+    def together(self) -> int:
+        """Products that a lane of the convolution's instructions adds up at once."""
+        return next(planned.where.together for planned in self.sweeps if planned.register_tile is not None)
+
     @lazy
     def conv_operands(self) -> list[int]:
         """Places of the convolution's weight and bias among the operands of the pipeline as it runs."""

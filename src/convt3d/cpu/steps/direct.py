@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,7 @@ from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
+    from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
@@ -104,6 +106,10 @@ class PairedConvolution(DirectConvolution):
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return (f"pairs{self.tile.rows}x{self.tile.columns}",)
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products of pairs of input channels, exact, and added up in float32"
 
 
 def _tables(
