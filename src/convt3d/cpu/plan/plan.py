@@ -99,11 +99,15 @@ class Plan(BasePlan):
     @lazy
     def one_sample(self) -> Plan:
         """For one sample of the batch."""
-        alone = tuple(
-            (1, *shape[1:]) if slot.operand.kind == "tensor" else shape
+        return self.some_samples(1)
+
+    def some_samples(self, count: int) -> Plan:
+        """For so many samples of the batch; a tensor of one sample serves all."""
+        some = tuple(
+            (min(count, shape[0]), *shape[1:]) if slot.operand.kind == "tensor" else shape
             for slot, shape in zip(self.asked.slots, self.trace.operand_shapes, strict=True)
         )
-        return self._changed(x=(1, *self.trace.values[0][1:]), operands=alone)
+        return self._changed(x=(count, *self.trace.values[0][1:]), operands=some)
 
     def _changed(self, **changes: Any) -> Plan:
         given: dict[str, Any] = {
@@ -133,9 +137,22 @@ class Plan(BasePlan):
         """Bytes of tile memory for one thread."""
         return max(planned.tiling.scratch for planned in self.sweeps)
 
+    @lazy
+    def samples_together(self) -> int:
+        """Samples that go through all sweeps before the next ones do: all, or, where the output array cannot hold the
+        values between sweeps, as many as have them in the cache, at least one."""
+        batch = self.trace.values[0][0]
+        each = self._shared_values // max(1, batch)
+        return max(1, min(batch, _cached_bytes(self.machine) // each)) if each else batch
+
     @property
     def intermediate(self) -> int:
-        """Bytes of values that several sweeps share and that the output array cannot hold."""
+        """Bytes of values that several sweeps share and that the output array cannot hold, at any time."""
+        return self._shared_values // max(1, self.trace.values[0][0]) * self.samples_together
+
+    @property
+    def _shared_values(self) -> int:
+        """The same, of the whole batch."""
         stored = {
             planned.sweep.dest: planned.sweep.result
             for planned in self.sweeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -63,13 +64,35 @@ def execute_plan(
         _by_meaning(EVERYONE.ready(plan, operands), x, out)
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
+    elif plan.samples_together < x.shape[0]:
+        for sample in _run_in_turn(ready, x, out):
+            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
     else:
         run = _Run(ready, x, out)
         last = run.run()
-        for sample in map(int, np.flatnonzero(run.skipped)):
+        for sample in run.left_out:
             _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
         return None if keeper is EVERYONE else run.again(*last)
     return None
+
+
+def _run_in_turn(ready: Ready, x: Array, out: Array) -> list[int]:
+    """Some samples after the others, in the same memory for the values between sweeps; those that are left out."""
+    batch, together, slots = x.shape[0], ready.plan.samples_together, ready.plan.rewritten.pipeline.slots
+    values: dict[ArrayName, Array] = {}
+    left_out: list[int] = []
+    for start in range(0, batch, together):
+        here = slice(start, min(start + together, batch))
+        own = tuple(
+            array[here] if slot.operand.kind == "tensor" and array.shape[0] > 1 else array
+            for slot, array in zip(slots, ready.operands, strict=True)
+        )
+        plan = ready.plan.some_samples(here.stop - here.start)
+        run = _Run(ready._replace(plan=plan, operands=own), x[here], out[here], values)
+        run.run()
+        values = run.values
+        left_out += [start + sample for sample in run.left_out]
+    return left_out
 
 
 def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper) -> None:
@@ -114,9 +137,12 @@ def _sample_of(array: Array, sample: int) -> Array:
 class _Run:
     """One execution: where the values of the plan are."""
 
-    def __init__(self, ready: Ready, x: Array, out: Array) -> None:
+    def __init__(self, ready: Ready, x: Array, out: Array, memory: Mapping[ArrayName, Array] | None = None) -> None:
+        """`memory`: values of an earlier run, at least as large, that nobody needs any more."""
         self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
+        self.values: dict[ArrayName, Array] = {}  # that the output array cannot hold
+        self._memory = memory or {}
         self.number = np.dtype(self.plan.dtype.accumulate)
         self.sweeps = bindings(self.plan)
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
@@ -162,8 +188,15 @@ class _Run:
         if name in self.plan.aliases:
             self.arrays[name] = self.arrays[OUTPUT]
         elif name not in self.arrays:
-            self.arrays[name] = empty(shape, self.number)
+            there = self._memory.get(name)
+            made = empty(shape, self.number) if there is None else there[: shape[0]]
+            self.arrays[name] = self.values[name] = made
         return self.arrays[name]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Samples that are not computed."""
+        return list(map(int, np.flatnonzero(self.skipped)))
 
     def array(self, name: ArrayName) -> Array:
         return self.operands[name.place] if isinstance(name, OperandName) else self.arrays[name]
