@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -59,49 +58,33 @@ def execute_plan(
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
-            _execute_sample(alone, sample, x, operands, out, keeper)
+            _execute_some(alone, slice(sample, sample + 1), x, operands, out, keeper)
     elif not ready.weights.finite:
         _by_meaning(EVERYONE.ready(plan, operands), x, out)
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
     elif plan.samples_together < x.shape[0]:
-        for sample in _run_in_turn(ready, x, out):
-            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
+        for start in range(0, x.shape[0], plan.samples_together):
+            some = slice(start, min(start + plan.samples_together, x.shape[0]))
+            _execute_some(plan.some_samples(some.stop - start), some, x, operands, out, keeper)
     else:
         run = _Run(ready, x, out)
         last = run.run()
-        for sample in run.left_out:
-            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
+        for sample in map(int, np.flatnonzero(run.skipped)):
+            _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x, operands, out, keeper)
         return None if keeper is EVERYONE else run.again(*last)
     return None
 
 
-def _run_in_turn(ready: Ready, x: Array, out: Array) -> list[int]:
-    """Some samples after the others, in the same memory for the values between sweeps; those that are left out."""
-    batch, together, slots = x.shape[0], ready.plan.samples_together, ready.plan.rewritten.pipeline.slots
-    values: dict[ArrayName, Array] = {}
-    left_out: list[int] = []
-    for start in range(0, batch, together):
-        here = slice(start, min(start + together, batch))
-        own = tuple(
-            array[here] if slot.operand.kind == "tensor" and array.shape[0] > 1 else array
-            for slot, array in zip(slots, ready.operands, strict=True)
-        )
-        plan = ready.plan.some_samples(here.stop - here.start)
-        run = _Run(ready._replace(plan=plan, operands=own), x[here], out[here], values)
-        run.run()
-        values = run.values
-        left_out += [start + sample for sample in run.left_out]
-    return left_out
-
-
-def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper) -> None:
-    """One sample alone, by a plan of batch 1."""
+def _execute_some(
+    plan: Plan, samples: slice, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper
+) -> None:
+    """Some samples alone, by a plan of so many."""
     own = tuple(
-        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+        _some_of(operand, samples) if slot.operand.kind == "tensor" else operand
         for slot, operand in zip(plan.asked.slots, operands, strict=True)
     )
-    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample), keeper)
+    execute_plan(plan, _some_of(x, samples), own, _some_of(out, samples), keeper)
 
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
@@ -114,10 +97,12 @@ def _by_meaning(ready: Ready, x: Array, out: Array) -> None:
     pipeline, dtype, stored_as = ready.plan.rewritten.pipeline, ready.plan.dtype, ready.stored_as
     for sample in range(x.shape[0]):
         own = [
-            dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else stored_as.widen(array)
+            dtype.widen(_some_of(array, slice(sample, sample + 1)))
+            if slot.operand.kind == "tensor"
+            else stored_as.widen(array)
             for slot, array in zip(pipeline.slots, ready.operands, strict=True)
         ]
-        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_some_of(x, slice(sample, sample + 1))), own))[0]
 
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
@@ -129,20 +114,17 @@ def _wild_samples(x: Array, dtype: DType) -> list[int]:
     return [at for at, sample in enumerate(x) if not (float(sample.max()) < bound and float(sample.min()) > -bound)]
 
 
-def _sample_of(array: Array, sample: int) -> Array:
-    """(1, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
-    return array if array.shape[0] == 1 else array[sample : sample + 1]
+def _some_of(array: Array, samples: slice) -> Array:
+    """(some, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
+    return array if array.shape[0] == 1 else array[samples]
 
 
 class _Run:
     """One execution: where the values of the plan are."""
 
-    def __init__(self, ready: Ready, x: Array, out: Array, memory: Mapping[ArrayName, Array] | None = None) -> None:
-        """`memory`: values of an earlier run, at least as large, that nobody needs any more."""
+    def __init__(self, ready: Ready, x: Array, out: Array) -> None:
         self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
-        self.values: dict[ArrayName, Array] = {}  # that the output array cannot hold
-        self._memory = memory or {}
         self.number = np.dtype(self.plan.dtype.accumulate)
         self.sweeps = bindings(self.plan)
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
@@ -188,15 +170,8 @@ class _Run:
         if name in self.plan.aliases:
             self.arrays[name] = self.arrays[OUTPUT]
         elif name not in self.arrays:
-            there = self._memory.get(name)
-            made = empty(shape, self.number) if there is None else there[: shape[0]]
-            self.arrays[name] = self.values[name] = made
+            self.arrays[name] = empty(shape, self.number)
         return self.arrays[name]
-
-    @property
-    def left_out(self) -> list[int]:
-        """Samples that are not computed."""
-        return list(map(int, np.flatnonzero(self.skipped)))
 
     def array(self, name: ArrayName) -> Array:
         return self.operands[name.place] if isinstance(name, OperandName) else self.arrays[name]
