@@ -34,7 +34,7 @@ def prepare_step(case: Case, arrays: Arrays, function: Function, channels_last: 
     """One step of `function`, which is given x and operands; it gives the result and all gradients."""
     tensors = [to_tensor(case, array, channels_last).clone() for array in (arrays.x, *arrays.operands)]
     grad = to_tensor(case, _upstream(case), channels_last)
-    weight = stock.weight_of(case.pipeline, tensors[1:]).detach()
+    weight = stock.weights_of(case.pipeline, tensors[1:])[0].detach()
     bits = weight[0, 0, 0, 0, 0].view(_BITS[weight.itemsize])
 
     def run() -> Any:

@@ -140,8 +140,8 @@ def _on_engine(
         if pipeline.dropped:  # reductions give contiguous results
             result = torch.empty(shape, dtype=x.dtype)
             return tensor_storage(result, dtype, torch)
-        if not (_plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays))):
-            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
+        if not (_plain(inputs[0]) and all(map(_plain, stock.weights_of(pipeline, arrays)))):
+            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weights_of(pipeline, operands))
         result = _result(operator, (1, *shape) if unbatched else shape, dtype, x.dtype, chosen)
         result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch, writable=True)
@@ -151,7 +151,9 @@ def _on_engine(
         return result
     target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
     if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
-        contiguous = bool(pipeline.dropped) or _plain(stock.weight_of(pipeline, arrays))  # whatever PyTorch would say
+        contiguous = bool(pipeline.dropped) or all(
+            map(_plain, stock.weights_of(pipeline, arrays))
+        )  # whatever PyTorch would say
         if contiguous and not any(slot.operand.kind == "tensor" for slot in pipeline.slots):
             weights.remember((x.shape, x.stride()), _Quick(again, tuple(result.shape)))
     return result
