@@ -34,7 +34,7 @@ def test_every_case_fits(case: Case) -> None:
 def test_names_are_unique_and_some_cases_are_quick() -> None:
     names = [(case.suite, case.name) for case in CASES]
     assert len(names) == len(set(names))
-    assert {case.suite for case in CASES if case.quick} == {"seeds", "models", "conv3d", "small", "half"}
+    assert {case.suite for case in CASES if case.quick} == {"seeds", "models", "conv3d", "small", "half", "training"}
 
 
 def test_the_operators_are_there_in_full_and_at_an_eighth() -> None:
