@@ -72,7 +72,7 @@ class Records:
         bits; `changing` are the numbers of the arrays whose addresses are filled in, in the order of `again`, which
         has `owned` bytes."""
         standing = again.standing()
-        if standing.threads > 1 and not SUPPORTED:
+        if standing is None or (standing.threads > 1 and not SUPPORTED):
             return
         nbytes = standing.nbytes + owned + sum(array.nbytes for array in copies.values())
         kept = np.array([[at, copy.ctypes.data, copy.nbytes] for at, copy in copies.items()], np.int64)
