@@ -5,7 +5,7 @@
     {..., "series": "volume", "values": [4, 8]}   a curve: one case for each value, which stands where "n" is written
     {"suite": "models"}                           all cases of another suite; with "quick": true, its quick ones are so
 
-Optional in each: "threads", "isa", "quick": true.
+Optional in each: "threads", "isa", "dtype" (else the one that is asked for), "quick": true.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SUITES = {
     "conv3d": "Convolutions of real networks",
     "small": "Small volumes, where the call itself costs most",
     "scaling": "Growing sizes",
+    "half": "16-bit numbers beside float32",
     "training": "Forward and backward",
 }
 TRAINING = "training"  # the suite whose cases are run in both directions
@@ -63,6 +64,9 @@ def read_suite(name: str, dtype: DType = DTYPES["float32"], threads: int | None 
 
 
 def _cases(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Case]:
+    if "dtype" in entry:
+        entry, shared = {**entry}, {**shared, "dtype": DTYPES[entry["dtype"]]}
+        del entry["dtype"]
     if "suite" in entry:
         for case in read_suite(entry["suite"], shared["dtype"]):
             yield replace(case, **shared, threads=0, quick=case.quick and entry.get("quick", False))
