@@ -19,34 +19,44 @@ from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, channels: Number) -> None:
+    """The slab (copies, channels, D, H, pitch) from the source's box, zero where the box leaves the array.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, conv, step, source, together)
+        _fill_slab(k, conv, step, source, channels, together)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int) -> None:
+def _fill_slab(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, channels: Number, together: int
+) -> None:
+    """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels = conv.in_channels
+    rows_follow, planes_follow = _joined(k, conv, step, source)
+    # A run is a row, the rows of a plane, or the planes of a channel.
+    each = b.select(planes_follow, b.mul(height, pitch), pitch)
+    run_place, run_valid = (b.select(planes_follow, axes[0], axes[1]) for axes in (place, valid))
+    length = b.select(rows_follow, b.mul(b.select(planes_follow, depth, height), each), pitch)
     with b.loop(0, conv.copies) as s, b.loop(0, channels, together) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
+        count = b.select(rows_follow, b.mul(run_valid, each), count)
+        before = b.select(rows_follow, b.mul(run_place, each), b.sub(first, s))
         from_w = b.add(begin[2], b.sub(first, place[2]))
         some = b.min(together, b.sub(channels, block))
         base = k.dot((s, conv.copy), (block, channel))
-        with b.loop(0, depth) as d, b.loop(0, height) as h:
+        planes, rows = b.select(planes_follow, 1, depth), b.select(rows_follow, 1, height)
+        with b.loop(0, planes) as d, b.loop(0, rows) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
+            in_d = b.select(planes_follow, 0, b.sub(d, place[0]))
+            in_h = b.select(rows_follow, 0, b.sub(h, place[1]))
             inside = _both(k, in_d, valid[0], in_h, valid[1])
-            before = b.sub(first, s)
             with each_channel(k, together, some) as c:
-                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
+                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), length)
             with b.if_(inside):
                 target = b.add(start, before)
 
@@ -57,8 +67,24 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
                 _read(k, step, source, at, count, together, some, put)
+        # Zeros right of the last row, where rows share theirs.
         with each_channel(k, together, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
+
+
+def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> tuple[ir.Value, ir.Value]:
+    """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
+    b, width, height = k.b, conv.row, conv.slab_height
+    place, valid = k.spans(step, PLACE), k.spans(step, VALID)
+    if isinstance(source, Scratch):
+        _, rows, row = k.spans(step, READ_COUNT)
+        one, plane = 1, b.mul(rows, row)
+    else:
+        one, row, plane = source.words.w, source.words.h, source.words.d
+    whole = (b.compare("==", conv.copies, 1), b.compare("==", place[2], 0), b.compare("==", valid[2], width))
+    rows_follow = b.all_true(*whole, b.compare("==", row, b.mul(one, width)))
+    all_rows = b.compare("==", valid[1], height), b.compare("==", plane, b.mul(row, height))
+    return rows_follow, b.all_true(rows_follow, *all_rows)
 
 
 def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
@@ -76,6 +102,7 @@ def fill_paced_slab(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    channels: Number,
     pace: int,
     seen: ir.Value | None = None,
 ) -> ir.Value | None:
@@ -90,11 +117,11 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
+    with b.loop(0, conv.copies) as s, b.loop(0, channels) as c:
         after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+        _fill_rows(k, conv, paced, step, source, channels, pace, together, seen)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -108,6 +135,7 @@ def _fill_rows(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    channels: Number,
     pace: int,
     together: int,
     seen: ir.Value | None,
@@ -117,7 +145,7 @@ def _fill_rows(
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.turns
+    row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
     # Of what is read of a row: whole vectors, or number by number.
     length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
@@ -217,7 +245,7 @@ def _read(
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
     """Whether d and h are places of an array."""
-    return k.b.bits("and_", _within(k, d, depth), _within(k, h, height))
+    return k.b.all_true(_within(k, d, depth), _within(k, h, height))
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
@@ -230,7 +258,8 @@ def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], co
     b = k.b
     c, d, h, w = at
     _, height, width = k.spans(step, READ_COUNT)
-    start = k.dot((c, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
+    channel = b.add(k.first_channel, c)
+    start = k.dot((channel, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
     origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.conv_cost import direct_cost
+from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from ..runtime.execute import Call
 
 
+SUMMED = 512  # steps that are summed on their own before they join the rest
+_HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
+
+
 @dataclass(eq=False)
 class PhaseWords(Words):
     """A row of the table of phases that have taps."""
@@ -35,12 +41,15 @@ class PhaseWords(Words):
     taps: Size  # along the depth
     shift: Size  # of the first of these
     apart: Size  # distance from one to the next
+    height: Size  # taps along the height
 
 
 @dataclass(eq=False)
 class DirectWords(Words):
     phase_table: Array
     in_depth: Size
+    share_groups: Size  # whose output channels are computed together
+    share_blocks: Size  # of each of these groups
 
 
 @dataclass(eq=False)
@@ -52,10 +61,15 @@ class DirectCall(ConvCall):
 @dataclass(frozen=True)
 class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
+    heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
+
+    @property
+    def shares_channels(self) -> bool:  # type: ignore[override]
+        return self.in_parts and bool(self.reads)
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -67,7 +81,8 @@ class DirectConvolution(Convolution):
         return (room, *row, self.phased(where, rooms, slab))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
-        return direct_cost(where, tiling), 0.0
+        by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
+        return (rows_cost if by_rows else direct_cost)(where, tiling), 0.0
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
         from ..code.conv import emit_direct
@@ -85,12 +100,25 @@ class DirectConvolution(Convolution):
             offsets=offsets,
             weights_group=count * where.kernel[1],
         )
-        own = DirectWords(table, where.method.walks[0].axis.size)
+        share = binding.tiling.share
+        own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         return (conv, own) if self.pace is None else (conv, own, PacedWords(rooms[1]))
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
         return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call)
+
+
+def rows_together(where: Where) -> tuple[int, ...]:
+    """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
+    taps, and neighbouring rows meet the same inputs."""
+    if where.kernel[0] != where.groups or where.kernel[1] > 1 or prod(where.kernel[2:]) > SUMMED:
+        return ()
+    walk = where.method.walks[1]
+    rows = phases(walk)
+    next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
+    heights = {len(phase.taps) for phase in rows}
+    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
 
 
 def _tables(
@@ -128,6 +156,7 @@ def _tables(
         "taps": counts[0][:, None, None],
         "shift": first[:, None, None],
         "apart": apart[:, None, None],
+        "height": counts[1][:, None],
     }
     rows = [np.broadcast_to(columns[field.name], taps.shape).reshape(-1) for field in layout(PhaseWords, False)[0]]
     table = np.stack(rows, axis=-1).astype(np.int64)

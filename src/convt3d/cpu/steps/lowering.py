@@ -10,7 +10,7 @@ from ..plan.registers import register_tile
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution
+from .direct import DirectConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -47,7 +47,8 @@ class _Lowering:
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
-            return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
+            pace = by_shuffles(where.method.walks[2].pace) if wide else None
+            return DirectConvolution(*shared, pace, rows_together(where))
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
