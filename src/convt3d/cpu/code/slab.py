@@ -66,7 +66,8 @@ def _fill_slab(
                     return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
                 at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, together, some, put)
+                ahead = b.select(rows_follow, 0, count)  # the processor itself fetches what is long
+                _read(k, step, source, at, count, ahead, together, some, put)
         # Zeros right of the last row, where rows share theirs.
         with each_channel(k, together, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
@@ -167,7 +168,7 @@ def _fill_rows(
                         return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
                     at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                    _read(k, step, source, at, valid[2], together, some, put)
+                    _read(k, step, source, at, valid[2], valid[2], together, some, put)
             with b.loop(0, rows) as more, each_channel(k, together, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
                 target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
@@ -225,12 +226,14 @@ def _read(
     source: Source | Scratch,
     at: Sequence[Number],
     count: Number,
+    ahead: Number,
     together: int,
     channels: Number,
     put: Callable[[Number], Sink],
 ) -> None:
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
-    `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
+    `channels` that are read at a time: put(channel) takes those of one, counted from the first. So many of the next
+    channel are asked for `ahead`."""
     b = k.b
     if isinstance(source, Scratch):
         _read_buffer(k, step, source, at, count, put(0))
@@ -239,7 +242,7 @@ def _read(
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
     if together == 1:
-        source.prefetch(row, first, count)
+        source.prefetch(row, first, ahead)
     source.read_channels(row, first, count, together, channels, put)
 
 

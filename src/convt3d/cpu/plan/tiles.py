@@ -140,8 +140,7 @@ class Tilings:
         return Share(1, each, min(per_out, each * tile.rows), -(-blocks // each))
 
     def _part(self, channel: int, share: Share) -> Part:
-        """As many channels as the second-level cache has room for beside the input, and for their weights, which all
-        positions of the tile meet; `channel` is bytes of one."""
+        """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
         where = self.where
         per_out, channels = where.kernel[1], share.channels
         tile, room = self._tile, where.machine.l2 // _PARTS // channel
@@ -149,12 +148,10 @@ class Tilings:
             return Part(1, share.blocks, min(per_out, channels))
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
-        steps = where.kernel[0] // where.groups * prod(where.kernel[2:])
-        near = max(1, where.machine.l2 // _PARTS // (tile.rows * steps * where.item))  # blocks whose weights stay there
-        if room >= per_out and near >= share.blocks:
+        if room >= per_out:
             groups = min(share.groups, room // per_out)
             return Part(groups, share.blocks, min(groups * per_out, channels))
-        blocks = min(share.blocks, near, max(1, room // tile.rows))
+        blocks = min(share.blocks, max(1, room // tile.rows))
         return Part(1, blocks, min(channels, blocks * tile.rows))
 
     @lazy
