@@ -4,6 +4,7 @@ the float64 meaning and PyTorch."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -96,13 +97,24 @@ def _relaid(x: Any, layout: str) -> Any:
 @pytest.mark.parametrize("size", [(3, 5, 7), (1, 1, 33), (4, 4, 4), (2, 16, 16), (7, 1, 1)])
 def test_planes_that_follow_each_other(size: tuple[int, int, int], layout: str) -> None:
     """Where nothing lies between rows, they are moved as one; from arrays of any layout, and into them."""
-    for conv, w in ((ct.Conv3d(bias=True), (21, 19)), (ct.ConvTranspose3d(stride=(1, 1, 2)), (19, 21))):
+    convs = (ct.Conv3d(bias=True), (21, 19)), (ct.ConvTranspose3d(stride=(1, 1, 2)), (19, 21))
+    for (conv, w), tail in product(convs, ([], [ct.Tanh()])):
         kernel = (1, 1, 1) if isinstance(conv, ct.Conv3d) else (1, 1, 2)
-        case = make(Pipeline(conv, ct.Tanh()), (2, 19, *size), (*w, *kernel))
+        case = make(Pipeline(conv, *tail), (2, 19, *size), (*w, *kernel))
         plain = case.run().tobytes()
         case = replace(case, x=_relaid(case.x, layout))
         case.check()
-        assert case.run().tobytes() == plain
+        assert case.run(_relaid(np.empty(case.output, np.float32), layout)).tobytes() == plain
+
+
+@pytest.mark.parametrize("size", [(2, 4, 4), (3, 16, 1), (2, 5, 16), (1, 1, 48)])
+def test_sums_go_straight_into_the_result(size: tuple[int, int, int]) -> None:
+    """Nothing behind the last voxel of a channel, or of the array, is written."""
+    case = make(Pipeline(ct.Conv3d(bias=True)), (3, 700, *size), (29, 700, 1, 1, 1))
+    room = np.full((3, 31, size[0] + 1, *size[1:]), np.nan, np.float32)
+    case.check(room[:, 1:-1, : size[0]])
+    assert np.isnan(room[:, [0, -1]]).all()
+    assert np.isnan(room[:, :, size[0] :]).all()
 
 
 def _convolution(pipeline: Pipeline, x: tuple[int, ...], w: tuple[int, ...]) -> Any:

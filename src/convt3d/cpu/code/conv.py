@@ -17,9 +17,9 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Source
+from ..ir.move import Destination, Source
 from ..ir.values import I64, PTR, Number, constant, vector
-from ..plan.geometry import POSITION, POSITION_COUNT
+from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
 from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
@@ -68,16 +68,54 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         fill(*part.groups)
     k.first_channel, tile.channels = part.channel, part.channels
     fill_with_bias(k, conv, call[0], tile.step, part)
+    target = Target(conv.phased, conv.plane)
+    if step.writes:
+        target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes))
     if step.heights:
         with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
             with long:
                 sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
             with short:
-                convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part)
+                convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part, target)
     else:
-        convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part)
+        convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part, target)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
+    if step.writes:
+        tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where sums go: (channels, phases, D, plane)."""
+
+    buffer: Scratch
+    plane: Number  # numbers from one depth to the next
+
+
+def _straight(tile: Tile, conv: ConvWords, dest: Destination) -> tuple[Target, ir.Value]:
+    """The destination itself, where positions lie there as they do in the buffer, in whole vectors; and whether that is
+    so: what is not copied need not be fetched again."""
+    k, b, words = tile.k, tile.k.b, dest.words
+    if dest.storage.memory != k.number:
+        return Target(conv.phased, conv.plane), constant(ir.IntType(1), 0)
+    low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
+    _, length = Planar.of_convolution(conv, tile.step).extent(k)
+
+    def one_of(*conditions: tuple[Number, Number]) -> ir.Value:
+        return b.raw.not_(b.all_true(*(b.compare("!=", *pair) for pair in conditions)))
+
+    straight = b.all_true(
+        dest.direct,
+        b.compare("==", words.streamed, 0),  # past the caches, whole runs are better
+        b.compare("==", conv.row, width),
+        b.compare("==", b.bits("and_", length, k.lanes - 1), 0),
+        one_of((height, 1), (words.h, width)),
+        one_of((depth, 1), (conv.merged, 0), (words.d, conv.plane)),
+    )
+    place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
+    buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
+    return Target(buffer, b.select(straight, words.d, conv.plane)), straight
 
 
 def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
@@ -145,11 +183,12 @@ def convolve(
     tile: RegisterTile,
     blocks: int,
     part: Channels,
+    target: Target,
 ) -> None:
-    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
+    """Slab -> target (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
     b = k.b
     columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
-    slab, out = conv.slab, conv.phased
+    slab, out = conv.slab, target.buffer
     runs, length = Planar.of_convolution(conv, step).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
@@ -160,7 +199,7 @@ def convolve(
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
             x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
-            y_plane = b.at(y, b.mul(d, conv.plane), k.number)
+            y_plane = b.at(y, b.mul(d, target.plane), k.number)
 
             at_depth = b.mul(b.add(k.span(0, step, POSITION), d), pace)
 

@@ -15,7 +15,7 @@ from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..plan.winograd import Method
-from ..words import Array, Room, Size, SourceCall, Words, layout
+from ..words import Array, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
@@ -61,6 +61,7 @@ class DirectCall(ConvCall):
 @dataclass(frozen=True)
 class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
+    writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
 
     @property
@@ -73,7 +74,8 @@ class DirectConvolution(Convolution):
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return (DirectCall, SourceCall) if self.reads else (DirectCall,)
+        source: tuple[type[Words], ...] = (SourceCall,) if self.reads else ()
+        return (DirectCall, *source, *((DestinationCall,) if self.writes else ()))
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms)
@@ -106,7 +108,8 @@ class DirectConvolution(Convolution):
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
-        return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call)
+        stored = (call.destination(),) if self.writes else ()
+        return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call), *stored
 
 
 def rows_together(where: Where) -> tuple[int, ...]:

@@ -48,7 +48,10 @@ class _Lowering:
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
-            return DirectConvolution(*shared, pace, rows_together(where))
+            heights, dest = rows_together(where), self.sweep.dest
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not heights
+            alone = alone and all(walk.period == 1 for walk in where.method.walks)
+            return DirectConvolution(*shared, pace, dest.kind if alone and dest is not None else "", heights)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
