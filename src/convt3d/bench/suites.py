@@ -4,7 +4,7 @@
     {"problem": slug, "batch_divisor": 8}         one of the five operators at its benchmark shape
     {..., "series": "volume", "values": [4, 8]}   a curve: one case for each value, which stands where "n" is written
 
-Optional in each: "threads", "isa", "quick": true.
+Optional in each: "threads", "isa", "dtype" (else the one that is asked for), "quick": true.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SUITES = {
     "conv3d": "Convolutions of real networks",
     "small": "Small volumes, where the call itself costs most",
     "scaling": "Growing sizes",
+    "half": "16-bit numbers beside float32",
 }
 
 
@@ -60,6 +61,9 @@ def read_suite(name: str, dtype: DType = DTYPES["float32"], threads: int | None 
 
 
 def _cases(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Case]:
+    if "dtype" in entry:
+        entry, shared = {**entry}, {**shared, "dtype": DTYPES[entry["dtype"]]}
+        del entry["dtype"]
     if "problem" in entry:
         yield _problem_case(entry, shared)
         return

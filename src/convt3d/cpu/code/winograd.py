@@ -50,7 +50,7 @@ def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) 
     tile.around.enter_context(unless_skipped(k, call[0]))
     largest = winograd.largest.pointer
     source = source_of(tile, step, call)
-    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.in_channels, step.pace, largest)
+    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest)
     assert small is not None
     tile.all_channels = tile.channels = conv.out_channels
     tile.around.enter_context(only_small(k, call[0], small))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
+    from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
@@ -64,6 +66,8 @@ class DirectConvolution(Convolution):
     writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
 
+    pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
+
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
@@ -94,8 +98,7 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        in_group = where.kernel[0] // where.groups
-        table, offsets, count = _tables(where.method, slab, in_group, where.kernel[1])
+        table, offsets, count = _tables(where.method, slab, where.in_group, where.kernel[1])
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
@@ -115,13 +118,30 @@ class DirectConvolution(Convolution):
 def rows_together(where: Where) -> tuple[int, ...]:
     """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
     taps, and neighbouring rows meet the same inputs."""
-    if where.kernel[0] != where.groups or where.kernel[1] > 1 or prod(where.kernel[2:]) > SUMMED:
+    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not where.pairs
+    if not alone or prod(where.kernel[2:]) > SUMMED:
         return ()
     walk = where.method.walks[1]
     rows = phases(walk)
     next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
     heights = {len(phase.taps) for phase in rows}
     return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
+
+
+@dataclass(frozen=True)
+class PairedConvolution(DirectConvolution):
+    """The same of bfloat16 numbers: two channels lie side by side in each lane, and one instruction multiplies and adds
+    both, in float32."""
+
+    pairs = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"pairs{self.tile.rows}x{self.tile.columns}",)
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products of pairs of input channels, exact, and added up in float32"
 
 
 def _tables(

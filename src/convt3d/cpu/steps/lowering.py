@@ -10,7 +10,7 @@ from ..plan.registers import register_tile
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, rows_together
+from .direct import DirectConvolution, PairedConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -30,7 +30,8 @@ class _Lowering:
     def run(self) -> tuple[Step, ...]:
         sweep = self.sweep
         if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
-            self.steps.append(Load(sweep.source.kind, sweep.source))
+            in_parts = not any(op.couples_channels or isinstance(op, sweeps.Conv) for op in sweep.ops)
+            self.steps.append(Load(sweep.source.kind, in_parts, sweep.source))
         for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
@@ -51,7 +52,8 @@ class _Lowering:
             heights, dest = rows_together(where), self.sweep.dest
             alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not heights
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
-            return DirectConvolution(*shared, pace, dest.kind if alone and dest is not None else "", heights)
+            direct = PairedConvolution if where.pairs else DirectConvolution
+            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
