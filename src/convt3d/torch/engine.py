@@ -161,8 +161,8 @@ def _on_engine(
         if pipeline.dropped:  # reductions give contiguous results
             result = torch.empty(shape, dtype=x.dtype)
             return tensor_storage(result, dtype, torch)
-        if not (_plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays))):
-            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
+        if not (_plain(inputs[0]) and all(map(_plain, stock.weights_of(pipeline, arrays)))):
+            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weights_of(pipeline, operands))
         if room is not None and chosen is torch.contiguous_format and not unbatched:
             result = room(shape)
         if result is None:
@@ -175,7 +175,8 @@ def _on_engine(
         return result
     target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
     if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
-        contiguous = bool(pipeline.dropped) or _plain(stock.weight_of(pipeline, arrays))  # whatever PyTorch would say
+        # Whatever PyTorch would say of other inputs.
+        contiguous = bool(pipeline.dropped) or all(map(_plain, stock.weights_of(pipeline, arrays)))
         if contiguous and result.is_contiguous():
             layout = _layout(x, _tensors(pipeline, operands))
             weights.remember(layout, _Quick(again, tuple(result.shape)))

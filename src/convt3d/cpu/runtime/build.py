@@ -18,7 +18,7 @@ from ...errors import AllocationError, BuildError, described
 from ...recent import undisturbed
 from ..plan.machine import Machine, machine
 from .elf import undefined_symbols
-from .link import in_process, link
+from .link import NOTHING, in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
@@ -113,10 +113,10 @@ def compile_ir(
     return build
 
 
-def load(object_code: bytes, names: Sequence[str], given: Mapping[str, int] | None = None) -> Code:
+def load(object_code: bytes, names: Sequence[str], given: Mapping[str, int] = NOTHING) -> Code:
     """Load an object file emitted for this machine and find the functions `names` in it. `given` are addresses of
     names that it expects and the process does not know by itself."""
-    build = Build("", Target.of(machine()), names=tuple(names), given=given or {}, object_code=object_code)
+    build = Build("", Target.of(machine()), names=tuple(names), given=given, object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
     return build.code

@@ -17,6 +17,7 @@ from ..plan.host import load_llvm
 from ..plan.machine import Machine, machine
 from .build import Build, Code, Target, compile_ir, load
 from .keys import about_entry, entry_key
+from .link import NOTHING
 
 loaded: Recent[Code] = Recent(512)
 
@@ -26,7 +27,7 @@ def compiled(
     write_ir: Callable[[], str],
     names: Sequence[str],
     host: Machine | None = None,
-    given: Mapping[str, int] | None = None,
+    given: Mapping[str, int] = NOTHING,
     name: str | None = None,
 ) -> Code:
     """Functions `names` of the plan. `plan_key` must determine the text that `write_ir` returns on this machine, or on

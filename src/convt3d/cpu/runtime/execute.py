@@ -59,29 +59,35 @@ def execute_plan(
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
-            _execute_sample(alone, sample, x, operands, out, keeper)
+            _execute_some(alone, slice(sample, sample + 1), x, operands, out, keeper)
     elif not ready.weights.finite:
         _by_meaning(EVERYONE.ready(plan, operands), x, out)
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
+    elif plan.samples_together < x.shape[0]:
+        for start in range(0, x.shape[0], plan.samples_together):
+            some = slice(start, min(start + plan.samples_together, x.shape[0]))
+            _execute_some(plan.some_samples(some.stop - start), some, x, operands, out, keeper)
     else:
         run = _Run(ready, x, out)
         done = run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
-            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
+            _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x, operands, out, keeper)
         slots = plan.asked.slots
         tensors = [each for each, slot in zip(operands, slots, strict=True) if slot.operand.kind == "tensor"]
         return None if keeper is EVERYONE else run.again(done, tensors)
     return None
 
 
-def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper) -> None:
-    """One sample alone, by a plan of batch 1."""
+def _execute_some(
+    plan: Plan, samples: slice, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper
+) -> None:
+    """Some samples alone, by a plan of so many."""
     own = tuple(
-        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+        _some_of(operand, samples) if slot.operand.kind == "tensor" else operand
         for slot, operand in zip(plan.asked.slots, operands, strict=True)
     )
-    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample), keeper)
+    execute_plan(plan, _some_of(x, samples), own, _some_of(out, samples), keeper)
 
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
@@ -94,10 +100,12 @@ def _by_meaning(ready: Ready, x: Array, out: Array) -> None:
     pipeline, dtype, stored_as = ready.plan.rewritten.pipeline, ready.plan.dtype, ready.stored_as
     for sample in range(x.shape[0]):
         own = [
-            dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else stored_as.widen(array)
+            dtype.widen(_some_of(array, slice(sample, sample + 1)))
+            if slot.operand.kind == "tensor"
+            else stored_as.widen(array)
             for slot, array in zip(pipeline.slots, ready.operands, strict=True)
         ]
-        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_some_of(x, slice(sample, sample + 1))), own))[0]
 
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
@@ -109,9 +117,9 @@ def _wild_samples(x: Array, dtype: DType) -> list[int]:
     return [at for at, sample in enumerate(x) if not (float(sample.max()) < bound and float(sample.min()) > -bound)]
 
 
-def _sample_of(array: Array, sample: int) -> Array:
-    """(1, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
-    return array if array.shape[0] == 1 else array[sample : sample + 1]
+def _some_of(array: Array, samples: slice) -> Array:
+    """(some, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
+    return array if array.shape[0] == 1 else array[samples]
 
 
 class _Run:
@@ -292,6 +300,14 @@ class Call:
         if dest is not None and self._strides(dest)[-1]:
             return _ALL, _ALL, _ALL
         return self.binding.tiling.part or (_ALL, _ALL, _ALL)
+
+    def part_of_box(self, source: SourceCall) -> int:
+        """Channels of the first step's box that the first-level cache has room for beside what is made of them; all,
+        where channels lie side by side."""
+        if source.adjacent or (self._dest is not None and self._strides(self._dest)[-1]):
+            return _ALL
+        (box, *_), *_ = self.binding.tiling.rooms
+        return max(1, self.machine.l1d // 2 // (box.pitch * self.run.number.itemsize))
 
     @property
     def skipped(self) -> Array:
