@@ -18,7 +18,7 @@ from convt3d.torch.graphs import shown  # noqa: E402
 REST: dict[str, set[str]] = {
     "monai-unet": set(),
     "monai-dynunet": set(),
-    "monai-attention-unet": {"mul"},
+    "monai-attention-unet": set(),
     "monai-vnet": {"repeat"},
     "nnunet": set(),
     "nnunet-residual": set(),

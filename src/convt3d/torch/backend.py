@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from .ahead import compile_ahead
+from .between import with_convolutions, without_convolutions
 from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
 from .inline import inline_modules
@@ -59,8 +60,11 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
         if rest == "eager":
             as_convolutions(graph)
         found = capture(graph)
+        if rest == "eager" and with_convolutions(graph, found):
+            found = capture(graph)
         rewrite(graph, found)
         if rest == "eager":
+            without_convolutions(graph)
             as_functions(graph)
             found.joined = join(graph)
             found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, Kernel))]

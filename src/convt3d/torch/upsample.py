@@ -19,7 +19,7 @@ from .stock import Tensor
 
 _FUNCTION = "convt3d_interpolates"  # in the meta of a convolution: the arguments of the function that it stands for
 _MOST = 4  # times as long an axis becomes: each step has weights, and code, of its own
-_TYPES = (torch.float32, torch.float64)  # in which the weights are exact enough
+TYPES = (torch.float32, torch.float64)  # in which the weights are exact enough
 
 
 class Kernel:
@@ -70,7 +70,7 @@ def _kernel(node: Any) -> Kernel | None:
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 5 or not tensor.is_cpu or result.requires_grad:
         return None
     usual = mode in ("nearest", "nearest-exact") or (mode == "trilinear" and not corners)
-    if not usual or any(rest) or tensor.dtype not in _TYPES or type(tensor.shape[1]) is not int:
+    if not usual or any(rest) or tensor.dtype not in TYPES or type(tensor.shape[1]) is not int:
         return None
     factors = _factors(tensor.shape[2:], size, scale)
     if factors is None or max(factors) == 1 or not (tensor.is_contiguous() and result.is_contiguous()):
