@@ -132,6 +132,8 @@ README = blocks(text_of("README.md"), "python")
 def test_readme_code_runs(code: str) -> None:
     if "import torch" in code:
         pytest.importorskip("torch")
+    if "import jax" in code:
+        pytest.importorskip("jax")
     python("-c", code, source=PACKAGE.parent)
 
 

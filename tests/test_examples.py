@@ -34,6 +34,7 @@ PRINTS = {
         " ms, swapped ",
         "maximum difference ",
     ),
+    "training.py": ("autoencoder stock loss ", "gan stock loss ", "unet stock loss ", " ms; swapped ", " ms a step"),
     "pipeline.py": (
         "takes input, weight, bias, multiply_other",
         "Add(other='y')",
@@ -55,7 +56,7 @@ PRINTS = {
     "nnunet.py": ("stock ", " ms, optimized ", "maximum difference "),
     "sliding_window.py": ("labels (1, 2, 60, 56, 48): stock ", " ms, optimized ", "maximum difference "),
 }
-NEED_TORCH = ("torch_tensors.py", "unet3d.py")
+NEED_TORCH = ("torch_tensors.py", "unet3d.py", "training.py")
 NEED_JAX = ("jax_training.py",)
 # Networks of other people: the extra `models`.
 NEED_MODELS = {"nnunet.py": "dynamic_network_architectures", "sliding_window.py": "monai"}

@@ -8,7 +8,7 @@ is dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,21 +17,22 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Source
+from ..ir.move import Destination, Source
 from ..ir.values import I64, PTR, Number, constant, vector
-from ..plan.geometry import POSITION, POSITION_COUNT
+from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import DirectCall, DirectConvolution, DirectWords, PhaseWords
+from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
+from .depthwise import sum_rows
 from .interleave import Planar
 from .slab import fill_paced_slab, fill_slab
+from .taps import depth_taps
 
 if TYPE_CHECKING:
     from .tile import Tile
 
 NULL = ir.Constant(PTR, None)
-SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
 @dataclass(frozen=True)
@@ -42,24 +43,80 @@ class Channels:
     blocks: tuple[Number, Number]  # of each of these groups
     channel: Number  # the first
     channels: Number
+    slab: Number = 0  # the group whose inputs the slab begins with
 
 
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
     k, (conv, direct, *paced) = tile.k, words
-    source = source_of(tile, step, call)
-    if step.pace is None:
-        fill_slab(k, conv, tile.step, source, step.pairs)
-    else:
-        fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace, pairs=step.pairs)
-    tile.all_channels = tile.channels = conv.out_channels
-    part = all_channels(conv, step.tile, step.blocks)
+    source, part = source_of(tile, step, call), all_channels(conv, step.tile, step.blocks)
+    if step.shares_channels:
+        part = share_of(k, conv, direct, step.tile, step.blocks)
+
+    def fill(first: Number, end: Number) -> None:
+        """The inputs of these groups."""
+        k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
+        groups = k.b.sub(end, first)
+        if step.pace is None:
+            fill_slab(k, conv, tile.step, source, groups, step.pairs)
+        else:
+            fill_paced_slab(k, conv, paced[0], tile.step, source, groups, step.pace, pairs=step.pairs)
+
+    tile.all_channels = conv.out_channels
     if step.in_parts:
-        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, step.blocks))
-        k.first_channel, tile.channels = part.channel, part.channels
-    convolve(k, conv, direct, call[0], tile.step, step, part)
+        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, part, fill))
+    else:
+        fill(*part.groups)
+    k.first_channel, tile.channels = part.channel, part.channels
+    fill_with_bias(k, conv, call[0], tile.step, part)
+    target = Target(conv.phased, conv.plane)
+    if step.writes:
+        target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes))
+    if step.heights:
+        with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
+            with long:
+                sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
+            with short:
+                convolve(k, conv, direct, call[0], tile.step, step, part, target)
+    else:
+        convolve(k, conv, direct, call[0], tile.step, step, part, target)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
+    if step.writes:
+        tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where sums go: (channels, phases, D, plane)."""
+
+    buffer: Scratch
+    plane: Number  # numbers from one depth to the next
+
+
+def _straight(tile: Tile, conv: ConvWords, dest: Destination) -> tuple[Target, ir.Value]:
+    """The destination itself, where positions lie there as they do in the buffer, in whole vectors; and whether that is
+    so: what is not copied need not be fetched again."""
+    k, b, words = tile.k, tile.k.b, dest.words
+    if dest.storage.memory != k.number:
+        return Target(conv.phased, conv.plane), constant(ir.IntType(1), 0)
+    low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
+    _, length = Planar.of_convolution(conv, tile.step).extent(k)
+
+    def one_of(*conditions: tuple[Number, Number]) -> ir.Value:
+        return b.raw.not_(b.all_true(*(b.compare("!=", *pair) for pair in conditions)))
+
+    straight = b.all_true(
+        dest.direct,
+        b.compare("==", words.streamed, 0),  # past the caches, whole runs are better
+        b.compare("==", conv.row, width),
+        b.compare("==", b.bits("and_", length, k.lanes - 1), 0),
+        one_of((height, 1), (words.h, width)),
+        one_of((depth, 1), (conv.merged, 0), (words.d, conv.plane)),
+    )
+    place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
+    buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
+    return Target(buffer, b.select(straight, words.d, conv.plane)), straight
 
 
 def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
@@ -71,19 +128,51 @@ def all_channels(conv: ConvWords, tile: RegisterTile, blocks: int) -> Channels:
     return Channels((0, conv.groups), (0, blocks + bool(tile.rest)), 0, conv.out_channels)
 
 
+def share_of(k: Kernel, conv: ConvWords, direct: DirectWords, tile: RegisterTile, blocks: int) -> Channels:
+    """Those that this item is about."""
+    b, count = k.b, blocks + bool(tile.rest)
+    assert k.share is not None
+    in_group = b.sdiv(b.add(direct.share_blocks, count - 1), direct.share_blocks)
+    first = b.mul(b.sdiv(k.share, in_group), direct.share_groups), b.mul(b.srem(k.share, in_group), direct.share_blocks)
+    return _channels(k, conv, tile, first, (direct.share_groups, direct.share_blocks), (conv.groups, count), first[0])
+
+
 @contextmanager
-def part_by_part(k: Kernel, conv: ConvWords, call: DirectCall, tile: RegisterTile, blocks: int) -> Iterator[Channels]:
-    """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
-    b = k.b
-    groups, of_group, count = conv.groups, conv.out_group, blocks + bool(tile.rest)
-    wide, high = call.part_groups, call.part_blocks
-    with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
-        end = b.min(b.add(group, wide), groups)
-        before = b.mul(block, tile.rows)
-        last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
-        channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
-        channel = b.add(b.mul(group, of_group), before)
-        yield Channels((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+def part_by_part(
+    k: Kernel,
+    conv: ConvWords,
+    call: DirectCall,
+    tile: RegisterTile,
+    share: Channels,
+    fill: Callable[[Number, Number], None],
+) -> Iterator[Channels]:
+    """Runs the body for one part of a share after the other, each as large as the plan wants it; before that, `fill`
+    for the groups that come next."""
+    b, sizes = k.b, (call.part_groups, call.part_blocks)
+    with b.loop(*share.groups, sizes[0]) as group:
+        fill(group, b.min(b.add(group, sizes[0]), share.groups[1]))
+        with b.loop(*share.blocks, sizes[1]) as block:
+            ends = share.groups[1], share.blocks[1]
+            yield _channels(k, conv, tile, (group, block), sizes, ends, group)
+
+
+def _channels(
+    k: Kernel,
+    conv: ConvWords,
+    tile: RegisterTile,
+    first: tuple[Number, Number],
+    sizes: tuple[Number, Number],
+    ends: tuple[Number, Number],
+    slab: Number,
+) -> Channels:
+    """So many groups and blocks from the first ones on, as far as there are any."""
+    b, (group, block) = k.b, first
+    groups, blocks = (b.min(b.add(at, size), end) for at, size, end in zip(first, sizes, ends, strict=True))
+    before = b.mul(block, tile.rows)
+    last = b.sub(b.min(b.mul(blocks, tile.rows), conv.out_group), before)  # channels of the last group
+    channels = b.add(b.mul(b.sub(b.sub(groups, group), 1), conv.out_group), last)
+    channel = b.add(b.mul(group, conv.out_group), before)
+    return Channels((group, groups), (block, blocks), channel, channels, slab)
 
 
 def convolve(
@@ -94,23 +183,23 @@ def convolve(
     number: int,
     step: DirectConvolution,
     part: Channels,
+    target: Target,
 ) -> None:
-    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); it is geometric step `number`."""
+    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`."""
     b, tile = k.b, step.tile
-    fill_with_bias(k, conv, call, number, part)
     columns = [_columns(k, tile, step.blocks, n, step.pairs) for n in range(1, tile.columns + 1)]
-    slab, out = conv.slab, conv.phased
+    slab, out = conv.slab, target.buffer
     runs, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     with b.loop(*part.groups) as g:
-        x = b.at(slab.pointer, b.mul(b.mul(g, in_group), slab.pitch), k.number)
+        x = b.at(slab.pointer, b.mul(b.mul(b.sub(g, part.slab), in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
             x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
-            y_plane = b.at(y, b.mul(d, conv.plane), k.number)
+            y_plane = b.at(y, b.mul(d, target.plane), k.number)
 
             at_depth = b.mul(b.add(k.span(0, number, POSITION), d), pace)
 
@@ -152,13 +241,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int, pairs: bool) ->
     summed = SUMMED // 2 if pairs else SUMMED
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
-        # Tap i along the depth meets input plane  meets - i * apart.
-        meets, taps, apart, steps = b.add(a["at_depth"], row.shift), row.taps, row.apart, row.steps
-        beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
-        first = b.min(b.sdiv(beyond, apart), taps)
-        last = b.max(b.min(b.sdiv(b.add(b.max(meets, -1), apart), apart), taps), first)
-        last = b.select(b.compare("<", meets, 0), first, last)
-        each = b.sdiv(steps, b.max(taps, 1))
+        steps, (first, last) = row.steps, depth_taps(b, row, a["at_depth"], a["in_depth"])
+        each = b.sdiv(steps, b.max(row.taps, 1))
         skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
         y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)

@@ -44,49 +44,62 @@ class _Block:
 
 
 @contextmanager
-def _blocks(k: Kernel, conv: ConvWords, channels: Number, together: int, pairs: bool) -> Iterator[_Block]:
-    """All channels of the slab, where `together` of the input's `channels` are read at a time. No pair and no block of
-    pairs is of two groups."""
+def _blocks(k: Kernel, conv: ConvWords, groups: Number, together: int, pairs: bool) -> Iterator[_Block]:
+    """All channels of the slab, which has so many groups, where `together` of the input's are read at a time. No pair
+    and no block of pairs is of two groups."""
     b = k.b
     if not pairs:
+        channels = b.mul(groups, conv.in_group)
         with b.loop(0, channels, together) as block:
             yield _Block(block, block, block, channels, channels, together, pairs)
         return
-    most, of_group = max(1, together // 2), b.sdiv(channels, conv.groups)
-    with b.loop(0, conv.groups) as group, b.loop(0, conv.in_group, most) as number:
+    most, of_group = max(1, together // 2), b.sdiv(conv.in_channels, conv.groups)
+    with b.loop(0, groups) as group, b.loop(0, conv.in_group, most) as number:
         slab, source = k.dot((group, conv.in_group), (1, number)), k.dot((group, of_group), (number, 2))
         yield _Block(slab, source, number, conv.in_group, of_group, most, pairs)
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, pairs: bool = False) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array; of `pairs`, two
-    channels in each lane.
+def fill_slab(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, pairs: bool = False
+) -> None:
+    """The slab (copies, channels of so many groups, D, H, pitch) from the source's box, zero where the box leaves the
+    array; of `pairs`, two channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, conv, step, source, together, pairs)
+        _fill_slab(k, conv, step, source, groups, together, pairs)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int, pairs: bool) -> None:
+def _fill_slab(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, together: int, pairs: bool
+) -> None:
+    """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels = conv.in_channels
-    with b.loop(0, conv.copies) as s, _blocks(k, conv, channels, together, pairs) as block:
+    rows_follow, planes_follow = _joined(k, conv, step, source)
+    # A run is a row, the rows of a plane, or the planes of a channel.
+    each = b.select(planes_follow, b.mul(height, pitch), pitch)
+    run_place, run_valid = (b.select(planes_follow, axes[0], axes[1]) for axes in (place, valid))
+    length = b.select(rows_follow, b.mul(b.select(planes_follow, depth, height), each), pitch)
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, together, pairs) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
+        count = b.select(rows_follow, b.mul(run_valid, each), count)
+        before = b.select(rows_follow, b.mul(run_place, each), b.sub(first, s))
         from_w = b.add(begin[2], b.sub(first, place[2]))
         some = block.count(k)
         base = k.dot((s, conv.copy), (block.slab, channel))
-        with b.loop(0, depth) as d, b.loop(0, height) as h:
+        planes, rows = b.select(planes_follow, 1, depth), b.select(rows_follow, 1, height)
+        with b.loop(0, planes) as d, b.loop(0, rows) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
+            in_d = b.select(planes_follow, 0, b.sub(d, place[0]))
+            in_h = b.select(rows_follow, 0, b.sub(h, place[1]))
             inside = _both(k, in_d, valid[0], in_h, valid[1])
-            before = b.sub(first, s)
             with each_channel(k, block.most, some) as c:
-                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
+                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), length)
             with b.if_(inside):
                 target = b.add(start, before)
 
@@ -96,9 +109,26 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
                     return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
                 at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, together, block.count_read(k, some), put, pairs)
+                ahead = b.select(rows_follow, 0, count)  # the processor itself fetches what is long
+                _read(k, step, source, at, count, ahead, together, block.count_read(k, some), put, pairs)
+        # Zeros right of the last row, where rows share theirs.
         with each_channel(k, block.most, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
+
+
+def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> tuple[ir.Value, ir.Value]:
+    """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
+    b, width, height = k.b, conv.row, conv.slab_height
+    place, valid = k.spans(step, PLACE), k.spans(step, VALID)
+    if isinstance(source, Scratch):
+        _, rows, row = k.spans(step, READ_COUNT)
+        one, plane = 1, b.mul(rows, row)
+    else:
+        one, row, plane = source.words.w, source.words.h, source.words.d
+    whole = (b.compare("==", conv.copies, 1), b.compare("==", place[2], 0), b.compare("==", valid[2], width))
+    rows_follow = b.all_true(*whole, b.compare("==", row, b.mul(one, width)))
+    all_rows = b.compare("==", valid[1], height), b.compare("==", plane, b.mul(row, height))
+    return rows_follow, b.all_true(rows_follow, *all_rows)
 
 
 def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
@@ -116,6 +146,7 @@ def fill_paced_slab(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    groups: Number,
     pace: int,
     seen: ir.Value | None = None,
     pairs: bool = False,
@@ -131,11 +162,11 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, _blocks(k, conv, conv.in_channels, 1, pairs) as block:
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, 1, pairs) as block:
         after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, pace, together, seen, pairs)
+        _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -149,6 +180,7 @@ def _fill_rows(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    groups: Number,
     pace: int,
     together: int,
     seen: ir.Value | None,
@@ -159,12 +191,12 @@ def _fill_rows(
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.turns
+    row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
     # Of what is read of a row: whole vectors, or number by number.
     length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
     end = b.add(length, conv.copies)
-    with _blocks(k, conv, channels, together, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
+    with _blocks(k, conv, groups, together, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
         in_d, some = b.sub(d, place[0]), block.count(k)
         with b.loop(0, per_turn, at_once) as first:
             rows = b.min(at_once, b.sub(per_turn, first))
@@ -181,7 +213,7 @@ def _fill_rows(
                         return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
                     at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                    _read(k, step, source, at, valid[2], together, block.count_read(k, some), put, pairs)
+                    _read(k, step, source, at, valid[2], valid[2], together, block.count_read(k, some), put, pairs)
             with b.loop(0, rows) as more, each_channel(k, block.most, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
                 target = b.at(slab, k.dot((b.add(block.slab, c), conv.slab.pitch), (number, pitch)), k.number)
@@ -239,13 +271,15 @@ def _read(
     source: Source | Scratch,
     at: Sequence[Number],
     count: Number,
+    ahead: Number,
     together: int,
     channels: Number,
     put: Callable[[Number], Sink],
     pairs: bool,
 ) -> None:
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
-    `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first."""
+    `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first. So many
+    of the next channel are asked for `ahead`."""
     b = k.b
     if isinstance(source, Scratch):
         _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
@@ -255,13 +289,13 @@ def _read(
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
     if together == 1:
         for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
-            source.prefetch(b.add(row, before), first, count)
+            source.prefetch(b.add(row, before), first, ahead)
     source.read_channels(row, first, count, together, channels, put, pairs)
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
     """Whether d and h are places of an array."""
-    return k.b.bits("and_", _within(k, d, depth), _within(k, h, height))
+    return k.b.all_true(_within(k, d, depth), _within(k, h, height))
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
@@ -282,7 +316,8 @@ def _read_buffer(
     b = k.b
     c, d, h, w = at
     _, height, width = k.spans(step, READ_COUNT)
-    start = k.dot((c, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
+    channel = b.add(k.first_channel, c)
+    start = k.dot((channel, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
     origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:

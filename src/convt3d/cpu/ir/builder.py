@@ -216,6 +216,10 @@ class Builder(Values):
             return pointer
         return self.raw.gep(pointer, [self.i64(offset)], source_etype=element)
 
+    def either(self, condition: ir.Value, pointer: ir.Value, other: ir.Value) -> ir.Value:
+        """The one pointer or the other."""
+        return self.raw.select(condition, pointer, other)
+
     def accessed(
         self, pointer: ir.Value, offset: Number, element: ir.Type, width: int, count: Number | None, what: str
     ) -> ir.Value:

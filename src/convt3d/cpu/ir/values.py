@@ -170,6 +170,11 @@ class Values:
     def is_nan(self, x: ir.Value) -> ir.Value:
         return self.raw.fcmp_unordered("uno", x, x)
 
+    def all_true(self, first: ir.Value, *more: ir.Value) -> ir.Value:
+        for condition in more:
+            first = self.raw.and_(first, condition)
+        return first
+
     def select(self, condition: ir.Value, x: Number, y: Number) -> ir.Value:
         return self.raw.select(condition, *self._pair(x, y))
 

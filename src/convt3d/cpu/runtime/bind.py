@@ -50,7 +50,7 @@ class Binding:
 
     @lazy
     def items(self) -> int:
-        return prod(self.tiling.counts) * self.plan.trace.values[0][0]
+        return self.tiling.items * self.plan.trace.values[0][0]
 
     @lazy
     def worth_sharing(self) -> bool:
@@ -91,6 +91,7 @@ class Binding:
         tiling = self.tiling
         sweep = SweepWords(
             items=self.items,
+            shares=tiling.share.number,
             channels=self.planned.sweep.shape[1],
             row_words=len(tiling.axes[0].spans(0)) * STEP_WORDS,
             tiles=tiling.counts,

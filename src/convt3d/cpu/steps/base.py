@@ -78,6 +78,7 @@ class Step:
     names: ClassVar[tuple[str, ...]] = ()  # that a kernel's name is made of
     convolves: ClassVar[bool] = False
     needs_whole_rows: ClassVar[bool] = False
+    shares_channels: ClassVar[bool] = False  # of its output, that threads may take from each other
     couples_channels: ClassVar[bool] = False  # it needs more than one of them at once
     statistics: ClassVar[int] = 0  # numbers that a tile leaves for each channel
 

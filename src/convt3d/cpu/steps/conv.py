@@ -96,7 +96,7 @@ class Convolution(Step):
         return where.method.walks[axis]
 
     def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
-        channels = where.groups * where.in_group
+        channels = rooms.share.groups * where.in_group
         slab = slab_of(where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, channels, rooms.copies)
         rooms.slab = slab
         return slab, rooms.add(channels * slab.copies, slab.channel)
@@ -110,7 +110,7 @@ class Convolution(Step):
         return rooms.add(where.lanes, round_up(length, rooms.lanes) + rooms.lanes)
 
     def phased(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
-        rooms.channels, rooms.step = where.out_channels, rooms.step + 1
+        rooms.channels, rooms.step = rooms.share.channels, rooms.step + 1
         rooms.held.clear()
         return rooms.add(rooms.channels, slab.out_channel)
 

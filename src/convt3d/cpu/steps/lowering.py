@@ -10,7 +10,7 @@ from ..plan.registers import register_tile
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, PairedConvolution
+from .direct import DirectConvolution, PairedConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -48,8 +48,12 @@ class _Lowering:
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
+            pace = by_shuffles(where.method.walks[2].pace) if wide else None
+            heights, dest = rows_together(where), self.sweep.dest
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not heights
+            alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = PairedConvolution if where.pairs else DirectConvolution
-            return direct(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
+            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
