@@ -249,8 +249,7 @@ def _factors_as_given(rewritten: Rewritten) -> bool:
 
 def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
-    in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
-    ordinary stores."""
+    in place of the source has its lines in the cache already."""
     if sweep.dest is None:
         return False
     in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
