@@ -18,7 +18,7 @@ from .graphs import example, is_tensor, name_of
 from .upsample import TYPES, Kernel
 from .views import same
 
-_UNCHANGED = "convt3d_unchanged"  # in the meta of such a convolution
+UNCHANGED = "convt3d_unchanged"  # in the meta of such a convolution
 _SIGNS = ("add", "sub", "mul", "div")
 
 
@@ -33,7 +33,7 @@ def with_convolutions(graph: Any, found: Captured) -> bool:
             weight = graph.call_function(kernel, (main,))
             weight.meta["example_value"] = torch.empty((channels, 1, 1, 1, 1), dtype=example(main).dtype)
             new = graph.call_function(torch.conv_transpose3d, (main, weight, None, 1, 0, 0, channels))
-            new.meta = dict(node.meta) | {"example_value": torch.empty_like(example(main)), _UNCHANGED: True}
+            new.meta = dict(node.meta) | {"example_value": torch.empty_like(example(main)), UNCHANGED: True}
         node.replace_input_with(main, new)
     return bool(chosen)
 
@@ -59,7 +59,7 @@ def _main(node: Any, ours: Set[Any]) -> Any:
 def without_convolutions(graph: Any) -> None:
     """Takes those away again that no pipeline has taken."""
     for node in reversed(list(graph.nodes)):
-        if _UNCHANGED in node.meta and node.target is torch.conv_transpose3d:
+        if UNCHANGED in node.meta and node.target is torch.conv_transpose3d:
             main, weight = node.args[:2]
             node.replace_all_uses_with(main)
             graph.erase_node(node)
