@@ -14,7 +14,8 @@ from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_value
 from ...spec import work
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
-from ...spec.pipeline import Pipeline
+from ...spec.pipeline import Pipeline, Trace
+from ...spec.rewrite import Rewritten
 from ..steps.base import Where
 from .choice import AUTO, DIRECT, Options, choose_method, direct_method
 from .machine import Machine, machine
@@ -67,6 +68,11 @@ class Plan(BasePlan):
     @property
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "winograd"
+
+    @property
+    def folded_for(self) -> Pipeline:
+        """What operands are folded for: plans of equal ones share them."""
+        return self.rewritten.pipeline
 
     @lazy
     def conv_operands(self) -> list[int]:
@@ -162,6 +168,22 @@ def _make_plan(
 ) -> Plan:
     trace = pipeline.trace(x, operands)
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
+    made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
+    nominal = work.count(pipeline, trace).nominal
+    return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})
+
+
+def detailed(
+    pipeline: Pipeline,
+    trace: Trace,
+    rewritten: Rewritten,
+    simplified: Trace,
+    dtype: DType,
+    options: Options,
+    tame: bool,
+    host: Machine,
+) -> dict[str, Any]:
+    """All that a plan holds, for a pipeline `as it runs`: sweeps, their algorithm and tiles."""
     item = dtype.number_bytes
     cuts = cut(rewritten.pipeline, simplified)
     aliases = output_values(cuts, trace.output, dtype)
@@ -175,22 +197,22 @@ def _make_plan(
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
     conv = next(sweep for sweep in sweeps if sweep.register_tile is not None)
     last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
-    return Plan(
-        asked=pipeline,
-        dtype=dtype,
-        options=options,
-        tame=tame,
-        trace=trace,
-        rewritten=rewritten,
-        simplified=simplified,
-        reach=work.reach(rewritten.pipeline, simplified, last + 1),
-        phase_pool=next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
-        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=conv.tiling.method,
-        machine=host,
-        sweeps=tuple(sweeps),
-        aliases=aliases,
-    )
+    return {
+        "asked": pipeline,
+        "dtype": dtype,
+        "options": options,
+        "tame": tame,
+        "trace": trace,
+        "rewritten": rewritten,
+        "simplified": simplified,
+        "reach": work.reach(rewritten.pipeline, simplified, last + 1),
+        "phase_pool": next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
+        "work": work.count(rewritten.pipeline, simplified),
+        "method": conv.tiling.method,
+        "machine": host,
+        "sweeps": tuple(sweeps),
+        "aliases": aliases,
+    }
 
 
 def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
