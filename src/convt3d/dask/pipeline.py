@@ -30,8 +30,6 @@ from ..spec.stages import (
     Convolution,
     ConvTranspose3d,
     Exp,
-    GroupNorm,
-    InstanceNorm,
     Keep,
     LogSumExp,
     Max,
@@ -42,18 +40,12 @@ from ..spec.stages import (
     Subtract,
     Sum,
 )
+from ..spec.window import over_space
 from .lazy import blockwise
 from .tasks import Operands, combine, compute_small, narrow, statistics
 
 FAN_IN = 8  # statistics that are combined at once
 _KINDS: dict[type[Stage], str] = {Sum: "sum", Mean: "sum", Max: "max", LogSumExp: "maxexp"}
-
-
-def over_space(stage: Stage) -> bool:
-    """Whether it has statistics over all of space."""
-    if isinstance(stage, (InstanceNorm, GroupNorm)):
-        return True
-    return getattr(stage, "over", None) == "spatial"
 
 
 def lazily(
@@ -73,6 +65,18 @@ def lazily(
         x, *operands = (array.astype(np.float32) for array in (x, *operands))
     made = _Walk(pipeline, x, operands, options, persist).result(chunks)
     return made if made.dtype == dtype else made.map_blocks(narrow, dtype, dtype=dtype)
+
+
+def settled(
+    pipeline: Pipeline, x: da.Array, operands: Sequence[Any], options: Options = AUTO
+) -> tuple[Pipeline, list[Any]] | None:
+    """A pipeline with the same result whose boxes depend on boxes, and its operands: statistics are lazy tensors among
+    them. None where the result is one number for each sample and channel."""
+    walk = _Walk(with_all_axes(pipeline), x, operands, options, persist=False)
+    if walk.small is not None:
+        return None
+    stages, arrays = walk.final()
+    return Pipeline(*stages), arrays
 
 
 class _Walk:
@@ -99,16 +103,18 @@ class _Walk:
 
     def _value(self, chunks: Any = None) -> da.Array:
         """The large value as it stands."""
-        stages, operands = list(self.stages), list(self.operands)
-        while stages and isinstance(stages[-1], Keep):
-            stages.pop()
-        if not stages:
+        if all(isinstance(stage, Keep) for stage in self.stages):
             return self.source
-        used = {stage.uses for stage in stages}
-        stages = [stage for stage in stages if not (isinstance(stage, Keep) and stage.label not in used)]
-        if not any(isinstance(stage, Convolution) for stage in stages):
-            stages, operands = _with_identity(stages, operands, self.source)
+        stages, operands = self.final()
         return blockwise(Pipeline(*stages), self.source, operands, self.options, chunks)
+
+    def final(self) -> tuple[list[Stage], list[Any]]:
+        """Stages that make the large value of the source, and their operands."""
+        used = {stage.uses for stage in self.stages}
+        stages = [stage for stage in self.stages if not (isinstance(stage, Keep) and stage.label not in used)]
+        if any(isinstance(stage, Convolution) for stage in stages):
+            return stages, self.operands
+        return _with_identity(stages, self.operands, self.source)
 
     def _small_value(self) -> da.Array:
         assert self.small is not None

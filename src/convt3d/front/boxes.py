@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cpu.plan.choice import AUTO, Options
+from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.plan.window import Geometry, geometry, periods_of, result_periods, tensor_boxes, window_plan
 from ..cpu.runtime.execute import EVERYONE, execute_plan
@@ -159,6 +160,24 @@ class Boxes:
         slots = [slot for slot in plan.asked.slots if slot.operand.kind == "tensor"]
         return Part(box, boxes[-1], boxes[0], (c, d, h, w), tuple(boxes[slot.stage] for slot in slots), None)
 
+    def _plan_of(self, part: Part, x: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> Plan:
+        if part.window is not None:
+            return window_plan(self.plan, x[0], part.window)
+        d, h, w = (axis.outputs for axis in self.plan.method.axes)
+        options = replace(self.request.options, outputs=(d, h, w))
+        return make_plan(self.pipeline, x, operands, self.dtype, options)
+
+    def scratch(self, part: Part) -> int:
+        """Bytes that one sample of a box takes beside what it reads and makes."""
+        boxes, shapes = iter(part.tensors), []
+        for slot, shape in zip(self.pipeline.slots, self.plan.trace.operand_shapes, strict=True):
+            if slot.operand.kind == "tensor":
+                cut = zip(shape[1:], next(boxes), strict=True)
+                shape = (1, *(1 if size == 1 else high - low for size, (low, high) in cut))
+            shapes.append(shape)
+        plan = self._plan_of(part, (1, *(take.size for take in part.reads)), tuple(shapes))
+        return plan.intermediate + get_num_threads() * plan.scratch
+
     def compute(self, part: Part, x: Storage, operands: Sequence[Storage], keeper: Keeper = EVERYONE) -> Storage:
         """The numbers of a box from what it reads: storage of the request's type, tensors cut to their boxes, other
         operands whole."""
@@ -173,13 +192,7 @@ class Boxes:
                 arrays.append(x[_slices(_shifted(box, before), part.given)])
             else:
                 arrays.append(next(given))
-        plan: Plan
-        if part.window is not None:
-            plan = window_plan(self.plan, x.shape[0], part.window)
-        else:
-            d, h, w = (axis.outputs for axis in self.plan.method.axes)
-            options = replace(self.request.options, outputs=(d, h, w))
-            plan = make_plan(self.pipeline, x.shape, tuple(array.shape for array in arrays), self.dtype, options)
+        plan = self._plan_of(part, x.shape, tuple(array.shape for array in arrays))
         vectors = tuple(
             array.reshape(flat) if array.ndim else np.full(flat, array)
             for array, flat in zip(arrays, plan.trace.operand_shapes, strict=True)

@@ -17,7 +17,7 @@ from .pipeline import Pipeline, Trace
 from .rewrite import pool_over_phases
 from .shapes import Box, ConvAxis, PoolPart, Range, Shape, TransposedAxis
 from .stage import Stage, whole
-from .stages import SPATIAL, AvgPool3d, Convolution, ConvTranspose3d, MaxPool3d, Recall
+from .stages import SPATIAL, AvgPool3d, Convolution, ConvTranspose3d, GroupNorm, InstanceNorm, MaxPool3d, Recall
 from .stages.padding import Pad
 
 Periods: TypeAlias = tuple[int, int, int]
@@ -30,6 +30,11 @@ class Window:
     pipeline: Pipeline
     values: tuple[Box, ...]  # of each value that enters a stage of the pipeline, and of the result
     pad: Pad | None  # the input is that of the whole, padded by this first
+
+
+def over_space(stage: Stage) -> bool:
+    """Whether it has statistics over all of space: then each box of the result depends on all of the input."""
+    return isinstance(stage, (InstanceNorm, GroupNorm)) or getattr(stage, "over", None) == "spatial"
 
 
 def needed(pipeline: Pipeline, trace: Trace, block: Box, periods: Periods, whole_ends: bool) -> tuple[Box, ...]:
