@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..cpu.plan.cores import num_threads
+from ..cpu.runtime.memory import empty
 from ..cpu.runtime.ready import Owner
 from ..front.apply import apply
 from ..front.arrays import take
@@ -45,7 +46,7 @@ def assemble(shape: Sequence[int], places: Sequence[tuple[slice, ...]], orders: 
     """An array from its parts, voxels in another order where `orders` has one for an axis."""
     if len(parts) == 1 and not any(orders):
         return parts[0]
-    made = np.empty(shape, parts[0].dtype)
+    made = empty(shape, parts[0].dtype)  # of memory that has been used before
     for place, part in zip(places, parts, strict=True):
         made[place] = part
     for axis, order in enumerate(orders):
