@@ -21,6 +21,12 @@ def everything() -> dict[str, Any]:
     }
     found["convt3d.Prepared.__call__"] = convt3d.Prepared.__call__
     try:
+        import convt3d.dask as chunked
+    except ImportError:
+        pass
+    else:
+        found |= {f"convt3d.dask.{name}": getattr(chunked, name) for name in chunked.__all__}
+    try:
         import convt3d.torch as front
     except ImportError:
         return found

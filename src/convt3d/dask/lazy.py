@@ -103,10 +103,10 @@ class _Graph:
         key = (array.name, *number)
         if all(part == slice(0, length) for part, length in zip(inside, lengths, strict=True)):
             return TaskRef(key)
-        cut = f"{self.name}-part-{tokenize(key, inside)}"
-        return self.add(cut, _cut, TaskRef(key), inside)
+        key_of_cut = f"{self.name}-part-{tokenize(key, inside)}"
+        return self.add(key_of_cut, cut, TaskRef(key), inside)
 
 
-def _cut(block: Any, inside: tuple[slice, ...]) -> Any:
+def cut(block: Any, inside: tuple[slice, ...]) -> Any:
     part = block[inside]
     return np.ascontiguousarray(part) if SMALL * part.nbytes < block.nbytes else part
