@@ -51,10 +51,17 @@ PRINTS = {
         "same bits as in memory: True",
         "within rounding True",
     ),
+    "jax_training.py": (
+        "step 0: loss ",
+        "step 60: loss ",
+        "learnt to ",
+        "each sample's own gradient (4, 2, 1, 2, 2, 2)",
+    ),
     "nnunet.py": ("stock ", " ms, optimized ", "maximum difference "),
     "sliding_window.py": ("labels (1, 2, 60, 56, 48): stock ", " ms, optimized ", "maximum difference "),
 }
 NEED_TORCH = ("torch_tensors.py", "unet3d.py")
+NEED_JAX = ("jax_training.py",)
 # Networks of other people: the extra `models`.
 NEED_MODELS = {"nnunet.py": "dynamic_network_architectures", "sliding_window.py": "monai"}
 
@@ -70,6 +77,8 @@ def test_example_prints(name: str) -> None:
         pytest.importorskip("torch")
     if name == "dask_volume.py":
         pytest.importorskip("dask.array")
+    if name in NEED_JAX:
+        pytest.importorskip("jax")
     if name not in NEED_MODELS:
         output = run(EXAMPLES / name)
     elif importlib.util.find_spec(NEED_MODELS[name]) is None:

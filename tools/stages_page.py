@@ -22,7 +22,7 @@ TABLES = {
     "PyTorch": "convt3d.torch.stock.STOCK",
     "gradient": "convt3d.torch.stage_gradients.GRADIENTS",
     "ONNX": "convt3d.bench.contenders.as_onnx.ONNX",
-    "JAX": "convt3d.bench.contenders.as_jax.JAX",
+    "JAX": "convt3d.jax.formulas.JAX",
 }
 # Parameters with which a stage takes all the tensors it can take.
 FULL = {"bias": True, "affine": True, "other": "channel", "scale": "channel", "min": 0.0}
@@ -30,8 +30,9 @@ NEEDED = {"kernel_size": 2, "num_groups": 1, "label": "y"}
 
 HEAD = """# Stages
 
-What a pipeline may hold around its one `ConvTranspose3d`, with PyTorch's names, order and defaults of parameters.
-Values are (B, C, D, H, W). The tensors are those that a call takes after `x`, stage after stage, in this order. Those
+What a pipeline may hold around its convolutions, one or more, with PyTorch's names, order and defaults of parameters.
+Values are (B, C, D, H, W). The tensors are those that a call takes after `x`, stage after stage, in this order; those
+of a second convolution are `weight_2` and `bias_2`. Those
 in brackets are there if a parameter asks for them: `bias=True`, `affine=True`, `scale="channel"`, `other="channel"` or
 `other="tensor"`.
 
@@ -45,8 +46,8 @@ BACKENDS = """
 
 Each has a table of its own, in the file named: the meaning in float64 (`spec/reference.py`), how a stage is cut into
 sweeps (`plan/sweeps.py`), code for the CPU (`cpu/code/chain.py`) and for GPUs (`gpu/text/chain.py`), PyTorch's own
-operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), and what peers of the benchmark are told, ONNX
-(`bench/contenders/as_onnx.py`) and JAX (`bench/contenders/as_jax.py`).
+operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), what peers of the benchmark are told in ONNX
+(`bench/contenders/as_onnx.py`), and JAX's own operations (`jax/formulas.py`), from which its gradients follow.
 
 """
 

@@ -132,6 +132,9 @@ def test_errors_come_at_once() -> None:
         pipeline(lazy, w.astype(np.float64), bias)
     with pytest.raises(convt3d.DTypeError, match="must be float32, float64, float16, bfloat16"):
         pipeline(lazy.astype(int), w, bias)
+    twice = convt3d.Pipeline(convt3d.Conv3d(padding=1), convt3d.ReLU(), convt3d.Conv3d(padding=1))
+    with pytest.raises(convt3d.ArgumentError, match="must hold one convolution where results are computed in chunks"):
+        twice(lazy, w, w)
     with pytest.raises(convt3d.OutputError, match="the result is computed later"):
         pipeline(lazy, w, bias, out=x)
     with pytest.raises(convt3d.ArgumentTypeError, match="must be a dask array"):

@@ -21,13 +21,14 @@ from ..cpu.plan.window import Geometry, geometry, periods_of, result_periods, te
 from ..cpu.runtime.execute import EVERYONE, execute_plan
 from ..cpu.runtime.memory import empty
 from ..cpu.runtime.ready import Keeper
+from ..errors import ArgumentError
 from ..spec.crop import axis_ranges, hull, needed_boxes
 from ..spec.dtypes import DTYPES
 from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
-from ..spec.stages import Binary, LayerNorm
+from ..spec.stages import Binary, Convolution, LayerNorm
 from ..spec.stages.padding import Pad
 from ..spec.window import needed, within
 
@@ -77,6 +78,11 @@ class Boxes:
     """Plans of all boxes of one result."""
 
     def __init__(self, request: Request) -> None:
+        convolutions = sum(isinstance(stage, Convolution) for stage in request.pipeline.stages)
+        if convolutions != 1:
+            rule = f"must hold one convolution where results are computed in chunks, not {convolutions}"
+            remedy = "Chain several pipelines: second(first(x, w1), w2)"
+            raise ArgumentError("Pipeline", "stages", request.pipeline.stages, rule, remedy)
         self.request = request
         self.pipeline, self.inputs = _with_input_as_tensor(request.pipeline)
         self.dtype = DTYPES[request.dtype]

@@ -49,15 +49,15 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     k, (conv, direct, *paced) = tile.k, words
     source = source_of(tile, step, call)
     if step.pace is None:
-        fill_slab(k, conv, tile.step, source)
+        fill_slab(k, conv, tile.step, source, step.pairs)
     else:
-        fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace)
+        fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace, pairs=step.pairs)
     tile.all_channels = tile.channels = conv.out_channels
     part = all_channels(conv, step.tile, step.blocks)
     if step.in_parts:
         part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, step.blocks))
         k.first_channel, tile.channels = part.channel, part.channels
-    convolve(k, conv, direct, call[0], tile.step, step.tile, step.blocks, part)
+    convolve(k, conv, direct, call[0], tile.step, step, part)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
 
@@ -91,17 +91,16 @@ def convolve(
     conv: ConvWords,
     direct: DirectWords,
     call: ConvCall,
-    step: int,
-    tile: RegisterTile,
-    blocks: int,
+    number: int,
+    step: DirectConvolution,
     part: Channels,
 ) -> None:
-    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
-    b = k.b
-    fill_with_bias(k, conv, call, step, part)
-    columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
+    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); it is geometric step `number`."""
+    b, tile = k.b, step.tile
+    fill_with_bias(k, conv, call, number, part)
+    columns = [_columns(k, tile, step.blocks, n, step.pairs) for n in range(1, tile.columns + 1)]
     slab, out = conv.slab, conv.phased
-    runs, length = Planar.of_convolution(conv, step).extent(k)
+    runs, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     with b.loop(*part.groups) as g:
@@ -113,7 +112,7 @@ def convolve(
             x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
             y_plane = b.at(y, b.mul(d, conv.plane), k.number)
 
-            at_depth = b.mul(b.add(k.span(0, step, POSITION), d), pace)
+            at_depth = b.mul(b.add(k.span(0, number, POSITION), d), pace)
 
             def block(
                 n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
@@ -140,7 +139,7 @@ def convolve(
                     block(n, whole)
 
 
-def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
+def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int, pairs: bool) -> ir.Function:
     """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
 
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
@@ -149,7 +148,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
     sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
     b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in sizes)])
     a = b.args
-    full, rest = micro_kernel(k, tile.rows, n), micro_kernel(k, tile.rest, n) if tile.rest else None
+    full, rest = micro_kernel(k, tile.rows, n, pairs), micro_kernel(k, tile.rest, n, pairs) if tile.rest else None
+    summed = SUMMED // 2 if pairs else SUMMED
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
         # Tap i along the depth meets input plane  meets - i * apart.
@@ -176,7 +176,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             data = a["x"], offsets, part[1], weights, out, a["channel"]
-            sum_in_pieces(k, b, micro, rows, *data, SUMMED, (bias, a["biased"]))
+            sum_in_pieces(k, b, micro, rows, *data, summed, (bias, a["biased"]))
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -224,10 +224,10 @@ def sum_in_pieces(
         b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
 
 
-def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
+def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False) -> ir.Function:
     """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
-    (+ bias[m], if `biased`): the loop in which all the time is spent."""
-    name = f"micro_{rows}x{columns}"
+    (+ bias[m], if `biased`): the loop in which all the time is spent. Of pairs, both products are summed."""
+    name = f"micro_{'pairs_' if pairs else ''}{rows}x{columns}"
     if name in k.module.globals:
         return k.module.globals[name]
     pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
@@ -235,6 +235,7 @@ def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
     b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
     a, lanes = b.args, k.lanes
     zero = constant(vector(k.number, lanes), 0.0)
+    multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
     with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
         at = b.load(a["offsets"], s, I64)
         x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
@@ -242,7 +243,7 @@ def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
         sums.next = []
         for m in range(rows):
             w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
-            sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
+            sums.next += [multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
     with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
         with alone:

@@ -8,44 +8,84 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
+from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch, zeros
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+@dataclass(frozen=True)
+class _Block:
+    """Channels of the slab that are filled together, and those of the input that are read for them: as many, or two for
+    each."""
+
+    slab: Number  # the first of the slab's
+    source: Number  # the first of the input's
+    number: Number  # of the slab's first one in its group
+    channels: Number  # of the slab, in its group
+    source_channels: Number  # of the input, in its group
+    most: int  # channels of the slab
+    pairs: bool
+
+    def count(self, k: Kernel) -> Number:
+        """Channels of the slab."""
+        return k.b.min(self.most, k.b.sub(self.channels, self.number))
+
+    def count_read(self, k: Kernel, count: Number) -> Number:
+        """Channels of the input."""
+        b = k.b
+        return b.min(2 * self.most, b.sub(self.source_channels, b.mul(self.number, 2))) if self.pairs else count
+
+
+@contextmanager
+def _blocks(k: Kernel, conv: ConvWords, channels: Number, together: int, pairs: bool) -> Iterator[_Block]:
+    """All channels of the slab, where `together` of the input's `channels` are read at a time. No pair and no block of
+    pairs is of two groups."""
+    b = k.b
+    if not pairs:
+        with b.loop(0, channels, together) as block:
+            yield _Block(block, block, block, channels, channels, together, pairs)
+        return
+    most, of_group = max(1, together // 2), b.sdiv(channels, conv.groups)
+    with b.loop(0, conv.groups) as group, b.loop(0, conv.in_group, most) as number:
+        slab, source = k.dot((group, conv.in_group), (1, number)), k.dot((group, of_group), (number, 2))
+        yield _Block(slab, source, number, conv.in_group, of_group, most, pairs)
+
+
+def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, pairs: bool = False) -> None:
+    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array; of `pairs`, two
+    channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, conv, step, source, together)
+        _fill_slab(k, conv, step, source, together, pairs)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int) -> None:
+def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int, pairs: bool) -> None:
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
     channels = conv.in_channels
-    with b.loop(0, conv.copies) as s, b.loop(0, channels, together) as block:
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, channels, together, pairs) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
         from_w = b.add(begin[2], b.sub(first, place[2]))
-        some = b.min(together, b.sub(channels, block))
-        base = k.dot((s, conv.copy), (block, channel))
+        some = block.count(k)
+        base = k.dot((s, conv.copy), (block.slab, channel))
         with b.loop(0, depth) as d, b.loop(0, height) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
             in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
             inside = _both(k, in_d, valid[0], in_h, valid[1])
             before = b.sub(first, s)
-            with each_channel(k, together, some) as c:
+            with each_channel(k, block.most, some) as c:
                 _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
             with b.if_(inside):
                 target = b.add(start, before)
@@ -55,9 +95,9 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
                     # lanes that do not count are zero
                     return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
-                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, together, some, put)
-        with each_channel(k, together, some) as c:
+                at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
+                _read(k, step, source, at, count, together, block.count_read(k, some), put, pairs)
+        with each_channel(k, block.most, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
@@ -78,6 +118,7 @@ def fill_paced_slab(
     source: Source | Scratch,
     pace: int,
     seen: ir.Value | None = None,
+    pairs: bool = False,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
     magnitudes, the answer is true if all inputs are smaller than HUGE.
@@ -90,11 +131,11 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
-        after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, conv.in_channels, 1, pairs) as block:
+        after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+        _fill_rows(k, conv, paced, step, source, pace, together, seen, pairs)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -111,6 +152,7 @@ def _fill_rows(
     pace: int,
     together: int,
     seen: ir.Value | None,
+    pairs: bool,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
@@ -122,14 +164,14 @@ def _fill_rows(
     # Of what is read of a row: whole vectors, or number by number.
     length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
     end = b.add(length, conv.copies)
-    with b.loop(0, channels, together) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
-        in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
+    with _blocks(k, conv, channels, together, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
+        in_d, some = b.sub(d, place[0]), block.count(k)
         with b.loop(0, per_turn, at_once) as first:
             rows = b.min(at_once, b.sub(per_turn, first))
             with b.loop(0, rows) as more:
                 in_h = b.sub(k.dot((b.add(first, more), conv.paces[1]), (1, turn)), place[1])
                 inside, buffer = _both(k, in_d, valid[0], in_h, valid[1]), b.mul(more, row_pitch)
-                with each_channel(k, together, some) as c:
+                with each_channel(k, block.most, some) as c:
                     there = b.select(inside, valid[2], 0)
                     _zero_ends(k, whole, b.add(buffer, b.mul(c, row_pitch)), place[2], there, end)
                 with b.if_(inside):
@@ -138,11 +180,11 @@ def _fill_rows(
                         to = k.dot((1, place[2]), (1, buffer), (c, row_pitch))
                         return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
-                    at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                    _read(k, step, source, at, valid[2], together, some, put)
-            with b.loop(0, rows) as more, each_channel(k, together, some) as c:
+                    at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                    _read(k, step, source, at, valid[2], together, block.count_read(k, some), put, pairs)
+            with b.loop(0, rows) as more, each_channel(k, block.most, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
-                target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
+                target = b.at(slab, k.dot((b.add(block.slab, c), conv.slab.pitch), (number, pitch)), k.number)
                 row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
                 _sort(k, conv, row, target, pace, seen)
 
@@ -200,19 +242,21 @@ def _read(
     together: int,
     channels: Number,
     put: Callable[[Number], Sink],
+    pairs: bool,
 ) -> None:
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
-    `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
+    `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first."""
     b = k.b
     if isinstance(source, Scratch):
-        _read_buffer(k, step, source, at, count, put(0))
+        _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
         return
     c, d, h, w = at
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
     if together == 1:
-        source.prefetch(row, first, count)
-    source.read_channels(row, first, count, together, channels, put)
+        for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
+            source.prefetch(b.add(row, before), first, count)
+    source.read_channels(row, first, count, together, channels, put, pairs)
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
@@ -225,8 +269,16 @@ def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
     return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
 
 
-def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], count: Number, put: Sink) -> None:
-    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
+def _read_buffer(
+    k: Kernel,
+    step: int,
+    buffer: Scratch,
+    at: Sequence[Number],
+    count: Number,
+    put: Sink,
+    partner: ir.Value | None,
+) -> None:
+    """A row of the contiguous buffer (C, D, H, W) that the step before has written; as `Source.read`, of pairs."""
     b = k.b
     c, d, h, w = at
     _, height, width = k.spans(step, READ_COUNT)
@@ -234,6 +286,11 @@ def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], co
     origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:
-        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
+        value = b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes)
+        if partner is not None:
+            place = k.dot((1, start), (1, offset), (b.select(partner, 1, 0), buffer.pitch))
+            other = b.load(origin, place, k.number, k.lanes, count=lanes)
+            value = b.pair(value, b.select(partner, other, zeros(k)))
+        put(offset, value, lanes)
 
     in_vectors(k, count, copy)

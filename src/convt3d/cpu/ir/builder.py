@@ -305,6 +305,10 @@ class Builder(Values):
         threads may rely on it only after `fence`."""
         element, width = element_of(value.type), width_of(value.type)
         address = self.accessed(pointer, offset, element, width, None, "store")
+        if self.instructions.narrowing_store and size_of(element) == 2:
+            words = vector(I32, width // 2)  # LLVM sees no further than the empty instruction
+            opaque = self.raw.asm(ir.FunctionType(words, [words]), "", "=x,0", [self.raw.bitcast(value, words)], False)
+            value = self.raw.bitcast(opaque, value.type)
         store = self.raw.store(value, address, align=size_of(element) * width)
         store.set_metadata("nontemporal", self.function.module.add_metadata([constant(I32, 1)]))
 

@@ -25,7 +25,8 @@ AXES = (0, 1, 2)  # depth, height, width
 
 def instructions_of(machine: Machine) -> Instructions:
     neon = machine.isa == "neon"
-    return Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+    f16c = machine.has("f16c")
+    return Instructions(fma=machine.has("fma") or neon, half=f16c or neon, narrowing_store=f16c)
 
 
 def define_for(

@@ -46,7 +46,7 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
     per_out = kernel[1]
     tile = register_tile(per_out, where.machine.vector_registers)
     planes, vectors = vectors_of(where, tiling)
-    taps = prod(kernel[2:]) * kernel[0] // groups * _within(tiling.method.walks[0])
+    taps = prod(kernel[2:]) * where.in_group * _within(tiling.method.walks[0])
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:

@@ -81,6 +81,11 @@ class Machine:
         """Whether generated code may use an LLVM feature, e.g. "fma", "f16c", "avx512bf16", "fullfp16"."""
         return f"+{feature}" in self.features.split(",")
 
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether an instruction adds up products of pairs of bfloat16 numbers, in float32."""
+        return self.isa == "avx512" and self.has("avx512bf16")
+
     def describe(self) -> dict[str, str | int | float | None]:
         """Facts for people and bug reports, as shown by `convt3d info`."""
         import llvmlite
@@ -112,6 +117,14 @@ class Machine:
 def machine() -> Machine:
     """This machine, or the lower one that `CONVT3D_ISA` asks for. Detected once per requested instruction set."""
     return _detect(os.environ.get(ISA_VARIABLE, "").strip(), os.environ.get(CHECK_VARIABLE, "").strip())
+
+
+def machines() -> list[Machine]:
+    """This machine, and the lower ones that `CONVT3D_ISA` may ask for."""
+    best = _detect("", "")
+    levels = LEVELS[architecture()]
+    lower = levels[next(at for at, level in enumerate(levels) if level.name == best.isa) :]
+    return [best, *(_detect(level.name, "") for level in lower)]
 
 
 @cache

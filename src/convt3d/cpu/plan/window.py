@@ -31,9 +31,8 @@ class WindowPlan(Plan):
     def directly(self) -> Plan:
         return self._of(self.whole.directly, self.batch)
 
-    @lazy
-    def one_sample(self) -> Plan:
-        return self._of(self.whole.one_sample, 1)
+    def some_samples(self, count: int) -> Plan:
+        return self._of(self.whole.some_samples(count), count)
 
     def _of(self, whole: Plan, batch: int) -> Plan:
         """The same box by another plan. What it would rather begin with may not be at hand: it takes what there is."""

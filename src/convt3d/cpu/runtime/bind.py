@@ -77,8 +77,9 @@ class Binding:
         tile = self.planned.register_tile
         if tile is None:
             return None
-        by_output = isinstance(self.where.pipeline.conv, Conv3d)
-        return WeightLayout.of(self.where.groups, self.where.method, tile, self.number, by_output)
+        where = self.where
+        by_output, pairs = isinstance(where.pipeline.conv, Conv3d), where.together > 1
+        return WeightLayout.of(where.groups, where.method, tile, self.number, by_output, pairs)
 
     @lazy
     def no_bias(self) -> npt.NDArray[np.floating]:

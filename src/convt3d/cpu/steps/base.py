@@ -35,6 +35,7 @@ class Where:
     machine: Machine
     item: int  # bytes of a number
     method: Method
+    pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
 
     @property
     def lanes(self) -> int:
@@ -44,6 +45,16 @@ class Where:
     def kernel(self) -> tuple[int, ...]:
         """Of the convolution, whatever its weight's layout: (Cin, Cout / groups, Kd, Kh, Kw)."""
         return self.pipeline.conv.kernel(self.trace.operands[self.pipeline.conv_index][0])
+
+    @property
+    def together(self) -> int:
+        """Input channels that the convolution multiplies at once: two in each lane, or one."""
+        return 2 if self.pairs and self.method.direct else 1
+
+    @property
+    def in_group(self) -> int:
+        """Input channels of a group, counted as they are multiplied."""
+        return -(-self.kernel[0] // self.groups // self.together)
 
     @property
     def in_channels(self) -> int:

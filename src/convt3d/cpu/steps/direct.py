@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
+    from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
@@ -53,6 +55,8 @@ class DirectCall(ConvCall):
 class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
 
+    pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
+
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
@@ -77,8 +81,7 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        in_group = where.kernel[0] // where.groups
-        table, offsets, count = _tables(where.method, slab, in_group, where.kernel[1])
+        table, offsets, count = _tables(where.method, slab, where.in_group, where.kernel[1])
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
@@ -91,6 +94,22 @@ class DirectConvolution(Convolution):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
         return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call)
+
+
+@dataclass(frozen=True)
+class PairedConvolution(DirectConvolution):
+    """The same of bfloat16 numbers: two channels lie side by side in each lane, and one instruction multiplies and adds
+    both, in float32."""
+
+    pairs = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"pairs{self.tile.rows}x{self.tile.columns}",)
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products of pairs of input channels, exact, and added up in float32"
 
 
 def _tables(

@@ -10,7 +10,7 @@ from ..plan.registers import register_tile
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution
+from .direct import DirectConvolution, PairedConvolution
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -30,7 +30,8 @@ class _Lowering:
     def run(self) -> tuple[Step, ...]:
         sweep = self.sweep
         if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
-            self.steps.append(Load(sweep.source.kind, sweep.source))
+            in_parts = not any(op.couples_channels or isinstance(op, sweeps.Conv) for op in sweep.ops)
+            self.steps.append(Load(sweep.source.kind, in_parts, sweep.source))
         for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
@@ -47,7 +48,8 @@ class _Lowering:
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
-            return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
+            direct = PairedConvolution if where.pairs else DirectConvolution
+            return direct(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
