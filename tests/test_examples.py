@@ -47,6 +47,11 @@ PRINTS = {
         "-> (1, 8, 24, 48, 40)",
         "of the scale",
     ),
+    "dask_volume.py": (
+        "lazy (1, 4, 48, 80, 72) in (1, 1, 2, 2, 1) chunks",
+        "same bits as in memory: True",
+        "within rounding True",
+    ),
     "jax_training.py": (
         "step 0: loss ",
         "step 60: loss ",
@@ -71,6 +76,8 @@ def run(path: Path, **environment: str) -> str:
 def test_example_prints(name: str) -> None:
     if name in NEED_TORCH or name in NEED_MODELS:
         pytest.importorskip("torch")
+    if name == "dask_volume.py":
+        pytest.importorskip("dask.array")
     if name in NEED_JAX:
         pytest.importorskip("jax")
     if name not in NEED_MODELS:

@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from ..cpu.plan.machine import ISA_VARIABLE
+from ..front.memory import PeakMemory
 from .cases import Case, read_case
 from .figures import DIRECT, OWN
-from .memory import PeakMemory
 
 LONGEST = 300.0  # seconds a process may take
 _WARM_PROCESSES = 3

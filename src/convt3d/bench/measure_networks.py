@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from ..cpu.runtime.memory import free_scratch
+from ..front.memory import PeakMemory
 from ..torch.backend import optimize
 from .contenders.base import NotInstalledError, Ready
-from .memory import PeakMemory
 from .networks import NETWORKS, Network
 from .rounds import FULL, QUICK, play
 

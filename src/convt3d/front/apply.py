@@ -21,6 +21,9 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .arrays import Storage, mark_written, overlap, overlap_within, take
 
+# What takes the place of `apply` for arrays that are computed later, by the library of their type.
+LATER: dict[str, Callable[..., Any]] = {}
+
 
 def options_of(algorithm: str, precision: str) -> Options:
     """What a caller asked for, checked."""
@@ -32,7 +35,10 @@ def apply(
     operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], out: Any = None, options: Options = AUTO
 ) -> Any:
     """pipeline(x, *operands) for 5-D or unbatched 4-D `x`; the result is of x's kind, or `out` itself."""
+    later = LATER.get(type(x).__module__.partition(".")[0])
     with named(operator):
+        if later is not None:
+            return later(operator, pipeline, x, operands, out, options)
         source = take(operator, "input", x)
         tensors = tuple(
             take(operator, slot.name, operand) for slot, operand in zip(pipeline.slots, operands, strict=True)

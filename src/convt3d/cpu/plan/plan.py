@@ -14,7 +14,7 @@ from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_value
 from ...spec import work
 from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
-from ...spec.pipeline import Pipeline
+from ...spec.pipeline import Pipeline, Trace
 from ...spec.rewrite import Rewritten
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
@@ -76,6 +76,11 @@ class Plan(BasePlan):
     def together(self) -> int:
         """Products that a lane of the convolution's instructions adds up at once."""
         return next(planned.where.together for planned in self.sweeps if planned.register_tile is not None)
+
+    @property
+    def folded_for(self) -> Pipeline:
+        """What operands are folded for: plans of equal ones share them."""
+        return self.rewritten.pipeline
 
     @lazy
     def conv_operands(self) -> list[int]:
@@ -189,6 +194,23 @@ def _make_plan(
     trace = pipeline.trace(x, operands)
     pairs = dtype == bfloat16 and host.multiplies_bfloat16
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep_kernel=pairs and pipeline.conv_index == 0)
+    made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
+    nominal = work.count(pipeline, trace).nominal
+    return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})
+
+
+def detailed(
+    pipeline: Pipeline,
+    trace: Trace,
+    rewritten: Rewritten,
+    simplified: Trace,
+    dtype: DType,
+    options: Options,
+    tame: bool,
+    host: Machine,
+) -> dict[str, Any]:
+    """All that a plan holds, for a pipeline `as it runs`: sweeps, their algorithm and tiles."""
+    pairs = dtype == bfloat16 and host.multiplies_bfloat16
     item = dtype.number_bytes
     direct = direct_method(rewritten.pipeline, simplified, options)
     where = Where(rewritten.pipeline, simplified, host, item, direct, pairs and _factors_as_given(rewritten))
@@ -201,22 +223,22 @@ def _make_plan(
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
     conv = next(sweep for sweep in sweeps if sweep.register_tile is not None)
     last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
-    return Plan(
-        asked=pipeline,
-        dtype=dtype,
-        options=options,
-        tame=tame,
-        trace=trace,
-        rewritten=rewritten,
-        simplified=simplified,
-        reach=work.reach(rewritten.pipeline, simplified, last + 1),
-        phase_pool=next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
-        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=conv.tiling.method,
-        machine=host,
-        sweeps=tuple(sweeps),
-        aliases=aliases,
-    )
+    return {
+        "asked": pipeline,
+        "dtype": dtype,
+        "options": options,
+        "tame": tame,
+        "trace": trace,
+        "rewritten": rewritten,
+        "simplified": simplified,
+        "reach": work.reach(rewritten.pipeline, simplified, last + 1),
+        "phase_pool": next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
+        "work": work.count(rewritten.pipeline, simplified),
+        "method": conv.tiling.method,
+        "machine": host,
+        "sweeps": tuple(sweeps),
+        "aliases": aliases,
+    }
 
 
 _APART = 0.85  # of the cost of a fused sweep, at which a pool before the convolution has a sweep of its own

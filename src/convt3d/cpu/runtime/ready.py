@@ -67,7 +67,7 @@ class Owner:
         return self._parts.setdefault(number, Owner())
 
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
-        key = plan.asked, plan.rewritten.pipeline, plan.dtype.name, _layout(plan)
+        key = plan.asked, plan.folded_for, plan.dtype.name, _layout(plan)
         if key not in self._made:
             self._made[key] = _make(plan, operands)
         made = self._made[key]
