@@ -215,7 +215,7 @@ def _pipeline_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, pipeline
     """The result is that of one call. Its tangent keeps nothing but the operands: all values are computed again."""
     result = pipeline_p.bind(*primals, pipeline=pipeline)
     moving = [at for at, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-    function = jax_function(pipeline, {type(pipeline.conv): conv})
+    function = jax_function(pipeline, {type(pipeline.stages[at]): conv for at in pipeline.convolutions})
 
     def tangent_of(arrays: Sequence[Array], directions: Sequence[Array]) -> Array:
         def along(*active: Array) -> Array:
