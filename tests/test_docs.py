@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "convt3d"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     *("interpreter", "errors", "units", "recent", "cache"),
-    *("spec", "plan", "cpu", "gpu", "front", "torch", "jax", "bench", "judge", "export", "cli"),
+    *("spec", "plan", "cpu", "gpu", "front", "dask", "volume", "torch", "jax", "bench", "judge", "export", "cli"),
 )
 FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 SUFFIXES = (
@@ -132,6 +132,8 @@ README = blocks(text_of("README.md"), "python")
 def test_readme_code_runs(code: str) -> None:
     if "import torch" in code:
         pytest.importorskip("torch")
+    if "import jax" in code:
+        pytest.importorskip("jax")
     python("-c", code, source=PACKAGE.parent)
 
 

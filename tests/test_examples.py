@@ -34,6 +34,7 @@ PRINTS = {
         " ms, swapped ",
         "maximum difference ",
     ),
+    "training.py": ("autoencoder stock loss ", "gan stock loss ", "unet stock loss ", " ms; swapped ", " ms a step"),
     "pipeline.py": (
         "takes input, weight, bias, multiply_other",
         "Add(other='y')",
@@ -46,6 +47,11 @@ PRINTS = {
         "-> (1, 8, 24, 48, 40)",
         "of the scale",
     ),
+    "dask_volume.py": (
+        "lazy (1, 4, 48, 80, 72) in (1, 1, 2, 2, 1) chunks",
+        "same bits as in memory: True",
+        "within rounding True",
+    ),
     "jax_training.py": (
         "step 0: loss ",
         "step 60: loss ",
@@ -55,7 +61,7 @@ PRINTS = {
     "nnunet.py": ("stock ", " ms, optimized ", "maximum difference "),
     "sliding_window.py": ("labels (1, 2, 60, 56, 48): stock ", " ms, optimized ", "maximum difference "),
 }
-NEED_TORCH = ("torch_tensors.py", "unet3d.py")
+NEED_TORCH = ("torch_tensors.py", "unet3d.py", "training.py")
 NEED_JAX = ("jax_training.py",)
 # Networks of other people: the extra `models`.
 NEED_MODELS = {"nnunet.py": "dynamic_network_architectures", "sliding_window.py": "monai"}
@@ -70,6 +76,8 @@ def run(path: Path, **environment: str) -> str:
 def test_example_prints(name: str) -> None:
     if name in NEED_TORCH or name in NEED_MODELS:
         pytest.importorskip("torch")
+    if name == "dask_volume.py":
+        pytest.importorskip("dask.array")
     if name in NEED_JAX:
         pytest.importorskip("jax")
     if name not in NEED_MODELS:

@@ -21,7 +21,7 @@ def everything() -> dict[str, Any]:
         f"convt3d.Pipeline.{name}": getattr(convt3d.Pipeline, name) for name in ("__call__", "explain", "prepare")
     }
     found["convt3d.Prepared.__call__"] = convt3d.Prepared.__call__
-    for library in ("torch", "jax"):
+    for library in ("dask", "torch", "jax"):
         try:
             front = import_module(f"convt3d.{library}")
         except ImportError:

@@ -14,7 +14,20 @@ import pytest
 import convt3d
 
 SOURCE = Path(convt3d.__file__).parent
-OPTIONAL = ("torch", "triton", "jax", "dask", "ml_dtypes", "rich", "tqdm", "onnx", "onnxruntime", "openvino")
+OPTIONAL = (
+    "torch",
+    "triton",
+    "jax",
+    "dask",
+    "distributed",
+    "zarr",
+    "ml_dtypes",
+    "rich",
+    "tqdm",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+)
 
 
 def run(code: str) -> str:

@@ -30,8 +30,9 @@ NEEDED = {"kernel_size": 2, "num_groups": 1, "label": "y"}
 
 HEAD = """# Stages
 
-What a pipeline may hold around its one `ConvTranspose3d`, with PyTorch's names, order and defaults of parameters.
-Values are (B, C, D, H, W). The tensors are those that a call takes after `x`, stage after stage, in this order. Those
+What a pipeline may hold around its convolutions, one or more, with PyTorch's names, order and defaults of parameters.
+Values are (B, C, D, H, W). The tensors are those that a call takes after `x`, stage after stage, in this order; those
+of a second convolution are `weight_2` and `bias_2`. Those
 in brackets are there if a parameter asks for them: `bias=True`, `affine=True`, `scale="channel"`, `other="channel"` or
 `other="tensor"`.
 

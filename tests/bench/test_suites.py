@@ -34,7 +34,7 @@ def test_every_case_fits(case: Case) -> None:
 def test_names_are_unique_and_some_cases_are_quick() -> None:
     names = [(case.suite, case.name) for case in CASES]
     assert len(names) == len(set(names))
-    assert {case.suite for case in CASES if case.quick} == {"seeds", "models", "conv3d", "small"}
+    assert {case.suite for case in CASES if case.quick} == {"seeds", "models", "conv3d", "small", "half", "training"}
 
 
 def test_the_operators_are_there_in_full_and_at_an_eighth() -> None:
@@ -56,6 +56,16 @@ def test_curves_have_points_and_threads_fit_the_machine() -> None:
     assert threads == sorted(threads)
     assert max(threads) <= available_cores()
     assert all(case.threads == available_cores() for case in scaling if case.series == "volume")
+
+
+def test_16_bit_cases_have_a_float32_one_beside_them() -> None:
+    """Whatever type is asked for."""
+    half = read_suite("half", DTYPES["float64"])
+    assert {case.dtype.name for case in half} == {"float32", "bfloat16", "float16"}
+    layers = {case.dtype.name: set[object]() for case in half}
+    for case in half:
+        layers[case.dtype.name].add((case.pipeline, case.x, case.w))
+    assert layers["float32"] == layers["bfloat16"]
 
 
 def test_choosing() -> None:

@@ -150,6 +150,7 @@ def test_problems_types_and_instruction_sets(tmp_path: Path) -> None:
         (("warm", PIPELINE), "a pipeline needs the shapes of input and weight"),
         (("warm", PIPELINE, "--shape", "1x2x3"), "must be INPUT:WEIGHT with five sizes each"),
         (("warm", PIPELINE, "--shape", "1x3x3x4x5:4x8x2x2x2"), "weight"),
+        (("warm", "Conv3d() -> Conv3d()", "--shape", "1x3x3x4x5:4x8x2x2x2"), "must hold one convolution"),
         (("warm", "max-max-sun"), "The nearest is"),
         (("warm", "ReLU() -> GELUU()"), "Did you mean GELU"),
     ],

@@ -10,7 +10,9 @@ from helpers.c_cases import PIPELINES, drawn, pipeline_of
 from helpers.c_library import by_python
 from helpers.c_runner import Case, build_program, run_cases
 
+from convt3d.cpu.plan.choice import DIRECT, PLAIN
 from convt3d.cpu.plan.machine import machine
+from convt3d.cpu.plan.plan import make_plan
 from convt3d.judge.languages import compiler_of
 from convt3d.spec.problems import PROBLEMS, short_name
 
@@ -62,6 +64,29 @@ def test_statistics_of_many_tiles(export, rng: np.random.Generator) -> None:
         assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
         by_python(pipeline, dtype, data, operands, expected)
         assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "channels"),
+    [((6, 7, 40), (4, 1)), ((9, 10, 11), (8, 6)), ((3, 4, 5), (256, 96)), ((1, 2, 3), (512, 128))],
+    ids=["depthwise", "straight", "shared", "many weights"],
+)
+def test_what_only_python_has_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
+    """A library computes it as it does all else, and so does a plain plan."""
+    exported = export("Conv3d(padding=1, groups=4, bias=True)", "only_python")
+    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    cin, per_out = channels
+    x = (2, cin, *sizes)
+    shapes = pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3))
+    usual, plain = (make_plan(pipeline, x, shapes, dtype, one, tame=False).sweeps[0] for one in (DIRECT, PLAIN))
+    assert (usual.structure, usual.tiling.share) != (plain.structure, plain.tiling.share)
+    assert plain.tiling.share.number == 1
+    operands = [dtype.narrow(rng.standard_normal(shape)) for shape in shapes]
+    data = dtype.narrow(rng.standard_normal(x))
+    got, expected = (np.full(pipeline.trace(x, shapes).output, 7, dtype.storage) for _ in range(2))
+    assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
+    by_python(pipeline, dtype, data, operands, expected)
+    assert got.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("isa", ["avx2", "baseline"])

@@ -37,7 +37,8 @@ def test_it_writes_a_folder_once(
     ("words", "told"),
     [
         (["ConvTranspose3d()", "--lang", "c", "--name", "My lib"], "--name"),
-        (["ReLU()", "--lang", "c"], "exactly one ConvTranspose3d or Conv3d"),
+        (["ReLU()", "--lang", "c"], "must hold a ConvTranspose3d or a Conv3d"),
+        (["Conv3d() -> Conv3d()", "--lang", "c"], "must hold one convolution"),
         (["max-max-sum", "--lang", "triton", "--static"], "--static"),
         (["max-max", "--lang", "c"], "max-max-sum"),
         (["ConvTranspose3d()", "--lang", "c", "-o", "/proc/nothing/here"], "cannot be made"),

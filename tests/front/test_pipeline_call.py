@@ -322,7 +322,7 @@ def test_pickle_gives_a_pipeline_that_can_be_called(tensors: dict[str, Any]) -> 
 
 
 def test_frozen() -> None:
-    for name in ("stages", "conv_index", "anything"):
+    for name in ("stages", "convolutions", "anything"):
         with pytest.raises(AttributeError, match="frozen"):
             setattr(every, name, ())
 

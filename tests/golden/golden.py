@@ -40,6 +40,7 @@ PLANS = {
     "conv": (_CONV, "float32", "direct", "avx512"),
     "conv, minimal": ("ConvTranspose3d(stride=2, padding=1)", "float32", "winograd", "avx512"),
     "conv in float16": (_CONV, "float16", "direct", "avx2"),
+    "conv of pairs": (_CONV, "bfloat16", "direct", "avx512+avx512bf16"),
     "conv on a plain processor": (_CONV, "bfloat16", "direct", "baseline"),
     "max-max-sum": (f"{_CONV} -> MaxPool3d(2) -> MaxPool3d(3) -> Sum('channels')", "float32", "auto", "avx512"),
     "layernorm-gelu": (
@@ -88,8 +89,10 @@ def operand_shapes(pipeline: ct.Pipeline) -> tuple[tuple[int, ...], ...]:
 
 
 def fixed_machine(isa: str) -> Machine:
+    """Of a level, and of a feature beyond it where one is named."""
+    isa, _, more = isa.partition("+")
     level = next(level for level in LEVELS["x86_64"] if level.name == isa)
-    features = ",".join(f"+{name}" for name in sorted(level.features))
+    features = ",".join(f"+{name}" for name in sorted({*level.features, *more.split()}))
     return Machine(isa, level.generic_cpu, features, level.vector_bytes, level.vector_registers, *CACHES, 4, 4)
 
 

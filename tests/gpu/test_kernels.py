@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", "3.4")
 from gpu_proof.compile import launches  # noqa: E402
 from helpers.data import sprinkled  # noqa: E402
-from helpers.draws import drawn  # noqa: E402
+from helpers.draws import drawn, make  # noqa: E402
 from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
@@ -482,3 +482,10 @@ def test_tensors_share_memory_with_arrays() -> None:
     """What the cases rely on: a tensor of bfloat16 is the array's own bits."""
     array = np.array([0x3F80], np.uint16)
     assert tensor(array, "bfloat16").item() == 1.0
+
+
+def test_several_convolutions_run_one_after_the_other() -> None:
+    """With a value from one to another, one that is repeated, and a segment without a convolution."""
+    stages = [CONV(stride=2, bias=True), ct.Keep("y"), ct.Mean("spatial"), CONV(), ct.Sigmoid(), ct.Multiply("y")]
+    case = on_gpu(make(ct.Pipeline(*stages), (2, 3, 2, 3, 4), (3, 5, 3, 2, 2), "float32", 1, [(5, 5, 1, 1, 1)]))
+    case.check()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convt3d.cpu.plan.choice import DIRECT
+from convt3d.cpu.plan.choice import PLAIN
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.runtime.execute import execute_plan
 from convt3d.export.forms import Subject
@@ -93,7 +93,7 @@ class Loaded:
 def by_python(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array) -> None:
     """What a library promises the bits of: direct summation, without rewrites that look at operands."""
     shapes = tuple(operand.shape for operand in operands)
-    plan = make_plan(pipeline, x.shape, shapes, dtype, DIRECT, tame=False)
+    plan = make_plan(pipeline, x.shape, shapes, dtype, PLAIN, tame=False)
     execute_plan(plan, x, tuple(operands), out)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import convt3d as ct
+from convt3d.cpu.plan.sequence import make_sequence
 from convt3d.cpu.runtime.execute import execute
+from convt3d.cpu.runtime.sequence import execute_sequence
 from convt3d.errors import Error
 from convt3d.spec.dtypes import DTYPES, DType
 from convt3d.spec.pipeline import Pipeline
@@ -42,7 +45,12 @@ class Case:
         if out is None:
             out = np.empty(self.output, self.dtype.storage)
         out[...] = self.dtype.narrow(np.array(np.nan))
-        execute(self.pipeline, self.dtype, self.x, self.operands, out)
+        if len(self.pipeline.convolutions) == 1:
+            execute(self.pipeline, self.dtype, self.x, self.operands, out)
+        else:
+            shapes = tuple(array.shape for array in self.operands)
+            sequence = make_sequence(self.pipeline, self.x.shape, shapes, self.dtype)
+            execute_sequence(sequence, self.x, self.operands, out)
         return out
 
     def expected(self) -> Any:
@@ -53,6 +61,8 @@ class Case:
     def wobbled(self, seed: int) -> Any:
         """The meaning with an error of some ulp in every value on the way: how well the answer is determined at all."""
         rng, eps = np.random.default_rng(seed), 2.0**-22 if self.dtype.accumulate == "float32" else 2.0**-51
+        if len(self.pipeline.convolutions) > 1:  # values between segments are stored
+            eps = max(eps, self.dtype.eps)
         trace = self.pipeline.trace(self.x.shape, [array.shape for array in self.operands])
         stages, operands = [], []
         for index, stage in enumerate(with_all_axes(round_scalars(self.pipeline, self.dtype)).stages):
@@ -81,12 +91,18 @@ class Case:
 
 
 def make(
-    pipeline: Pipeline, x: tuple[int, ...], kernel: tuple[int, ...], dtype: str = "float32", seed: int = 0
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    dtype: str = "float32",
+    seed: int = 0,
+    more: Sequence[tuple[int, ...]] = (),
 ) -> Case:
-    """A case with normal data: weights scaled to keep sums near 1, variances and divisors away from zero."""
+    """A case with normal data: weights scaled to keep sums near 1, variances and divisors away from zero. `more` are
+    kernels of further convolutions."""
     rng, kind = np.random.default_rng(seed), DTYPES[dtype]
     operands = []
-    for slot, shape in zip(pipeline.slots, pipeline.operand_shapes(x, kernel), strict=True):
+    for slot, shape in zip(pipeline.slots, pipeline.operand_shapes(x, kernel, *more), strict=True):
         values = rng.standard_normal(shape)
         if slot.operand.kind == "kernel":
             values /= np.sqrt(shape[0] * 8)
@@ -210,6 +226,43 @@ def _transposed_geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int,
     collapsed = any(isinstance(s, _REDUCTIONS) and s.over == "channels" for s in before)
     kernel = (1 if collapsed else channels, int(rng.integers(1, 8)), *_triple(rng, 1, 5))
     return pipeline, (int(rng.integers(1, 3)), channels, *sizes), kernel
+
+
+def several(rng: np.random.Generator, dtype: str = "float32") -> Case:
+    """A case of two or three convolutions, with values that go from one to another by their names."""
+    while True:
+        try:
+            pipeline, x, kernels = several_geometry(rng)
+            found = make(pipeline, x, kernels[0], dtype, int(rng.integers(2**31)), kernels[1:])
+            if np.prod(found.output) <= 40_000:
+                return Case(pipeline, found.dtype, relaid(rng, found.x), found.operands)
+        except Error:  # stages and sizes that do not fit together
+            continue
+
+
+def several_geometry(rng: np.random.Generator) -> tuple[Pipeline, tuple[int, ...], list[tuple[int, ...]]]:
+    pipeline, x, kernel = geometry(rng)
+    stages, kernels = list(pipeline.stages), [kernel]
+    for _ in range(int(rng.integers(1, 3))):
+        now = Pipeline(*stages)
+        channels, leaving = now.trace(x, now.operand_shapes(x, *kernels)).output[1], int(rng.integers(1, 6))
+        taps, transposed = _triple(rng, 1, 4), bool(rng.integers(2))
+        kernels.append((channels, leaving, *taps) if transposed else (leaving, channels, *taps))
+        kind = ct.ConvTranspose3d if transposed else ct.Conv3d
+        stages.append(kind(stride=_triple(rng, 1, 3), padding=_triple(rng, 0, 2), bias=bool(rng.integers(2))))
+        stages += [_stage(rng) for _ in range(rng.integers(0, 3))]
+    for label in ("p", "q", "r")[: rng.integers(0, 4)]:
+        at = int(rng.integers(0, len(stages)))
+        stages.insert(at, ct.Keep(label))
+        use = (ct.Add, ct.Multiply, ct.Subtract, lambda kept: ct.Subtract(kept, reverse=True))[rng.integers(4)]
+        more = [use(label)]
+        if rng.integers(3) == 0:
+            more = [ct.Keep(f"{label}2"), ct.Recall(label), ct.Sigmoid(), use(f"{label}2")]
+        place = int(rng.integers(at + 1, len(stages) + 1))
+        stages[place:place] = more
+    made = Pipeline(*stages)
+    made.operand_shapes(x, *kernels)
+    return made, x, kernels
 
 
 def thinned(rng: np.random.Generator, array: Any) -> Any:

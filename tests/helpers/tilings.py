@@ -44,8 +44,8 @@ def forced_outputs(outputs: tuple[int, int, int], one_tile: bool = False) -> Ite
 @contextmanager
 def drawn_tiles(seed: int) -> Iterator[None]:
     """Plans made inside have tiles of any size, most of them small, and any method that saves products; rows stay whole
-    where a norm needs them. Channels are taken in parts of any size. Scratch memory is poisoned."""
-    rng = np.random.default_rng(seed)
+    where a norm needs them. Channels are taken in shares and parts of any size. Scratch memory is poisoned."""
+    rng, shares = np.random.default_rng(seed), np.random.default_rng((seed, 1))
 
     def choose_method(one: Any, where: Any, options: Any) -> Choice:
         tile = [_part(rng, size) for size in one.result[2:]]
@@ -57,7 +57,7 @@ def drawn_tiles(seed: int) -> Iterator[None]:
             method = Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in axes))
         where = replace(where, method=method)
         steps = steps_of(one, where)
-        tiling = Tilings(one, steps, where).of(tuple(tile), bool(rng.integers(2)))
+        tiling = Tilings(one, steps, where).of(tuple(tile), bool(rng.integers(2)), int(shares.integers(1, 4)))
         return Choice(where, steps, replace(tiling, part=_drawn_part(rng, tiling.part)) if tiling.part else tiling)
 
     with planned_by(choose_method):

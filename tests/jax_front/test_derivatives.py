@@ -202,3 +202,17 @@ def test_gradients_of_narrow_types(dtype: str) -> None:
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
         assert one.dtype == dtype
         assert_same(np.asarray(one).astype(np.float64), np.asarray(other), tolerance)
+
+
+def test_several_convolutions() -> None:
+    """One call, and gradients of all weights."""
+    pipeline = Pipeline(*read_stages("Conv3d(padding=1) -> Tanh() -> ConvTranspose3d(padding=1) -> Add('x')"))
+    rng, formula = np.random.default_rng(0), jax_function(pipeline, {})
+    arrays = [jnp.asarray(rng.standard_normal(shape)) for shape in (SHAPE, (6, 6, 3, 3, 3), (6, 6, 3, 3, 3))]
+    x, *weights = (np.asarray(array, np.float64) for array in arrays)
+    assert_same(np.asarray(cj.pipeline(arrays[0], arrays[1:], pipeline)), evaluate(pipeline, x, weights), 1e-4)
+    places = (0, 1, 2)
+    own = jax.grad(lambda x, *rest: cj.pipeline(x, list(rest), pipeline).sum(), places)(*arrays)
+    theirs = jax.grad(lambda x, *rest: formula(x, list(rest)).sum(), places)(*arrays)
+    for one, other in zip(own, theirs, strict=True):
+        assert_same(np.asarray(one), np.asarray(other), 1e-4)

@@ -152,6 +152,20 @@ def test_errors_when_traced(case: str, jitted: bool) -> None:
         jax.make_jaxpr(call)() if jitted else call()
 
 
+def test_other_platforms_run_jax_s_own_operations() -> None:
+    """What is compiled for a GPU calls nothing of ours."""
+
+    def loss(x: Any, w: Any) -> Any:
+        return cj.pipeline(x, [w], "ConvTranspose3d(stride=2) -> LayerNorm() -> GELU()").sum()
+
+    for function in (loss, jax.grad(loss, (0, 1))):
+        traced = jax.jit(function).trace(X, W)
+        assert "@convt3d(" in traced.lower(lowering_platforms=("cpu",)).as_text()
+        elsewhere = traced.lower(lowering_platforms=("cuda",)).as_text()
+        assert "convt3d(" not in elsewhere
+        assert "stablehlo.convolution" in elsewhere
+
+
 def test_sizes_that_are_symbols_are_refused() -> None:
     (b,) = jax.export.symbolic_shape("b")
     x = jax.ShapeDtypeStruct((b, 2, 3, 3, 3), jnp.float32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.command import python
 from helpers.data import signed
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
@@ -131,6 +132,29 @@ def test_within_loops() -> None:
     for _ in range(7):
         v = np.asarray(jnp.tanh(convt3d.conv3d(v, np.asarray(w), padding=1)))
     np.testing.assert_allclose(call(x, w), v, rtol=1e-5, atol=1e-6)
+
+
+def test_large_weights_are_not_recorded(monkeypatch: pytest.MonkeyPatch, counted: list[str]) -> None:
+    monkeypatch.setattr(calls, "_MOST_COMPARED", 10)
+    x, w = arrays(9, (1, 3, 4, 5, 17), (3, 4, 2, 2, 2))
+    call = jax.jit(lambda x, w: cj.conv_transpose3d(x, w, stride=2))
+    for _ in range(4):
+        np.testing.assert_array_equal(call(x, w), convt3d.conv_transpose3d(np.asarray(x), np.asarray(w), stride=2))
+    assert len(counted) == 4
+
+
+ENDING = """
+import jax, jax.numpy as jnp, convt3d.jax
+x, w = jnp.ones((2, 16, 24, 24, 24)), jnp.ones((16, 16, 3, 3, 3))
+call = jax.jit(lambda x, w: convt3d.jax.conv3d(x, w, padding=1).sum())
+for _ in range(6):
+    call(x, w)  # nobody waits for the last one
+"""
+
+
+def test_a_process_that_ends_meanwhile() -> None:
+    for _ in range(3):
+        python("-c", ENDING, silent=True)
 
 
 def test_no_more_memory_than_allowed(monkeypatch: pytest.MonkeyPatch, counted: list[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from helpers.data import SPECIALS, sprinkled
-from helpers.draws import geometry, make, thinned
+from helpers.draws import geometry, make, several_geometry, thinned
 from helpers.guard import Fence, fenced_like
 
 import convt3d as ct
@@ -43,6 +43,7 @@ class Draw:
     streamed: bool = False
     at_end: bool = True  # arrays end at an unreadable page; else they begin there
     seed: int = 0
+    more: tuple[tuple[int, ...], ...] = ()  # kernels of further convolutions
 
     def __repr__(self) -> str:
         """Only what is not the default."""
@@ -63,16 +64,18 @@ class Draw:
     def work(self) -> int:
         """Multiply-adds and values; an Error if the case makes no sense."""
         pipeline = self.asked()
-        trace = pipeline.trace(self.x, pipeline.operand_shapes(self.x, self.kernel))
-        transposed = isinstance(pipeline.conv, ct.ConvTranspose3d)
-        places = trace.values[pipeline.conv_index + (not transposed)]
-        taps = prod(self.kernel[1:]) * prod(places)
+        kernels = (self.kernel, *self.more)
+        trace = pipeline.trace(self.x, pipeline.operand_shapes(self.x, *kernels))
+        taps = 0
+        for index, kernel in zip(pipeline.convolutions, kernels, strict=True):
+            transposed = isinstance(pipeline.stages[index], ct.ConvTranspose3d)
+            taps += prod(kernel[1:]) * prod(trace.values[index + (not transposed)])
         return taps + 10 * sum(map(prod, trace.values))
 
     def arrays(self, fences: list[Fence]) -> tuple[Any, tuple[Any, ...], Any]:
         """x, operands and the place of the result, as storage between unreadable pages, all else NaN."""
         pipeline, rng = self.asked(), np.random.default_rng(self.seed)
-        case = make(pipeline, self.x, self.kernel, self.dtype, self.seed)
+        case = make(pipeline, self.x, self.kernel, self.dtype, self.seed, self.more)
         roles = ["", *(slot.operand.role for slot in pipeline.slots)]
         filled = []
         for at, (array, role) in enumerate(zip((case.x, *case.operands), roles, strict=True)):
@@ -185,6 +188,9 @@ def drawn(rng: np.random.Generator) -> Iterator[Draw]:
     """Cases of one pipeline: stages, type, algorithm and output channels stay, sizes and data change."""
     dtype = str(rng.choice(["float32", "float32", "float64", "float16", "bfloat16"]))
     algorithm = str(rng.choice(["direct", "direct", "auto", "winograd"]))
+    if rng.integers(8) == 0:
+        yield from _of_several(rng, dtype, algorithm)
+        return
     pipeline, x, kernel = _that_fits(rng)
     for _ in range(VARIANTS[algorithm]):
         yield _dressed(rng, pipeline, x, kernel, dtype, algorithm)
@@ -196,6 +202,19 @@ def drawn(rng: np.random.Generator) -> Iterator[Draw]:
                     break
             except ct.Error:  # stages and sizes that do not fit together
                 continue
+
+
+def _of_several(rng: np.random.Generator, dtype: str, algorithm: str) -> Iterator[Draw]:
+    """Cases of one pipeline of several convolutions; data and layouts change."""
+    while True:
+        try:
+            pipeline, x, (kernel, *more) = several_geometry(rng)
+            if Draw(write_pipeline(pipeline), x, kernel, more=tuple(more)).work() <= MOST_WORK:
+                break
+        except ct.Error:
+            continue
+    for _ in range(VARIANTS[algorithm] // 4):
+        yield replace(_dressed(rng, pipeline, x, kernel, dtype, algorithm), more=tuple(more))
 
 
 def _that_fits(rng: np.random.Generator) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
@@ -276,9 +295,12 @@ def smaller(draw: Draw) -> Iterator[Draw]:
         if f.default is not MISSING and getattr(draw, f.name) != f.default:
             yield replace(draw, **{f.name: f.default})
     for index in range(len(stages)):
-        if index != pipeline.conv_index:
+        if index not in pipeline.convolutions:
             yield _without_stage(draw, pipeline, index)
-    conv = pipeline.conv
+    if draw.more:  # without the last convolution
+        last = pipeline.convolutions[-1]
+        yield replace(_without_stage(draw, pipeline, last), more=draw.more[:-1])
+    conv = pipeline.stages[pipeline.convolutions[0]]
     for name, field in type(conv).__dataclass_fields__.items():
         plain, given = field.default, getattr(conv, name)
         if given != plain:
@@ -311,12 +333,12 @@ def smaller(draw: Draw) -> Iterator[Draw]:
 def _with_conv(draw: Draw, pipeline: Any, **parameters: Any) -> Draw:
     stages = list(pipeline.stages)
     try:
-        stages[pipeline.conv_index] = replace(pipeline.conv, **parameters)
+        stages[pipeline.convolutions[0]] = replace(stages[pipeline.convolutions[0]], **parameters)
         changed = ct.Pipeline(*stages)
     except ct.Error:
         return draw
     if "bias" in parameters:  # its operand goes
-        first = next(at for at, slot in enumerate(pipeline.slots, 1) if slot.stage == pipeline.conv_index)
+        first = next(at for at, slot in enumerate(pipeline.slots, 1) if slot.stage == pipeline.convolutions[0])
         draw = replace(draw, values=_dropped(draw.values, {first + 1}), layouts=_dropped(draw.layouts, {first + 1}))
     return replace(draw, pipeline=write_pipeline(changed))
 

@@ -14,6 +14,9 @@ from helpers.command import python  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
+from convt3d.cpu.runtime import kernels  # noqa: E402
+from convt3d.cpu.runtime.compiled import loaded  # noqa: E402
+from convt3d.cpu.runtime.ready import bindings  # noqa: E402
 from convt3d.torch import backend  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -53,6 +56,25 @@ def test_name_is_known_without_import() -> None:
     """By the entry point, where the package is installed with it; after `import convt3d.torch` in any case."""
     script = "import torch, convt3d.torch; print('convt3d' in torch._dynamo.list_backends())"
     assert python("-c", script).strip() == "True"
+
+
+def test_kernels_are_compiled_before_the_first_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """All of them together; the call finds them."""
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "cache"))
+    loaded.clear()
+    bindings.cache_clear()
+    counts = []
+
+    def ahead(gm: Any, inputs: Any) -> Any:
+        start = kernels.compilations
+        forward = backend.convt3d(gm, inputs)
+        counts.extend((start, kernels.compilations))
+        return forward
+
+    model, x = Net().eval(), given()
+    with torch.no_grad():
+        close(torch.compile(model, backend=ahead)(x), model(x))
+    assert counts[0] + 4 <= counts[1] == kernels.compilations
 
 
 def test_a_function() -> None:
@@ -238,7 +260,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         "Conv3d(stride=2, padding=1, bias=True) -> InstanceNorm(affine=True) -> LeakyReLU()",
         "ends at: cat is no stage of convt3d",
         "ends at: the end of the graph",
-        "PyTorch's still: cat",
+        "written in place: 1 concatenation",
         "all of it: ",
     ):
         assert piece in text

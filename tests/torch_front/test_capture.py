@@ -193,15 +193,20 @@ def test_writes_are_taken_where_nobody_sees_them() -> None:
     ("kind", "conv", "shape", "text"),
     [
         (nn.Conv3d, {"padding": "same", "dilation": 2}, (), "Conv3d(padding='same', dilation=2, bias=True)"),
-        (nn.Conv3d, {"padding_mode": "reflect"}, (), "Conv3d(bias=True)"),
-        (nn.Conv3d, {"padding_mode": "circular", "bias": False}, (), "Conv3d()"),
+        (nn.Conv3d, {"padding_mode": "reflect"}, (), "Conv3d(padding=1, bias=True, padding_mode='reflect')"),
+        (nn.Conv3d, {"padding_mode": "circular", "bias": False, "padding": (1, 0, 2)}, (),
+         "Conv3d(padding=(1, 0, 2), padding_mode='circular')"),
+        (nn.Conv3d, {"padding_mode": "replicate", "stride": 2}, (),
+         "Conv3d(stride=2, padding=1, bias=True, padding_mode='replicate')"),
+        (nn.Conv3d, {"padding_mode": "reflect", "padding": "same", "kernel_size": (3, 2, 3)}, (), "Conv3d(bias=True)"),
         (nn.Conv3d, {"groups": 2, "stride": (1, 2, 3)}, (), "Conv3d(stride=(1, 2, 3), padding=1, groups=2, bias=True)"),
         (nn.Conv3d, {}, (4, 5, 6, 7), None),
         (nn.Conv3d, {}, (0, 4, 5, 6, 7), None),
         (nn.ConvTranspose3d, {"stride": 2, "output_padding": 1}, (), UP),
         (nn.ConvTranspose3d, {}, (4, 5, 6, 7), None),
     ],
-    ids=["same", "reflect", "circular", "groups", "unbatched", "empty", "transposed", "unbatched transposed"],
+    ids=["same", "reflect", "circular", "replicate", "uneven", "groups", "unbatched", "empty", "transposed",
+         "unbatched transposed"],
 )  # fmt: skip
 def test_convolutions(kind: Any, conv: dict[str, Any], shape: tuple[int, ...], text: str | None) -> None:
     recorder = agrees(made(lambda y, x: y.relu(), kind=kind, **conv), given(*shape))
@@ -271,6 +276,28 @@ def test_stages_before_the_convolution(name: str) -> None:
     assert recorder.texts[0].startswith("GroupNorm") == bool(before)
     assert recorder.texts[0].endswith("Add(other='tensor')")
     agrees_in_training(Activated(act).eval().double(), given(dtype=torch.float64))
+
+
+PADS = {
+    "zeros": (lambda x: F.pad(x, (1, 1, 2, 2, 0, 0)), "Conv3d(padding=(0, 2, 1)"),
+    "a mode": (lambda x: F.pad(x, [1] * 6, mode="replicate"), "Conv3d(padding=1, padding_mode='replicate'"),
+    "before a norm": (lambda x: F.relu(F.pad(x, [1] * 6, value=0.0)), "ReLU() -> Conv3d()"),
+    "after a norm": (lambda x: F.pad(F.relu(torch.sin(x)), [1] * 6, "circular"), "ReLU() -> Conv3d(padding=1"),
+    "another number": (lambda x: F.pad(x, [1] * 6, value=2.0), "Conv3d()"),
+    "one side": (lambda x: F.pad(x, (1, 0, 1, 1, 1, 1)), "Conv3d()"),
+    "cut off": (lambda x: F.pad(x, [-1] * 6), "Conv3d()"),
+    "one axis": (lambda x: F.pad(x, (1, 1)), "Conv3d()"),
+    "twice": (lambda x: F.pad(F.pad(x, [1] * 6), [1] * 6), "Conv3d(padding=1)"),
+}
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_padding_before_the_convolution(name: str) -> None:
+    pad, text = PADS[name]
+    torch.manual_seed(0)
+    weight = torch.randn(2, 4, 3, 3, 3)
+    recorder = agrees(made(lambda y, x: F.conv3d(pad(x), weight) + y.mean()), given())
+    assert any(each.startswith(text) for each in recorder.texts), recorder.texts
 
 
 def test_what_comes_before_is_not_moved_past_a_write() -> None:

@@ -12,15 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..cpu.plan.machine import ISA_VARIABLE
+from ..front.memory import PeakMemory
 from .cases import Case, read_case
 from .figures import DIRECT, OWN
-from .memory import PeakMemory
 
 LONGEST = 300.0  # seconds a process may take
 _WARM_PROCESSES = 3
@@ -83,7 +82,7 @@ def _memory(case: Case, contender: str) -> dict[str, Any]:
     tiny = case.tiny()
     taking_part.prepare(tiny, tiny.draw()).run()  # code that is only now read from disk does not count
     ready = taking_part.prepare(case, case.draw())
-    result = case.dtype.itemsize * prod(case.output) if ready.allocates else 0
+    result = case.result_bytes if ready.allocates else 0
     watch = PeakMemory()
     with ready.around():
         for _ in range(2):

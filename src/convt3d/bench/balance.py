@@ -49,7 +49,9 @@ def measured_rates(plan: Plan) -> Rates:
     threads, item = get_num_threads(), plan.dtype.number_bytes
     multiply, copy = multiplier(plan.machine, item, threads), copier(plan.machine, threads)
     flops, moved = (max(rate() for _ in range(_REPEATS)) for rate in (multiply, copy))
-    return Rates(flops, moved, f"measured, multiply-adds in registers and a large copy on {counted(threads, 'thread')}")
+    twice = ", twice as many of pairs" if plan.together > 1 else ""
+    source = f"measured, multiply-adds in registers{twice} and a large copy on {counted(threads, 'thread')}"
+    return Rates(plan.together * flops, moved, source)
 
 
 def multiplier(machine: Machine, item: int, threads: int) -> Callable[[], float]:

@@ -48,6 +48,7 @@ class Case:
     isa: str = ""  # an instruction set to force on convt3d, in a process of its own
     quick: bool = False
     peers_alone: bool = False  # whether the memory of peers is measured too, not only ours
+    training: bool = False  # whether gradients are computed too
 
     @property
     def plan(self) -> Plan:
@@ -61,6 +62,12 @@ class Case:
     @property
     def operand_shapes(self) -> tuple[tuple[int, ...], ...]:
         return self.pipeline.operand_shapes(self.x, self.w)
+
+    @property
+    def result_bytes(self) -> int:
+        """Of all that a call gives back: in training gradients as well, each of the size of its array."""
+        gradients = (self.x, *self.operand_shapes) if self.training else ()
+        return self.dtype.itemsize * sum(map(prod, (self.output, *gradients)))
 
     def document(self) -> dict[str, Any]:
         """For JSON; `read_case` is its inverse."""

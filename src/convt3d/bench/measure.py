@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..cpu.plan.roofline import caller_bytes
-from ..front.verify import Check, Sample, draw_sample
+from ..front.verify import Check, draw_sample
 from .alone import first_calls, peak_memory, row_under_isa
-from .cases import Case
+from .cases import Arrays, Case
 from .contenders.base import Contender, Ready, UnsupportedError
 from .limits import limits
 from .rounds import FULL, QUICK, play, timed
@@ -23,6 +23,11 @@ from .rounds import FULL, QUICK, play, timed
 SAMPLE_SECONDS, QUICK_SAMPLE_SECONDS = 4.0, 0.5  # for the float64 meaning of a case
 GIVE_UP, QUICK_GIVE_UP = 20.0, 2.0  # seconds of one call: nobody slower takes part in rounds
 SLOW, SLOW_SHARE = 20.0, 1 / 40  # or this many times our time, and this share of the above
+
+
+class Meaning(Protocol):
+    def check(self, result: Any, /) -> Check: ...
+
 
 Before = Callable[[str, float], None]  # hears what comes next, and about how many seconds it takes
 
@@ -42,8 +47,7 @@ def measure_case(
     before(f"{case.name}: its meaning", QUICK_SAMPLE_SECONDS if quick else SAMPLE_SECONDS)
     arrays = case.draw()
     seconds = QUICK_SAMPLE_SECONDS if quick else SAMPLE_SECONDS
-    rng = np.random.default_rng(1)
-    sample = draw_sample(case.pipeline, arrays.x, arrays.operands, case.dtype, rng, seconds=seconds)
+    sample = _meaning(case, arrays, seconds)
     give_up = QUICK_GIVE_UP if quick else GIVE_UP
     found: dict[str, dict[str, Any]] = {}
     ready: dict[str, Ready] = {}
@@ -85,7 +89,17 @@ def measure_case(
     return {**_facts(case, quick), "rates": played.rates, "foreign": played.foreign, "contenders": found}
 
 
-def judge(name: str, case: Case, sample: Sample, result: Any) -> dict[str, Any]:
+def _meaning(case: Case, arrays: Arrays, seconds: float) -> Meaning:
+    """What results are compared with; gradients are compared whole, however long that takes."""
+    if case.training:
+        from .training import expected_step
+
+        return expected_step(case, arrays)
+    rng = np.random.default_rng(1)
+    return draw_sample(case.pipeline, arrays.x, arrays.operands, case.dtype, rng, seconds=seconds)
+
+
+def judge(name: str, case: Case, sample: Meaning, result: Any) -> dict[str, Any]:
     """ok or wrong, with the largest error in units of the type's rounding at the largest expected value."""
     check = sample.check(result)
     right = check.passed if name.startswith("convt3d") else check.worst <= _peer_tolerance(case, check)
@@ -141,19 +155,24 @@ def _expected_seconds(case: Case, name: str, earlier: Sequence[Mapping[str, Any]
     text = case.document()
     for row in reversed(earlier):
         same = all(row[key] == text[key] for key in ("pipeline", "dtype", "threads")) and list(row["w"]) == list(case.w)
+        alike = row.get("training", False) == case.training
         seconds = row["contenders"].get(name, {}).get("seconds")
-        if same and seconds and list(row["x"][1:]) == list(case.x[1:]):
+        if same and alike and seconds and list(row["x"][1:]) == list(case.x[1:]):
             return float(min(seconds) * case.x[0] / row["x"][0])
     return 0.0
 
 
 def _facts(case: Case, quick: bool) -> dict[str, Any]:
-    plan = case.plan
+    """A gradient of the input and one of the weights sum as many products as the result does; a step reads every input
+    for the result and for the gradients, and writes as many."""
+    plan, directions = case.plan, 3 if case.training else 1
+    sizes = caller_bytes(plan)
+    given = sum(sizes.values()) - sizes["output"]
     return {
         **{key: value for key, value in case.document().items() if key != "peers_alone"},
         "quick": quick,
         "y": case.pipeline.result_shape(plan.trace.output),
-        "needed_flop": plan.work.needed,
-        "nominal_flop": plan.work.nominal,
-        "bytes": sum(caller_bytes(plan).values()),
+        "needed_flop": directions * plan.work.needed,
+        "nominal_flop": directions * plan.work.nominal,
+        "bytes": directions * given + (2 if case.training else 1) * sizes["output"],
     }

@@ -1,18 +1,23 @@
 """The suite `networks`: whole networks, eager and compiled by others beside convt3d's backend, in turns.
 
-Everyone's first result is compared with eager's before anyone is timed. A row has seconds of every round, and those of
-the first call, which for those who compile holds the compilation.
+Everyone's first result is compared with eager's before anyone is timed. A row has seconds of every round, those of the
+first call, which for those who compile holds the compilation, and the memory that a later call needs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from ..cpu.runtime.memory import free_scratch
+from ..front.memory import PeakMemory
 from ..torch.backend import optimize
 from .contenders.base import NotInstalledError, Ready
 from .networks import NETWORKS, Network
@@ -46,7 +51,7 @@ def _openvino(model: Any, x: Any) -> Callable[[], Any]:
 
 
 CONTENDERS: dict[str, Callable[[Any, Any], Callable[[], Any]]] = {
-    "torch-eager": _called,
+    "torch": _called,
     OWN: lambda model, x: _called(optimize(model), x),
     "torch-channels-last": _channels_last,
     "torch-compile": lambda model, x: _called(torch.compile(model), x),
@@ -81,6 +86,7 @@ def measure_network(network: Network, names: Sequence[str], quick: bool, threads
         off = float((got - expected).abs().max() / expected.abs().max())
         found[name] = {"status": "ok" if off <= TOLERANCE else "wrong", "error": off, "first_seconds": first}
         if found[name]["status"] == "ok":
+            found[name]["extra_bytes"] = _extra_memory(run)
             ready[name] = Ready(run, lambda tensor: tensor.numpy())
     played = play(ready, {}, _warm(ready), QUICK if quick else FULL)
     for name, seconds in played.seconds.items():
@@ -95,6 +101,17 @@ def measure_network(network: Network, names: Sequence[str], quick: bool, threads
         "foreign": played.foreign,
         "contenders": found,
     }
+
+
+def _extra_memory(run: Callable[[], Any]) -> int | None:
+    """Bytes that a call needs beyond weights, code and all that was freed before it; its result is among them."""
+    gc.collect()
+    free_scratch()
+    with suppress(AttributeError, OSError):  # what glibc has kept of other calls
+        ctypes.CDLL(None).malloc_trim(0)
+    watch = PeakMemory()
+    run()
+    return watch.extra()
 
 
 def _warm(ready: Mapping[str, Ready]) -> dict[str, float]:

@@ -19,7 +19,8 @@ from .table import HEADERS, label, notes, own_cells, peer_names, ratio_cell
 METHOD = """All contenders and the limits of the machine take turns within a round; ratios and shares are taken within a
 round, and the median over rounds counts. The spread is the interquartile range. Every result was compared with the
 float64 meaning of the operator on sampled voxels before it was timed: a wrong one is listed as wrong, not timed. A
-round during which other processes were busy was played again."""
+round during which other processes were busy was played again. In the suite training a call is a step: the result and
+all gradients, which are compared whole with PyTorch's in float64."""
 TERMS = {
     "needed GFLOP/s": "multiply-adds that reach the result, zeros that a stride inserts left out, two FLOP each",
     "nominal": "FLOP as usually counted: 2 · batch · Cin · Cout · kernel · input volume",
@@ -28,9 +29,10 @@ TERMS = {
     "of roofline": "the time that matrix product and streaming copy leave at least, over the time taken",
     "kept": "PyTorch with the memory of large results kept between calls, which glibc otherwise gives back: about half "
     "of the time of large results is the wait for fresh pages",
-    "extra memory": "how far calls raise the memory of a process, at its peak, beyond inputs and result",
+    "extra memory": "how far calls raise the memory of a process, at its peak, beyond inputs and result, and gradients",
     "first call": "what the first call of a process takes beyond a repeated one, imports left out",
-    "error, roundings": "largest error over (spacing of numbers at 1 · largest expected value)",
+    "error, roundings": "largest error over (spacing of numbers at 1 · largest expected value); in training the norm "
+    "of the error over (that spacing · the norm of what is expected), in the worst array",
     "*": "ran once only, because it was far slower",
 }
 

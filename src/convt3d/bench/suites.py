@@ -1,10 +1,11 @@
-"""Suites are data: each file in suites/ lists cases in one of three forms, read here.
+"""Suites are data: each file in suites/ lists cases in one of four forms, read here.
 
     {"name", "pipeline", "x", "w"}                a layer, as text and shapes; "model" names its network
     {"problem": slug, "batch_divisor": 8}         one of the five operators at its benchmark shape
     {..., "series": "volume", "values": [4, 8]}   a curve: one case for each value, which stands where "n" is written
+    {"suite": "models"}                           all cases of another suite; with "quick": true, its quick ones are so
 
-Optional in each: "threads", "isa", "quick": true.
+Optional in each: "threads", "isa", "dtype" (else the one that is asked for), "quick": true.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ SUITES = {
     "conv3d": "Convolutions of real networks",
     "small": "Small volumes, where the call itself costs most",
     "scaling": "Growing sizes",
+    "half": "16-bit numbers beside float32",
+    "training": "Forward and backward",
 }
+TRAINING = "training"  # the suite whose cases are run in both directions
 
 
 def choose_cases(
@@ -53,13 +57,20 @@ def read_suite(name: str, dtype: DType = DTYPES["float32"], threads: int | None 
     cores = available_cores()
     text = (resources.files(__package__) / "suites" / f"{name}.json").read_text(encoding="utf-8")
     document = json.loads(text)
-    shared = {"suite": name, "dtype": dtype, "peers_alone": document["peers_alone"]}
+    shared = {"suite": name, "dtype": dtype, "peers_alone": document["peers_alone"], "training": name == TRAINING}
     cases = [case for entry in document["cases"] for case in _cases(entry, shared)]
     given = [case if case.threads else replace(case, threads=threads or cores) for case in cases]
     return [case for case in given if case.threads <= max(cores, threads or 0)]
 
 
 def _cases(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Case]:
+    if "dtype" in entry:
+        entry, shared = {**entry}, {**shared, "dtype": DTYPES[entry["dtype"]]}
+        del entry["dtype"]
+    if "suite" in entry:
+        for case in read_suite(entry["suite"], shared["dtype"]):
+            yield replace(case, **shared, threads=0, quick=case.quick and entry.get("quick", False))
+        return
     if "problem" in entry:
         yield _problem_case(entry, shared)
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.compare import Change, compare_rows
-from ..bench.contenders import BRINGS_THEM, MODULES, find_contender
+from ..bench.contenders import BRINGS_THEM, MODULES, TRAINED, find_contender
 from ..bench.figure import draw_figure
 from ..bench.figures import OWN, fastest_peer, row_figures
 from ..bench.measure import measure_case
@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
                     break
                 progress.say(f"case {number + 1} of {len(cases)}: {case.name}")
                 share = _Share(progress, number, len(cases))
-                found = measure_case(case, contenders, args.quick, earlier=[*earlier, *rows], before=share.begin)
+                taking_part = {name: one for name, one in contenders.items() if name in TRAINED or not case.training}
+                found = measure_case(case, taking_part, args.quick, earlier=[*earlier, *rows], before=share.begin)
                 rows.append({**origin, **found})
                 append_row(path, rows[-1])
         except KeyboardInterrupt:

@@ -12,11 +12,11 @@ from ..bench.record import append_row, calmed, provenance
 from ..bench.rounds import middle
 from ..cpu.plan.cores import available_cores
 from ..errors import ArgumentError
-from ..units import duration, ratio
+from ..units import amount, duration, ratio
 from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 
-SUITE, RESULTS = "networks", "bench-networks.jsonl"
+SUITE, RESULTS, EAGER = "networks", "bench-networks.jsonl", "torch"
 
 
 def bench_networks(args: argparse.Namespace) -> int:
@@ -49,17 +49,25 @@ def bench_networks(args: argparse.Namespace) -> int:
 
 
 def _table(screen: Screen, rows: Sequence[dict[str, Any]], names: Sequence[str], own: str) -> str:
-    """Times, and for others how many times ours."""
+    """Times, and for others how many times ours; memory of our calls beside eager's."""
     cells = []
     for row in rows:
         found = calmed(row)["contenders"]
         ours = found[own].get("seconds") if own in found else None
         cells.append([row["name"], *(_cell(found[name], None if name == own else ours) for name in names)])
         cells[-1].append(duration(found[own]["first_seconds"]) if ours else "-")
-    table = screen.table(["network", *names, "our first call"], cells, set(range(1, len(names) + 2)))
+        cells[-1].append(_memory(found.get(own, {}), found.get(EAGER, {})))
+    table = screen.table(
+        ["network", *names, "our first call", "memory / eager's"], cells, set(range(1, len(names) + 3))
+    )
     return (
         f"{table}\n{screen.wrap('others: their time, and how many times ours it is; above 1 is slower than convt3d')}"
     )
+
+
+def _memory(ours: dict[str, Any], eager: dict[str, Any]) -> str:
+    needed = [each.get("extra_bytes") for each in (ours, eager)]
+    return " / ".join("-" if each is None else amount(each) for each in needed)
 
 
 def _cell(one: dict[str, Any], ours: Sequence[float] | None) -> str:

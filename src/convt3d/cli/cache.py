@@ -88,6 +88,9 @@ def _jobs(args: argparse.Namespace) -> Iterator[_Job]:
             yield _Job(word, problem.pipeline(values), shapes["input"], shapes["kernel"])
             continue
         pipeline = Pipeline(*read_stages(word))
+        if len(pipeline.convolutions) > 1:
+            rule, remedy = "must hold one convolution", "Name the segments that `explain` shows, one by one"
+            raise ArgumentError("cache warm", "pipeline", described(word), rule, remedy)
         if not args.shape:
             received, rule = described("none"), "a pipeline needs the shapes of input and weight"
             raise ArgumentError("cache warm", "--shape", received, rule, "Write --shape 1x32x8x8x8:32x16x3x3x3")

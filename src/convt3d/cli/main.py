@@ -32,6 +32,7 @@ from .info import info
 from .judge_check import check_file, sample_file
 from .judge_starter import write_starter
 from .run import run
+from .volume import chunk_sizes, memory_size, volume
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -117,6 +118,17 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--html", metavar="FILE.html", help="write a page with verdict, cases and diagnosis")
     checker.add_argument("--watch", action="store_true", help="judge again whenever FILE changes, until Ctrl-C")
     _add_set(checker, "change one size or scalar of --case (default: sample); may be repeated")
+
+    over = _add(commands, "volume", volume, "a pipeline over a zarr volume of any size; a run that was ended goes on")
+    over.add_argument("input", metavar="IN.zarr", help="array or OME-NGFF image, in a directory")
+    over.add_argument("output", metavar="OUT.zarr", help="where the result goes, zarr v3 with shards")
+    over.add_argument("--pipeline", required=True, metavar="TEXT", help="such as 'ConvTranspose3d(stride=2) -> ReLU()'")
+    over.add_argument("--weights", required=True, metavar="FILE.npz", help="arrays by the names of its operands")
+    over.add_argument("--memory", type=memory_size, default=2 * 10**9, metavar="SIZE", help="at most (default 2GB)")
+    over.add_argument("--chunks", type=chunk_sizes, metavar="D,H,W", help="of the result (default 64)")
+    over.add_argument("--plan", action="store_true", help="only show chunks, bytes, memory and time")
+    over.add_argument("--overwrite", action="store_true", help="begin anew, whatever OUT.zarr holds")
+    _add_method(over)
 
     _add_cache(commands)
     _add(commands, "info", info, "CPU, versions and cache directory")
@@ -225,6 +237,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     )
     _add_set(parser, "change one size or scalar; may be repeated")
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default float32, or that of --input)")
+    _add_method(parser)
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", choices=ALGORITHMS, default=AUTO.algorithm, help="of the convolution")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=AUTO.precision, help="fast: fewer products, larger errors"

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..bench.memory import PeakMemory
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.runtime.execute import execute_plan
 from ..cpu.runtime.memory import free_scratch, physical_memory
 from ..cpu.runtime.ready import bindings
 from ..errors import AllocationError, described, named
+from ..front.memory import PeakMemory
 from ..front.verify import Check, Storage, sampled_check
 from ..spec.dtypes import DType
 from ..spec.problems import Problem

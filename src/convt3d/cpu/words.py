@@ -142,7 +142,8 @@ def region(array: npt.NDArray[Any]) -> tuple[int, int]:
 class SweepWords(Words):
     """What a plan says about its tiles."""
 
-    items: Size  # tiles of all samples
+    items: Size  # tiles of all samples, of each share
+    shares: Size  # of the channels
     channels: Size  # of the source
     row_words: Size  # of a row in the tables of the axes
     tiles: Sizes

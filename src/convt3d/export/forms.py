@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ..cpu.plan.choice import DIRECT
+from ..cpu.plan.choice import PLAIN
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan, make_plan
 from ..errors import Error
@@ -146,4 +146,4 @@ def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[i
 def _plan(pipeline: Pipeline, dtype: DType, machine: Machine) -> Plan:
     """By direct summation, without rewrites that need to look at arrays, for sizes that stand for all."""
     x, operands = shapes_for(pipeline, LARGE)
-    return make_plan(pipeline, x, operands, dtype, DIRECT, tame=False, host=machine)
+    return make_plan(pipeline, x, operands, dtype, PLAIN, tame=False, host=machine)

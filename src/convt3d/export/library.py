@@ -38,6 +38,9 @@ def subject_of(text: str, name: str | None) -> Subject:
     """A problem by its slug, or a pipeline by its text."""
     if ARROW in text or "(" in text:
         pipeline = Pipeline(*read_stages(text))
+        if len(pipeline.convolutions) > 1:
+            rule, remedy = "must hold one convolution", "Export the segments that `explain` shows, one by one"
+            raise ArgumentError("export", "pipeline", described(text), rule, remedy)
         return Subject(_checked(name or "pipeline"), pipeline, None)
     problem = PROBLEMS[text]
     return Subject(_checked(name or problem.slug.replace("-", "_")), problem.pipeline(problem.benchmark), problem)

@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 
 from ..cpu.plan.choice import AUTO, Options
-from ..cpu.plan.plan import make_plan
+from ..cpu.plan.plan import Plan, make_plan
+from ..cpu.plan.sequence import PlanSequence, make_sequence
 from ..cpu.runtime.again import Again
 from ..cpu.runtime.execute import EVERYONE, execute_plan
 from ..cpu.runtime.memory import check_size, empty
 from ..cpu.runtime.ready import Keeper
+from ..cpu.runtime.sequence import execute_sequence
 from ..errors import AllocationError, DTypeError, OutputError, described, named
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .arrays import Storage, mark_written, overlap, overlap_within, take
+
+# What takes the place of `apply` for arrays that are computed later, by the library of their type.
+LATER: dict[str, Callable[..., Any]] = {}
 
 
 def options_of(algorithm: str, precision: str) -> Options:
@@ -30,7 +35,10 @@ def apply(
     operator: str, pipeline: Pipeline, x: Any, operands: Sequence[Any], out: Any = None, options: Options = AUTO
 ) -> Any:
     """pipeline(x, *operands) for 5-D or unbatched 4-D `x`; the result is of x's kind, or `out` itself."""
+    later = LATER.get(type(x).__module__.partition(".")[0])
     with named(operator):
+        if later is not None:
+            return later(operator, pipeline, x, operands, out, options)
         source = take(operator, "input", x)
         tensors = tuple(
             take(operator, slot.name, operand) for slot, operand in zip(pipeline.slots, operands, strict=True)
@@ -69,9 +77,11 @@ def compute(
         array[None] if slot.operand.kind == "tensor" and unbatched and array.ndim == 4 else array
         for slot, array in zip(pipeline.slots, operands, strict=True)
     ]
-    kernel = next(at for at, slot in enumerate(pipeline.slots) if slot.operand.kind == "kernel")
-    _check_memory(operator, pipeline.slots[kernel].name, arrays[kernel])  # it is copied
-    plan = make_plan(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
+    for slot, array in zip(pipeline.slots, arrays, strict=True):
+        if slot.operand.kind == "kernel":  # it is copied
+            _check_memory(operator, slot.name, array)
+    make = make_plan if len(pipeline.convolutions) == 1 else make_sequence
+    plan: Plan | PlanSequence = make(pipeline, batch.shape, tuple(array.shape for array in arrays), dtype, options)
     vectors = tuple(
         array.reshape(flat) if array.ndim else np.full(flat, array)
         for array, flat in zip(arrays, plan.trace.operand_shapes, strict=True)
@@ -81,8 +91,13 @@ def compute(
     for name, array in zip(("input", *pipeline.operand_names), (batch, *vectors), strict=True):
         if 0 in array.strides:
             _check_memory(operator, name, array)
+    out = np.expand_dims(target, missing) if missing else target
+    again = None
     try:
-        again = execute_plan(plan, batch, vectors, np.expand_dims(target, missing) if missing else target, keeper)
+        if isinstance(plan, Plan):
+            again = execute_plan(plan, batch, vectors, out, keeper)
+        else:
+            execute_sequence(plan, batch, vectors, out, keeper)
     except AllocationError:
         raise
     except MemoryError as problem:

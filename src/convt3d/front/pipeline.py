@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..cpu.plan.explain import explain
 from ..cpu.plan.plan import make_plan
+from ..cpu.plan.sequence import explain_sequence, make_sequence
 from ..errors import ArgumentTypeError, named
 from ..spec import pipeline as spec
 from ..spec.checks import answers, integer, is_a, one_of
@@ -17,21 +18,22 @@ from .prepared import Prepared
 
 
 class Pipeline(spec.Pipeline):
-    """Stages around one convolution, fused: `pipe(input, weight)` computes, `pipe.explain(...)` says how.
+    """Stages around a convolution, fused: `pipe(input, weight)` computes, `pipe.explain(...)` says how.
 
-    Frozen and hashable; equal pipelines are interchangeable.
+    Frozen and hashable; equal pipelines are interchangeable. Of several convolutions each is fused with the stages
+    around it, and they run one after the other; values between them are stored in the type of the input.
 
     Parameters
     ----------
     *stages : Stage
-        In the order of the computation; exactly one of them is a ConvTranspose3d or a Conv3d.
+        In the order of the computation; at least one of them is a ConvTranspose3d or a Conv3d.
 
     Attributes
     ----------
     stages : tuple of Stage
         As given.
     operand_names : tuple of str
-        The tensors that a call takes after its input, in order.
+        The tensors that a call takes after its input, in order. Those of a second convolution are weight_2 and bias_2.
 
     Raises
     ------
@@ -46,6 +48,9 @@ class Pipeline(spec.Pipeline):
     >>> pipe = convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2, bias=True), convt3d.Add("tensor"), convt3d.ReLU())
     >>> pipe.operand_names
     ('weight', 'bias', 'add_other')
+    >>> conv = convt3d.Conv3d(padding=1, bias=True)
+    >>> convt3d.Pipeline(conv, convt3d.ReLU(), conv, convt3d.Add("x"), convt3d.ReLU()).operand_names
+    ('weight', 'bias', 'weight_2', 'bias_2')
     """
 
     __slots__ = ()
@@ -139,7 +144,7 @@ class Pipeline(spec.Pipeline):
     def explain(
         self,
         input: Sequence[int],
-        weight: Sequence[int],
+        weight: Sequence[int] | Sequence[Sequence[int]],
         dtype: str = "float32",
         *,
         algorithm: str = "auto",
@@ -150,7 +155,8 @@ class Pipeline(spec.Pipeline):
         Parameters
         ----------
         input, weight : sequence of int
-            The shapes: (B, C, D, H, W) or (C, D, H, W), and (Cin, Cout/groups, Kd, Kh, Kw).
+            The shapes: (B, C, D, H, W) or (C, D, H, W), and (Cin, Cout/groups, Kd, Kh, Kw), or of a Conv3d (Cout,
+            Cin/groups, Kd, Kh, Kw). Of several convolutions, a sequence of the shapes of their weights.
         dtype : str, default 'float32'
             "float32", "float64", "float16" or "bfloat16".
         algorithm, precision : str
@@ -175,10 +181,22 @@ class Pipeline(spec.Pipeline):
         """
         with named("Pipeline.explain"):
             chosen = DTYPES[one_of("Pipeline", "dtype", dtype, tuple(DTYPES))]
-            shape, kernel = _sizes("input", input), _sizes("weight", weight)
+            shape, kernels = _sizes("input", input), self._kernels(weight)
             batched = (1, *shape) if len(shape) == 4 else shape
-            options = options_of(algorithm, precision)
-            return explain(make_plan(self, batched, self.operand_shapes(batched, kernel), chosen, options))
+            options, operands = options_of(algorithm, precision), self.operand_shapes(batched, *kernels)
+            if len(kernels) == 1:
+                return explain(make_plan(self, batched, operands, chosen, options))
+            return explain_sequence(make_sequence(self, batched, operands, chosen, options))
+
+    def _kernels(self, weight: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of all weights."""
+        count = len(self.convolutions)
+        if count == 1:
+            return [_sizes("weight", weight)]
+        if is_a(weight, str) or not is_a(weight, Sequence) or len(weight) != count:
+            rule = f"must be {count} shapes, one for each convolution"
+            raise ArgumentTypeError("Pipeline.explain", "weight", weight, rule, "Pass [w.shape, w2.shape]")
+        return [_sizes("weight", each) for each in weight]
 
     if not TYPE_CHECKING:  # tools see the signatures above
         __init__ = answers(spec.Pipeline.__init__, "Pipeline")

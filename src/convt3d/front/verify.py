@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import floor, lcm, prod, sqrt
+from math import prod, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..spec.checks import as_triple
+from ..spec.crop import axis_ranges, meetings, needed_boxes
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Slot, Trace
 from ..spec.reference import evaluate
 from ..spec.rewrite import round_scalars, with_all_axes
 from ..spec.shapes import Box, Range, Shape
 from ..spec.stage import whole
-from ..spec.stages import AvgPool3d, Conv3d, ConvTranspose3d, Keep, MaxPool3d, Recall
-from ..spec.work import count, label_shape
+from ..spec.stages import Conv3d
+from ..spec.work import count
 
 Storage: TypeAlias = npt.NDArray[Any]
 
@@ -220,84 +219,14 @@ def _narrow(pipeline: Pipeline, trace: Trace, block: Box, rng: np.random.Generat
 
 def make_crop(pipeline: Pipeline, trace: Trace, sample: int, block: Box) -> Crop:
     """The crop for a block. Where an axis is computed whole anyway, the block grows to the whole axis."""
-    needed = _needed(pipeline, trace, block)
+    needed = needed_boxes(pipeline, trace, block)
     channels = _channel_ranges(pipeline, trace, needed)
-    axes = [channels, *(_axis_ranges(pipeline, trace, needed, axis) for axis in (1, 2, 3))]
+    axes = [channels, *(axis_ranges(pipeline, trace, needed, axis) for axis in (1, 2, 3))]
     boxes = tuple((c, d, h, w) for c, d, h, w in zip(*axes, strict=True))
     everything = [whole(shape) for shape in trace.values]
     uncut = [all(box[axis] == full[axis] for box, full in zip(boxes, everything, strict=True)) for axis in range(4)]
     c, d, h, w = (full if keep else part for keep, full, part in zip(uncut, everything[-1], block, strict=True))
     return Crop(sample, (c, d, h, w), boxes, groups=pipeline.conv.groups if uncut[0] else 1)
-
-
-def _needed(pipeline: Pipeline, trace: Trace, block: Box) -> tuple[Box, ...]:
-    """For every value of the trace the box that the block depends on."""
-    kept: dict[str, Box] = {}
-    boxes = [block]
-    recalled = 0  # values before a Recall: under their name they are needed
-    for index in reversed(range(len(pipeline.stages))):
-        stage, shape, box = pipeline.stages[index], trace.values[index], boxes[-1]
-        if stage.uses:
-            other = _repeated(box, label_shape(pipeline, trace, stage.uses))
-            kept[stage.uses] = _hull(kept.get(stage.uses, other), other)
-            recalled = 1 if isinstance(stage, Recall) else 0
-            box = _repeated(box, shape)
-        elif isinstance(stage, Keep) and recalled:
-            box = kept.get(stage.label, box)
-            boxes[-recalled:] = [box] * recalled
-            recalled = 0 if stage.label in kept else recalled + 1
-        elif isinstance(stage, Keep):
-            box = _hull(box, kept.get(stage.label, box))
-        else:
-            box = stage.reads(box, shape, trace.operands[index])
-        boxes.append(box)
-    boxes[-1] = _hull(boxes[-1], kept.get("x", boxes[-1]))
-    return tuple(reversed(boxes))
-
-
-def _label_stage(pipeline: Pipeline, label: str) -> int:
-    """Index of the value that carries the label."""
-    return next((i for i, stage in enumerate(pipeline.stages) if isinstance(stage, Keep) and stage.label == label), 0)
-
-
-def _repeated(box: Box, shape: Shape) -> Box:
-    """The part of a value of `shape` that is repeated to fill `box`."""
-    c, d, h, w = ((0, 1) if size == 1 else part for part, size in zip(box, shape[1:], strict=True))
-    return c, d, h, w
-
-
-def _hull(a: Box, b: Box) -> Box:
-    c, d, h, w = ((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
-    return c, d, h, w
-
-
-def _axis_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box], axis: int) -> list[Range]:
-    """Ranges of every value along a spatial axis that start and end whole steps of the input's grid from its ends.
-
-    A crop of n inputs on the left shifts value k by n * ratio[k]; n is a multiple of the least number that makes all
-    these shifts whole. Taking such multiples off the right as well keeps all sizes in step. A window that touches a
-    true end needs that end (its box is cut there), so nothing is taken off on that side.
-    """
-    ratios = [Fraction(1)]
-    for stage in pipeline.stages:
-        step = Fraction(1)
-        if isinstance(stage, ConvTranspose3d):
-            step = Fraction(stage.triples[0][axis - 1])
-        elif isinstance(stage, Conv3d):
-            step = Fraction(1, as_triple(stage.stride)[axis - 1])
-        elif isinstance(stage, (MaxPool3d, AvgPool3d)):
-            step = Fraction(1, stage.triples[1][axis - 1])
-        ratios.append(ratios[-1] * step)
-    sizes = [shape[axis + 1] for shape in trace.values]
-    if any(ratios[here] != ratios[there] for here, there in _meetings(pipeline)):
-        return [(0, size) for size in sizes]  # grids of different pitch meet: no crop keeps them together
-    if isinstance(pipeline.conv, Conv3d) and pipeline.conv.padding_mode != "zeros":
-        return [(0, size) for size in sizes]  # a crop may be shorter than what is repeated of it
-    period = lcm(*(ratio.denominator for ratio in ratios))
-    rows = list(zip((period * ratio for ratio in ratios), sizes, (box[axis] for box in needed), strict=True))
-    left = min(floor(low / step) for step, _, (low, _) in rows)
-    right = min(floor((size - high) / step) for step, size, (_, high) in rows)
-    return [(int(left * step), size - int(right * step)) for step, size, _ in rows]
 
 
 def _channel_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box]) -> list[Range]:
@@ -311,15 +240,10 @@ def _channel_ranges(pipeline: Pipeline, trace: Trace, needed: Sequence[Box]) -> 
     one_group = outputs[1] <= (group + 1) * group_out
     before_fits = all(box[0] == inputs for box in needed[: conv + 1])
     after_fits = all(box[0] == outputs for box in needed[conv + 1 :])
-    crosses = any(here <= conv < there for there, here in _meetings(pipeline))
+    crosses = any(here <= conv < there for there, here in meetings(pipeline))
     if not (one_group and before_fits and after_fits) or crosses:
         return every
     return [inputs] * (conv + 1) + [outputs] * (len(sizes) - conv - 1)
-
-
-def _meetings(pipeline: Pipeline) -> list[tuple[int, int]]:
-    """Pairs of values that a stage combines: the one that enters it, and the kept one."""
-    return [(index, _label_stage(pipeline, stage.uses)) for index, stage in enumerate(pipeline.stages) if stage.uses]
 
 
 # --- cut arrays -------------------------------------------------------------------------------------------------------

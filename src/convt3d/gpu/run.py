@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName
+from ..plan.segments import run_segments, segments
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
@@ -46,6 +47,8 @@ def run(
     Raises `NotOnGpu` for a pipeline without kernels, or with one that this GPU does not take."""
     import torch
 
+    if len(pipeline.convolutions) > 1:
+        return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice)
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     precision = precision if dtype.name == "float32" else "ieee"
     shapes = tuple(tuple(operand.shape) for operand in operands)
@@ -67,6 +70,19 @@ def run(
             )
         execute(gpu_plan(*known, wide, choice), x, operands, out)
     return out
+
+
+def _one_after_the_other(
+    pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], out: Tensor | None, *options: Any
+) -> Tensor:
+    """Of several convolutions, whose segments are pipelines of one each."""
+    cut = segments(pipeline, pipeline.trace(tuple(x.shape), [tuple(each.shape) for each in operands]))
+
+    def one(number: int, source: Tensor, own: tuple[Tensor, ...]) -> Tensor:
+        segment, target = cut[number], out if number == len(cut) - 1 else None
+        return run(segment.pipeline, source.expand(segment.shape), own, target, *options)
+
+    return run_segments(cut, x, operands, lambda each: x.new_full(each.sizes, each.number), one)
 
 
 def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:

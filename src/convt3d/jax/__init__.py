@@ -3,7 +3,7 @@
     import convt3d.jax
     y = jax.jit(convt3d.jax.conv_transpose3d, static_argnames=("stride", "padding"))(x, w, stride=2, padding=1)
 
-Needs jax 0.10 or newer (`pip install '.[jax]'` in a checkout).
+Needs jax 0.10.2 or newer (`pip install '.[jax]'` in a checkout).
 """
 
 try:
@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
     raise ImportError(
-        "convt3d.jax needs JAX 0.10 or newer, which is not installed: pip install 'jax>=0.10'", name="jax"
+        "convt3d.jax needs JAX 0.10.2 or newer, which is not installed: pip install 'jax>=0.10.2'", name="jax"
     ) from None
 
 from .functions import (

@@ -6,6 +6,7 @@ The text says all, and nothing in it belongs to this process: XLA may keep what 
 from __future__ import annotations
 
 import ctypes
+from _thread import interrupt_main
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from .records import RESULT, Key, Records
 TARGET = "convt3d"
 PIPELINE, WEIGHT, BIAS = "pipeline", "weight gradient", "bias gradient"
 _SEEN = 1024  # calls whose operands are remembered
+_MOST_COMPARED = 4 << 20  # bytes of operands: more are compared by all threads, in Python's way
 
 
 def attributes(kind: str, pipeline: Pipeline | None, shapes: Sequence[Any]) -> dict[str, Any]:
@@ -53,8 +55,8 @@ def register() -> None:
 
 @cache
 def records() -> Records:
-    address = ctypes.cast(_callback, ctypes.c_void_p).value
-    return Records(address or 0)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))  # XLA may call it until the process ends
+    return Records(ctypes.cast(_callback, ctypes.c_void_p).value or 0)
 
 
 def _call(address: int) -> int | None:
@@ -63,6 +65,8 @@ def _call(address: int) -> int | None:
         text, key = text_of(frame, "text"), (_number(frame, 0), _number(frame, 1))
         run(text, key, arrays(frame.arguments), arrays(frame.results)[0].storage)
     except BaseException as problem:  # nothing may pass through XLA
+        if isinstance(problem, KeyboardInterrupt):
+            interrupt_main()  # Ctrl-C is for the program
         return error(frame, f"{type(problem).__name__}: {problem}")
     return None
 
@@ -116,8 +120,9 @@ def _pipeline(pipeline: Pipeline, key: Key, given: Sequence[Array], out: Storage
     operands = [each.storage for each in rest]
     own = {at: array for at, (slot, array) in enumerate(zip(pipeline.slots, operands, strict=True), 1) if _kept(slot)}
     looked_at = [changes.value, *(sample(array) for array in own.values())]
-    last = _last.get(key)
-    if last is None or last.tried or last.looked_at != looked_at:  # what changes with every call is worth no record
+    last, large = _last.get(key), sum(array.nbytes for array in own.values()) > _MOST_COMPARED
+    # What changes with every call is worth no record.
+    if large or last is None or last.tried or last.looked_at != looked_at:
         if last is None or last.looked_at != looked_at:
             _remember(key, _Last(looked_at))
         compute(TARGET, pipeline, dtype, x, operands, lambda *_: out)

@@ -14,11 +14,12 @@ import jax
 
 from ..cpu.runtime.build import Code
 from ..cpu.runtime.compiled import compiled
-from .frame import MAJOR, METADATA
+from .frame import INTERNAL, MAJOR, METADATA
 
 STATE = "convt3d_jax_state"
-# Words of the state: where Python is called, how often numbers of threads were set, slots of records less one; slots.
-CALLBACK, CHANGES, MASK, SLOTS = range(4)
+# Words of the state: where Python is called, how often numbers of threads were set, slots of records less one, calls
+# that are in Python, whether Python takes no more; slots.
+CALLBACK, CHANGES, MASK, INSIDE, CLOSED, SLOTS = range(6)
 # Words of a record.
 RECORD = (
     *("high", "low", "busy", "changes", "function", "launch", "boxes", "workers", "threads", "turns"),
@@ -26,10 +27,13 @@ RECORD = (
 )
 # Of a frame, in bytes.
 _ARGUMENTS, _RESULTS, _ATTRIBUTES = 72, 112, 160
+_CREATE_ERROR = 6  # word of the API
+_ENDED = "convt3d: the program has ended"
 
 _FIELDS = "\n".join(f"  %{name}.at = getelementptr i64, ptr %record, i64 {at}" for at, name in enumerate(RECORD))
 _IR = """
 @{state} = external global [0 x i64]
+@ended = private constant [{ended_size} x i8] c"{ended}\\00"
 declare i32 @memcmp(ptr, ptr, i64)
 
 ; The memory of an argument (number >= 0) or of the result (-1).
@@ -74,6 +78,13 @@ define void @release(ptr %record) {{
 entry:
 {fields}
   store atomic i64 0, ptr %busy.at release, align 8
+  ret void
+}}
+
+; Makes a record known, whole as it is.
+define void @publish(ptr %slot, i64 %record) {{
+entry:
+  store atomic i64 %record, ptr %slot release, align 8
   ret void
 }}
 
@@ -222,10 +233,36 @@ try:
   br i1 %done, label %end, label %python
 end:
   ret ptr null
-python:
+python:  ; who is inside is waited for when Python ends; who comes later must not wait for its lock
+  %inside.at = getelementptr i64, ptr @{state}, i64 {inside}
+  %before = atomicrmw add ptr %inside.at, i64 1 seq_cst
+  %closed.at = getelementptr i64, ptr @{state}, i64 {closed}
+  %closed.word = load atomic i64, ptr %closed.at seq_cst, align 8
+  %open = icmp eq i64 %closed.word, 0
+  br i1 %open, label %ask.python, label %too.late
+ask.python:
   %callback.at = getelementptr i64, ptr @{state}, i64 {callback}
   %callback = load ptr, ptr %callback.at
-  %error = call ptr %callback(ptr %frame)
+  %answered = call ptr %callback(ptr %frame)
+  br label %leave
+too.late:
+  %given = alloca [4 x i64], align 8
+  %api.at = getelementptr i64, ptr %frame, i64 2
+  %api = load ptr, ptr %api.at
+  %create.at = getelementptr i64, ptr %api, i64 {create_error}
+  %create = load ptr, ptr %create.at
+  store i64 32, ptr %given
+  %given.extension = getelementptr i64, ptr %given, i64 1
+  store i64 0, ptr %given.extension
+  %given.message = getelementptr i64, ptr %given, i64 2
+  store ptr @ended, ptr %given.message
+  %given.code = getelementptr i64, ptr %given, i64 3
+  store i64 {internal}, ptr %given.code
+  %refused = call ptr %create(ptr %given)
+  br label %leave
+leave:
+  %error = phi ptr [ %answered, %ask.python ], [ %refused, %too.late ]
+  %after = atomicrmw sub ptr %inside.at, i64 1 seq_cst
   ret ptr %error
 }}
 """
@@ -234,18 +271,23 @@ python:
 def handler_ir(minor: int) -> str:
     """For the minor version of XLA's interface."""
     offsets = {"arguments": _ARGUMENTS, "results": _RESULTS, "attributes": _ATTRIBUTES}
-    words = {"callback": CALLBACK, "changes": CHANGES, "mask": MASK, "slots": SLOTS}
-    return _IR.format(state=STATE, fields=_FIELDS, metadata=METADATA, major=MAJOR, minor=minor, **offsets, **words)
+    words = {"callback": CALLBACK, "changes": CHANGES, "mask": MASK, "inside": INSIDE, "closed": CLOSED, "slots": SLOTS}
+    words |= {"create_error": _CREATE_ERROR, "internal": INTERNAL, "ended_size": len(_ENDED) + 1}
+    return _IR.format(
+        state=STATE, fields=_FIELDS, metadata=METADATA, major=MAJOR, minor=minor, ended=_ENDED, **offsets, **words
+    )
 
 
 @cache
 def handler(state: int) -> Code:
-    """`execute`, `claim` and `release`, for the state at an address."""
+    """`execute`, `claim`, `release` and `publish`, for the state at an address."""
     import hashlib
 
     text = handler_ir(_minor())
     key = f"jax handler {hashlib.sha256(text.encode()).hexdigest()}"
-    return compiled(key, lambda: text, ("execute", "claim", "release"), given={STATE: state}, name="jax handler")
+    return compiled(
+        key, lambda: text, ("execute", "claim", "release", "publish"), given={STATE: state}, name="jax handler"
+    )
 
 
 def _minor() -> int:

@@ -52,9 +52,7 @@ def conv(stage: Convolution, x: Array, weight: Array, bias: Array | None = None)
 def _varying(*arrays: Array) -> Sequence[Array]:
     """Within jax.shard_map what one device has may be its own or everyone's: all of it as its own, so that a gradient
     is summed over devices where it must be."""
-    axes: list[frozenset[Any]] = [
-        getattr(getattr(jax.typeof(each), "manual_axis_type", None), "varying", frozenset()) for each in arrays
-    ]
+    axes: list[frozenset[Any]] = [jax.typeof(each).manual_axis_type.varying for each in arrays]
     every: frozenset[Any] = frozenset().union(*axes)
     return [
         jax.lax.pcast(each, tuple(every - own), to="varying") if every - own else each
@@ -217,7 +215,7 @@ def _pipeline_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, pipeline
     """The result is that of one call. Its tangent keeps nothing but the operands: all values are computed again."""
     result = pipeline_p.bind(*primals, pipeline=pipeline)
     moving = [at for at, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-    function = jax_function(pipeline, {type(pipeline.conv): conv})
+    function = jax_function(pipeline, {type(pipeline.stages[at]): conv for at in pipeline.convolutions})
 
     def tangent_of(arrays: Sequence[Array], directions: Sequence[Array]) -> Array:
         def along(*active: Array) -> Array:

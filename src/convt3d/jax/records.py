@@ -6,8 +6,10 @@ when a call on the same shapes comes twice with other operands.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +20,7 @@ from ..cpu.plan.cores import changes
 from ..cpu.runtime.again import Again, Standing
 from ..cpu.runtime.team import LISTEN_TURNS, SUPPORTED, team
 from ..front.arrays import Storage
-from .native import CALLBACK, CHANGES, MASK, RECORD, SLOTS, handler
+from .native import CALLBACK, CHANGES, CLOSED, INSIDE, MASK, RECORD, SLOTS, handler
 
 _COUNT = 1024  # slots, of which half are used: so there is always an empty one
 _MOST_BYTES = 256 << 20  # of copies, packed weights and scratch memory
@@ -46,9 +48,19 @@ class Records:
         pointer = ctypes.c_void_p
         self._claim: Any = ctypes.CFUNCTYPE(ctypes.c_int64, pointer)(self.code.addresses["claim"])
         self._release: Any = ctypes.CFUNCTYPE(None, pointer)(self.code.addresses["release"])
+        self._publish: Any = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(self.code.addresses["publish"])
+        # XLA's threads may be inside this code until the process ends: it outlives the interpreter's last clean-up.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        atexit.register(self._close)  # before JAX's own, which waits for its threads and holds Python's lock
         self._lock = threading.Lock()
         self._records: dict[Key, Words] = {}
         self._kept: dict[Key, _Kept] = {}
+
+    def _close(self) -> None:
+        """Nobody asks Python from now on; those who do wait for its lock, and get it here."""
+        self.state[CLOSED] = 1
+        while self.state[INSIDE]:
+            time.sleep(1e-3)
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +72,7 @@ class Records:
         bits; `changing` are the numbers of the arrays whose addresses are filled in, in the order of `again`, which
         has `owned` bytes."""
         standing = again.standing()
-        if standing.threads > 1 and not SUPPORTED:
+        if standing is None or (standing.threads > 1 and not SUPPORTED):
             return
         nbytes = standing.nbytes + owned + sum(array.nbytes for array in copies.values())
         kept = np.array([[at, copy.ctypes.data, copy.nbytes] for at, copy in copies.items()], np.int64)
@@ -92,4 +104,4 @@ class Records:
         slot = key[1] & (_COUNT - 1)
         while self.state[SLOTS + slot]:
             slot = (slot + 1) & (_COUNT - 1)
-        self.state[SLOTS + slot] = words.ctypes.data
+        self._publish(self.state.ctypes.data + 8 * (SLOTS + slot), words.ctypes.data)

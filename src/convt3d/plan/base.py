@@ -33,16 +33,17 @@ class BasePlan:
 
     def preamble(self) -> list[str]:
         """The first lines of an explanation: stages as asked, rewrites, stages as they run."""
-        lines = _stages("asked", self.asked, self.trace)
+        lines = stage_lines("asked", self.asked, self.trace)
         lines += [f"  rewrite {name}{detail}" for name, detail in self.rewrites()]
-        return lines + (_stages("runs", self.pipeline, self.simplified) if self.rewritten.steps else [])
+        return lines + (stage_lines("runs", self.pipeline, self.simplified) if self.rewritten.steps else [])
 
 
 def by(sizes: tuple[int, ...]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _stages(title: str, pipeline: Pipeline, trace: Trace) -> list[str]:
+def stage_lines(title: str, pipeline: Pipeline, trace: Trace) -> list[str]:
+    """A line for each stage, with the shape that leaves it."""
     names = ["input", *map(repr, pipeline.stages)]
     width = max(map(len, names))
     return [f"{title}:", *(f"  {name:<{width}}  {by(shape)}" for name, shape in zip(names, trace.values, strict=True))]

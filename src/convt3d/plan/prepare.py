@@ -11,9 +11,11 @@ from ..spec.rewrite import Rewritten, simplify
 from ..spec.windows import axes_as_windows
 
 
-def rewrite(pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool) -> tuple[Rewritten, Trace]:
+def rewrite(
+    pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool, keep_kernel: bool = False
+) -> tuple[Rewritten, Trace]:
     """The pipeline as it runs on arrays of known shapes, and its shapes."""
-    rewritten = simplify(pipeline, dtype, tame)
+    rewritten = simplify(pipeline, dtype, tame, keep_kernel)
     operands = operand_shapes(rewritten.pipeline, pipeline, trace)
     simplified = rewritten.pipeline.trace(trace.values[0], operands)
     if tame:

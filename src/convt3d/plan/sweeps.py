@@ -160,14 +160,15 @@ class Sweep:
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def cut(pipeline: Pipeline, trace: Trace) -> tuple[Sweep, ...]:
-    """The sweeps of a simplified pipeline."""
-    return _Cutter(pipeline, trace).run()
+def cut(pipeline: Pipeline, trace: Trace, conv_apart: bool = False) -> tuple[Sweep, ...]:
+    """The sweeps of a simplified pipeline. `conv_apart`: what a pool before the convolution makes is stored, and none
+    of it is made twice."""
+    return _Cutter(pipeline, trace, conv_apart).run()
 
 
 class _Cutter:
-    def __init__(self, pipeline: Pipeline, trace: Trace) -> None:
-        self.pipeline, self.trace = pipeline, trace
+    def __init__(self, pipeline: Pipeline, trace: Trace, conv_apart: bool) -> None:
+        self.pipeline, self.trace, self.conv_apart = pipeline, trace, conv_apart
         self.sweeps: list[Sweep] = []
         self.source: ArrayName = INPUT
         self.shape = trace.values[0]
@@ -221,6 +222,8 @@ class _Cutter:
 
     def conv(self, index: int) -> None:
         self._whole_rows(index)
+        if self.conv_apart and any(isinstance(op, Pool) for op in self.ops):
+            self.store(self.trace.values[index])
         self.ops.append(Conv(index))
         self.planar = True
 

@@ -1,4 +1,4 @@
-"""A pipeline: a flat, frozen sequence of stages around one convolution, with names for the tensors it takes.
+"""A pipeline: a flat, frozen sequence of stages around one or more convolutions, with names for the tensors it takes.
 
 A value is used again by name: `Keep("y")` labels it, and `Add("y")`, `Multiply("y")`, ... take it as second value;
 `Recall("y")` goes back to it:
@@ -52,10 +52,10 @@ class Trace:
 class Pipeline:
     """Frozen and hashable; equal pipelines are interchangeable."""
 
-    __slots__ = ("__weakref__", "_hash", "conv_index", "dropped", "slots", "stages")
+    __slots__ = ("__weakref__", "_hash", "convolutions", "dropped", "slots", "stages")
 
     stages: tuple[Stage, ...]
-    conv_index: int
+    convolutions: tuple[int, ...]  # indices of these stages
     slots: tuple[Slot, ...]
     dropped: tuple[int, ...]  # axes of (B, C, D, H, W) that the result does not have
     _hash: int | None
@@ -65,22 +65,20 @@ class Pipeline:
             if not is_a(stage, Stage) or type(stage) in (Stage, Binary, Convolution):
                 raise ArgumentTypeError("Pipeline", f"stage {position}", stage, "must be a stage", _instead(stage))
         convolutions = [position for position, stage in enumerate(stages) if isinstance(stage, Convolution)]
-        if len(convolutions) != 1:
+        if not convolutions:
             raise ArgumentError(
                 "Pipeline",
                 "stages",
                 stages,
-                f"must hold exactly one ConvTranspose3d or Conv3d, not {len(convolutions)}",
-                "Chain several pipelines for several convolutions"
-                if convolutions
-                else "Write Pipeline(ConvTranspose3d(...), ...): the other stages are fused around it",
+                "must hold a ConvTranspose3d or a Conv3d",
+                "Write Pipeline(ConvTranspose3d(...), ...): the other stages are fused around it",
             )
         _check_labels(stages)
         _check_recalls(stages)
         _check_drops(stages)
         for name, value in (
             ("stages", tuple(stages)),
-            ("conv_index", convolutions[0]),
+            ("convolutions", tuple(convolutions)),
             ("slots", _name_slots(stages)),
             ("dropped", tuple(sorted(axis for stage in stages for axis in stage.drops))),
             ("_hash", None),
@@ -106,6 +104,12 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(map(repr, self.stages))})"
+
+    @property
+    def conv_index(self) -> int:
+        """Of the convolution, where there is one alone: each segment of a longer pipeline has one."""
+        (index,) = self.convolutions
+        return index
 
     @property
     def conv(self) -> Convolution:
@@ -136,11 +140,13 @@ class Pipeline:
         given = dict(zip(self.operand_names, map(tuple, operands), strict=True))
         return self._walk(x, lambda slot, _: given[slot.name])
 
-    def operand_shapes(self, x: Sequence[int], kernel: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Shapes of all operands when only input and weight are known (tensors take the value's whole shape)."""
+    def operand_shapes(self, x: Sequence[int], *kernels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Shapes of all operands when only input and weights are known, one for each convolution (tensors take the
+        value's whole shape)."""
+        own = dict(zip(self.convolutions, map(tuple, kernels), strict=True))
 
         def usual(slot: Slot, value: Shape) -> tuple[int, ...]:
-            return tuple(kernel) if slot.operand.kind == "kernel" else slot.operand.usual_shape(value)
+            return own[slot.stage] if slot.operand.kind == "kernel" else slot.operand.usual_shape(value)
 
         return tuple(shape for stage in self._walk(x, usual).operands for shape in stage)
 
@@ -150,7 +156,11 @@ class Pipeline:
         for index, stage in enumerate(self.stages):
             own = [slot for slot in self.slots if slot.stage == index]
             kernels = [self._normal(slot, shape_of, shape) for slot in own if slot.operand.kind == "kernel"]
-            out = stage.out_shape(shape, kernels)
+            try:
+                out = stage.out_shape(shape, kernels)
+            except ShapeError as error:  # the stage knows no number of its own
+                error.argument = {slot.operand.role: slot.name for slot in own}.get(error.argument, error.argument)
+                raise
             if stage.uses:
                 out = stage.meet(shape, labelled[stage.uses])
             if isinstance(stage, Keep):
@@ -280,13 +290,16 @@ def _check_recalls(stages: Sequence[Stage]) -> None:
 
 
 def _name_slots(stages: Sequence[Stage]) -> tuple[Slot, ...]:
-    """The convolution has `weight` and `bias`; other tensors carry their stage: `layernorm_weight`, `add_other_2`."""
+    """A convolution has `weight` and `bias`, the second one `weight_2` and `bias_2`; other tensors carry their stage:
+    `layernorm_weight`, `add_other_2`."""
     slots: list[Slot] = []
     seen: dict[str, int] = {}
+    convolutions = 0
     for index, stage in enumerate(stages):
+        convolutions += isinstance(stage, Convolution)
         for operand in stage.operands():
             plain = operand.role if isinstance(stage, Convolution) else f"{_snake(stage.name)}_{operand.role}"
-            seen[plain] = seen.get(plain, 0) + 1
+            seen[plain] = convolutions if isinstance(stage, Convolution) else seen.get(plain, 0) + 1
             slots.append(Slot(plain if seen[plain] == 1 else f"{plain}_{seen[plain]}", index, operand))
     return tuple(slots)
 

@@ -83,12 +83,13 @@ def _windows(stage: s.MaxPool3d | s.AvgPool3d, x: Array, fill: float) -> Array:
     """(B, C, D', H', W', window): the values of each window, `fill` where it leaves the array."""
     axes = stage.axes(x.shape)
     after = [max(0, (axis.out - 1) * axis.stride + axis.kernel - axis.size - axis.padding) for axis in axes]
-    padding = [(axis.padding, end) for axis, end in zip(axes, after, strict=True)]
+    padding = [(max(axis.padding, 0), end) for axis, end in zip(axes, after, strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *padding], constant_values=fill)
     windows = []
     for start in product(*(range(axis.kernel) for axis in axes)):
-        stops = [j + (axis.out - 1) * axis.stride + 1 for axis, j in zip(axes, start, strict=True)]
-        d, h, w = (slice(j, stop, axis.stride) for axis, j, stop in zip(axes, start, stops, strict=True))
+        firsts = [j + max(-axis.padding, 0) for axis, j in zip(axes, start, strict=True)]
+        stops = [first + (axis.out - 1) * axis.stride + 1 for axis, first in zip(axes, firsts, strict=True)]
+        d, h, w = (slice(first, stop, axis.stride) for axis, first, stop in zip(axes, firsts, stops, strict=True))
         windows.append(padded[..., d, h, w])
     return np.stack(windows, axis=-1)
 
@@ -102,10 +103,8 @@ def max_pool3d(stage: s.MaxPool3d, x: Array) -> Array:
 def avg_pool3d(stage: s.AvgPool3d, x: Array) -> Array:
     counts: Any = 1
     for axis, along in zip(stage.axes(x.shape), ((-1, 1, 1), (-1, 1), (-1,)), strict=True):
-        start = np.arange(axis.out) * axis.stride - axis.padding
-        border = axis.padding if stage.count_include_pad else 0
-        stop = np.minimum(start + axis.kernel, axis.size + border)
-        counts = counts * (stop - np.maximum(start, -border)).reshape(along)
+        divisors = [axis.divisor(o, stage.count_include_pad) for o in range(axis.out)]
+        counts = counts * np.array(divisors).reshape(along)
     return _windows(stage, x, 0.0).sum(axis=-1) / (stage.divisor_override or counts)
 
 

@@ -136,6 +136,15 @@ class Rewritten:
         return gone
 
     @property
+    def keeps_kernel(self) -> bool:
+        """Whether the convolution's kernel is the one that was given."""
+        changing = [step for step in self.steps if step.prepare not in (None, leave_out, _same)]
+        kernels = [[slot.stage for slot in step.before.slots].index(step.before.conv_index) for step in changing]
+        return not any(
+            step.first <= kernel < step.first + step.count for step, kernel in zip(changing, kernels, strict=True)
+        )
+
+    @property
     def needs_tame(self) -> bool:
         return any(step.prepare is not None for step in self.steps)
 
@@ -236,7 +245,9 @@ def scale_into_softmax(stages: tuple[Stage, ...], start: int, dtype: DType) -> M
     return None
 
 
-REWRITES: tuple[Callable[[tuple[Stage, ...], int, DType], Match | None], ...] = (
+Rewrite: TypeAlias = Callable[[tuple[Stage, ...], int, DType], Match | None]
+
+REWRITES: tuple[Rewrite, ...] = (
     constant_before_norm,
     bias_before_norm,
     max_pool_of_max_pool,
@@ -266,11 +277,13 @@ def with_all_axes(pipeline: Pipeline) -> Pipeline:
     return Pipeline(*(replace(stage, keepdim=True) if stage.drops else stage for stage in pipeline.stages))  # type: ignore[call-arg]
 
 
-def simplify(pipeline: Pipeline, dtype: DType, tame: bool) -> Rewritten:
-    """Applies rewrites until none fits. `tame=False` leaves out those that hold for tame tensors only."""
+def simplify(pipeline: Pipeline, dtype: DType, tame: bool, keep_kernel: bool = False) -> Rewritten:
+    """Applies rewrites until none fits. `tame=False` leaves out those that hold for tame tensors only, `keep_kernel`
+    the one that multiplies the convolution's kernel, which then has more digits."""
     steps: list[Step] = []
+    rewrites = [one for one in REWRITES if not (keep_kernel and one is batch_norm_into_weights)]
     pipeline = with_all_axes(round_scalars(pipeline, dtype))
-    while step := _first_step(pipeline, dtype, tame):
+    while step := _first_step(pipeline, dtype, tame, rewrites):
         steps.append(step)
         pipeline = step.after
     return Rewritten(pipeline, tuple(steps))
@@ -294,8 +307,8 @@ def pool_over_phases(pipeline: Pipeline) -> int | None:
     return None
 
 
-def _first_step(pipeline: Pipeline, dtype: DType, tame: bool) -> Step | None:
-    for rewrite in REWRITES:
+def _first_step(pipeline: Pipeline, dtype: DType, tame: bool, rewrites: Sequence[Rewrite]) -> Step | None:
+    for rewrite in rewrites:
         for start in range(len(pipeline.stages)):
             match = rewrite(pipeline.stages, start, dtype)
             if match is None or (match.prepare and not tame):

@@ -197,6 +197,39 @@ class PoolAxis:
         return self.window(low)[0], self.window(high - 1)[1]
 
 
+@dataclass(frozen=True)
+class PoolPart(PoolAxis):
+    """Some windows of a pool's axis, on a part of what the whole axis reads."""
+
+    whole: PoolAxis
+    first: int  # window
+    count: int
+    begin: int  # of the part
+
+    @classmethod
+    def of(cls, axis: PoolAxis, part: Range, outputs: Range) -> PoolPart:
+        padding = axis.padding + part[0] - outputs[0] * axis.stride
+        sizes = part[1] - part[0], axis.kernel, axis.stride, padding, axis.ceil_mode
+        return cls(*sizes, axis, outputs[0], outputs[1] - outputs[0], part[0])
+
+    @property
+    def out(self) -> int:
+        return self.count
+
+    def window(self, o: int) -> Range:
+        low, high = self.whole.window(self.first + o)
+        return low - self.begin, high - self.begin
+
+    def divisor(self, o: int, include_pad: bool) -> int:
+        return self.whole.divisor(self.first + o, include_pad)
+
+    def windows(self, include_pad: bool) -> npt.NDArray[np.int64]:
+        every = self.whole.windows(include_pad)
+        found: npt.NDArray[np.int64] = every[self.first : self.first + self.count].copy()
+        found[:, :2] -= self.begin
+        return found
+
+
 def check_extent(stage: str, shape: Shape) -> Shape:
     """Every offset into an array of 8-byte elements must fit a signed 64-bit integer."""
     if prod(max(size, 1) for size in shape) * 8 > INT64_MAX:

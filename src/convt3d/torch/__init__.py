@@ -40,6 +40,7 @@ from .modules import (
 )
 from .prepared import forget, prepared_bytes
 from .swap import FusedSequential, Report, swap
+from .tiled import tiled
 
 __all__ = [
     "Conv3d",
@@ -66,6 +67,7 @@ __all__ = [
     "pipeline",
     "prepared_bytes",
     "swap",
+    "tiled",
 ]
 
 _register()

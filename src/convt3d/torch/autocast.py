@@ -35,7 +35,7 @@ def cast(operator: Operator, overload: Any, device: str, key: str) -> Callable[.
             promoting = _second_values(pipeline, operands)
         wide = _ends_wide(pipeline) or any(tensor.dtype is torch.float32 for tensor in promoting)
         low = torch.get_autocast_dtype(device)
-        exact = wide or any(slot.stage != pipeline.conv_index for slot in pipeline.slots)
+        exact = wide or any(slot.stage not in pipeline.convolutions for slot in pipeline.slots)
         with torch._C._ExcludeDispatchKeyGuard(keys):
             result = overload(*(_cast(argument, device, torch.float32 if exact else low) for argument in arguments))
             return result if wide else _cast(result, device, low)
@@ -44,15 +44,15 @@ def cast(operator: Operator, overload: Any, device: str, key: str) -> Callable[.
 
 
 def _ends_wide(pipeline: Pipeline) -> bool:
-    return any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in pipeline.stages[pipeline.conv_index + 1 :])
+    return any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in pipeline.stages[pipeline.convolutions[-1] + 1 :])
 
 
 def _second_values(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors that stages after the convolution add, subtract, multiply or divide by."""
+    """Tensors that stages after the last convolution add, subtract, multiply or divide by."""
     return [
         tensor
         for slot, tensor in zip(pipeline.slots, operands, strict=True)
-        if slot.stage > pipeline.conv_index and isinstance(pipeline.stages[slot.stage], Binary)
+        if slot.stage > pipeline.convolutions[-1] and isinstance(pipeline.stages[slot.stage], Binary)
     ]
 
 

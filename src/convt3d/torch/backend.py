@@ -11,8 +11,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .ahead import compile_ahead
+from .between import with_convolutions, without_convolutions
 from .capture import Captured, capture, rewrite
+from .graphs import without_dropouts
 from .inline import inline_modules
+from .joined import join
+from .upsample import Kernel, as_convolutions, as_functions
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -24,7 +29,8 @@ def convt3d(
 ) -> Callable[..., Any]:
     """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
     rest = checked_options(options or {}).get("rest", "eager")
-    rewritten, _ = fused(gm)
+    rewritten, found = fused(gm, rest)
+    compile_ahead(found.fused)
     if rest == "inductor":
         from torch._inductor.compile_fx import compile_fx
 
@@ -43,14 +49,25 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def fused(gm: Any) -> tuple[Any, Captured]:
-    """A graph module with its pipelines. Should looking for them fail, it is the one given."""
+def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
+    """A graph module with its pipelines. Should looking for them fail, it is the one given. Another compiler for the
+    rest plans memory itself."""
     try:
         graph = fx.Graph()
         graph.output(graph.graph_copy(gm.graph, {}))
         inline_modules(graph, gm)
+        without_dropouts(graph)
+        if rest == "eager":
+            as_convolutions(graph)
         found = capture(graph)
+        if rest == "eager" and with_convolutions(graph, found):
+            found = capture(graph)
         rewrite(graph, found)
+        if rest == "eager":
+            without_convolutions(graph)
+            as_functions(graph)
+            found.joined = join(graph)
+            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, Kernel))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there

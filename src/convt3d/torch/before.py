@@ -1,4 +1,4 @@
-"""Stages before the convolution: norms, activations and pools whose value only this convolution reads."""
+"""Before the convolution: norms, activations, pools and padding whose value only this convolution reads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch.nn import functional
+
 from ..errors import Error
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
+from ..spec.stages import Conv3d
 from .graphs import example, is_barrier, is_tensor, name_of
 from .meanings import Fused, check_result, meaning_of
 from .patterns import Given
 from .views import PLAIN, NoStageError, Value, is_plain
+
+_PADS = (functional.pad, torch._C._nn.pad)
 
 
 def with_stages_before(nodes: Sequence[Any], found: Sequence[Fused], taken: set[Any]) -> list[Fused]:
@@ -38,12 +44,13 @@ def _longer(fused: Fused, nodes: Sequence[Any], places: dict[Any, int], taken: s
     if any(each not in taken and is_barrier(each) for each in between):
         return None
     try:
-        stages, given, main = _stages(node, like)
+        pads = node.target in _PADS
+        stages, given, main = _padding(node, fused.stages[0]) if pads else _stages(node, like)
         if name_of(node)[1]:  # it writes to what it reads, which must be a value of the pipeline, then
             _stages(main, like)
             if set(main.users) != {node} or main in taken:
                 return None
-        stages, operands = (*stages, *fused.stages), (*given, *fused.operands)
+        stages, operands = (*stages, *fused.stages[pads:]), (*given, *fused.operands)
         Pipeline(*stages)
         last = fused.nodes[-1]
         laid_out = check_result(stages, main, operands, last, fused.squeezed)
@@ -53,6 +60,23 @@ def _longer(fused: Fused, nodes: Sequence[Any], places: dict[Any, int], taken: s
     if name_of(node)[1]:
         return _longer(more, nodes, places, taken | {node})
     return more
+
+
+def _padding(node: Any, conv: Stage) -> tuple[tuple[Stage, ...], tuple[Given, ...], Any]:
+    """In the place of the convolution, one that pads its input as the node does; no operands; and that input."""
+    given: dict[str, Any] = {"mode": "constant", "value": None} | dict(
+        zip(("input", "pad", "mode", "value"), node.args, strict=False)
+    )
+    x, sides, mode, value = ((given | dict(node.kwargs)).get(name) for name in ("input", "pad", "mode", "value"))
+    if not isinstance(conv, Conv3d) or conv.padding not in (0, (0, 0, 0), "valid") or conv.padding_mode != "zeros":
+        raise NoStageError("pads something else than the input of a convolution without padding")
+    if not isinstance(sides, (list, tuple)) or len(sides) != 6 or not is_tensor(x) or value:
+        raise NoStageError("pads other axes, or with other numbers")
+    w, h, d = (tuple(sides[at : at + 2]) for at in (0, 2, 4))
+    if not all(type(one) is int and one == other and one >= 0 for one, other in (d, h, w)):
+        raise NoStageError("pads both sides of an axis by different numbers")
+    mode = "zeros" if mode == "constant" else str(mode)
+    return (replace(conv, padding=(d[0], h[0], w[0]), padding_mode=mode),), (), x
 
 
 def _stages(node: Any, like: Any) -> tuple[tuple[Stage, ...], tuple[Given, ...], Any]:

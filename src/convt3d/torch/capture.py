@@ -37,6 +37,7 @@ class Captured:
     fused: list[Fused] = field(default_factory=list)
     left: dict[Any, str] = field(default_factory=dict)
     rest: list[Any] = field(default_factory=list)  # all other nodes that compute something
+    joined: list[Any] = field(default_factory=list)  # concatenations that take no copy of what pipelines compute
     failed: str = ""  # the error that ended it
 
 
@@ -79,7 +80,7 @@ def rewrite(graph: Any, found: Captured) -> None:
             new = call = graph.call_function(OwnedCall(), (x, operands, fused.text))
             if fused.squeezed:
                 new = graph.call_function(torch.squeeze, (call, fused.squeezed))
-        new.meta, result[last] = dict(last.meta) | {RESULT: last.name}, new
+        new.meta, result[last] = {RESULT: last.name} | dict(last.meta), new
         call.meta = call.meta | {FUSED: fused}
         if not fused.laid_out:
             new = _with_layout(graph, new, last)

@@ -20,7 +20,7 @@ from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
 from ..spec.text import write_pipeline
 from .direct import direct
 from .engine import DTYPES_OF, knows
-from .stock import Tensor
+from .stock import Others, Tensor
 
 
 def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -36,6 +36,11 @@ def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = No
     stride, padding, output_padding, dilation = stage.triples
     sizes = stride, padding, output_padding, stage.groups, dilation
     return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
+
+
+def own_convolutions(pipeline: Pipeline) -> Others:
+    """Our operators as the meanings of its convolutions."""
+    return {type(pipeline.stages[index]): conv for index in pipeline.convolutions}
 
 
 def takes(*tensors: Tensor) -> bool:

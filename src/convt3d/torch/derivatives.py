@@ -20,7 +20,7 @@ from torch.autograd.function import Function, _SingleLevelFunction
 from ..spec import stages
 from ..spec.pipeline import Pipeline
 from . import stock
-from .convolutions import conv
+from .convolutions import conv, own_convolutions
 from .gradients import gradients, needs_result, operands_read
 from .operators import Operator
 from .stage_gradients import wider
@@ -124,7 +124,7 @@ def _forward_mode(
         # What backward keeps must have tangents too: PyTorch's own convolution does it.
         return stock.run(pipeline, tensors[0], tensors[1:], _NORMS)
     if len(pipeline.stages) > 1:
-        return stock.run(pipeline, tensors[0], tensors[1:], {type(pipeline.conv): conv, **_NORMS})
+        return stock.run(pipeline, tensors[0], tensors[1:], {**own_convolutions(pipeline), **_NORMS})
     primals = [primal for primal, _ in pairs]
     x, weight, *_ = primals
     dx, dw, *db = (tangent for _, tangent in pairs)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from .layout import result_format
 from .stock import Tensor
 
 DTYPES_OF = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
+Room: TypeAlias = Callable[[Sequence[int]], "Tensor | None"]  # memory for a result of a shape, if there is
 _told: set[str] = set()
 
 
@@ -35,24 +36,39 @@ class _Quick(NamedTuple):
     shape: tuple[int, ...]  # of the result
 
 
-def run_prepared(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights) -> Tensor:
+def run_prepared(
+    operator: str,
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    weights: Weights,
+    room: Room | None = None,
+) -> Tensor:
     """The same as `run`, for operands whose owner keeps `weights` made from them, and an x of their type."""
-    quick: _Quick | None = weights.quick.get((x.shape, x.stride()))
+    tensors = _tensors(pipeline, operands)
+    quick: _Quick | None = weights.quick.get(_layout(x, tensors))
     if quick is not None:
-        result, address = torch.empty(quick.shape, dtype=x.dtype), address_of(x)
-        if address % x.itemsize == 0 and quick.run(address, result.data_ptr()):
-            return result
-    return run(operator, pipeline, x, operands, weights)
+        result = torch.empty(quick.shape, dtype=x.dtype) if room is None else room(quick.shape)
+        if result is not None and result.is_contiguous():
+            addresses = (address_of(x), result.data_ptr(), *map(address_of, tensors))
+            if not any(address % x.itemsize for address in addresses) and quick.run(*addresses):
+                return result
+    return run(operator, pipeline, x, operands, weights, room)
 
 
 def run(
-    operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights | None = None
+    operator: str,
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    weights: Weights | None = None,
+    room: Room | None = None,
 ) -> Tensor:
     """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well."""
     reason, refusal = _reason(x, operands), None
     if reason is None:
         try:
-            return _on_engine(operator, pipeline, x, operands, weights)
+            return _on_engine(operator, pipeline, x, operands, weights, room)
         except Error as error:
             reason, refusal = f"the CPU engine refuses its {error.argument}", error
     return run_stock(operator, pipeline, x, operands, reason, refusal)
@@ -121,7 +137,12 @@ def foreign(tensor: Tensor) -> str:
 
 
 def _on_engine(
-    operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], weights: Weights | None
+    operator: str,
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    weights: Weights | None,
+    room: Room | None = None,
 ) -> Tensor:
     dtype = DTYPES_OF[x.dtype]
     source = tensor_storage(x, dtype, torch)
@@ -140,10 +161,13 @@ def _on_engine(
         if pipeline.dropped:  # reductions give contiguous results
             result = torch.empty(shape, dtype=x.dtype)
             return tensor_storage(result, dtype, torch)
-        if not (_plain(inputs[0]) and _plain(stock.weight_of(pipeline, arrays))):
-            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weight_of(pipeline, operands))
-        result = _result(operator, (1, *shape) if unbatched else shape, dtype, x.dtype, chosen)
-        result = result[0] if unbatched else result
+        if not (_plain(inputs[0]) and all(map(_plain, stock.weights_of(pipeline, arrays)))):
+            chosen = result_format(pipeline, x[None] if unbatched else x, stock.weights_of(pipeline, operands))
+        if room is not None and chosen is torch.contiguous_format and not unbatched:
+            result = room(shape)
+        if result is None:
+            result = memory(operator, (1, *shape) if unbatched else shape, x.dtype, chosen)
+            result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch, writable=True)
 
     if weights is None:
@@ -151,14 +175,27 @@ def _on_engine(
         return result
     target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
     if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
-        contiguous = bool(pipeline.dropped) or _plain(stock.weight_of(pipeline, arrays))  # whatever PyTorch would say
-        if contiguous and not any(slot.operand.kind == "tensor" for slot in pipeline.slots):
-            weights.remember((x.shape, x.stride()), _Quick(again, tuple(result.shape)))
+        # Whatever PyTorch would say of other inputs.
+        contiguous = bool(pipeline.dropped) or all(map(_plain, stock.weights_of(pipeline, arrays)))
+        if contiguous and result.is_contiguous():
+            layout = _layout(x, _tensors(pipeline, operands))
+            weights.remember(layout, _Quick(again, tuple(result.shape)))
     return result
 
 
-def _result(operator: str, shape: tuple[int, ...], dtype: DType, kind: Any, memory_format: Any) -> Tensor:
+def _tensors(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
+    """The operands of the value's shape, which are others at each call."""
+    return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "tensor"]
+
+
+def _layout(x: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """All that a call depends on but addresses."""
+    return x.shape, x.stride(), *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+
+
+def memory(operator: str, shape: tuple[int, ...], kind: Any, memory_format: Any = torch.contiguous_format) -> Tensor:
     """An empty tensor. A large one has memory of ours, on huge pages and used again."""
+    dtype = DTYPES_OF[kind]
     if prod(shape) * dtype.itemsize < HUGE_FROM:
         return torch.empty(shape, dtype=kind, memory_format=memory_format)
     last = memory_format is torch.channels_last_3d

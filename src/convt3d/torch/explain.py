@@ -15,7 +15,7 @@ from torch import fx
 from ..units import counted, duration, ratio
 from .backend import fused
 from .capture import FUSED, RESULT, Captured
-from .graphs import shown
+from .graphs import shown, without_dropouts
 from .meanings import Fused
 
 ROUNDS = 3
@@ -41,6 +41,7 @@ class Explanation:
     rows: list[Row] = field(default_factory=list)
     left: list[tuple[str, str]] = field(default_factory=list)  # convolutions that are PyTorch's still, and why
     rest: Counter[str] = field(default_factory=Counter)  # all else that is
+    joined: int = 0  # concatenations that copy nothing a pipeline computes
     failed: list[str] = field(default_factory=list)  # graphs that are
     eager: float | None = None
     ours: float | None = None
@@ -56,6 +57,8 @@ class Explanation:
             lines += [f"{'':33}{line}" for line in (*_wrapped(row.stages), f"ends at: {row.ends}")]
         lines += [f"    left: {name} {why}" for name, why in self.left]
         lines += [f"    a graph is left to PyTorch: {error}" for error in self.failed]
+        if self.joined:
+            lines.append(f"written in place: {counted(self.joined, 'concatenation')}")
         if self.rest:
             rest = ", ".join(f"{name} {count}x" if count > 1 else name for name, count in self.rest.most_common())
             lines.append(f"PyTorch's still: {rest}")
@@ -104,6 +107,7 @@ def explain(model: Any, *inputs: Any, times: bool = True, quiet: bool = False) -
     made = Explanation()
 
     def backend(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        without_dropouts(gm.graph)
         rewritten, found = fused(gm)
         first = len(made.rows)
         _describe(made, found)
@@ -131,6 +135,7 @@ def explain(model: Any, *inputs: Any, times: bool = True, quiet: bool = False) -
 def _describe(made: Explanation, found: Captured) -> None:
     made.rows += [Row(_name(each.conv), each.text, each.why) for each in found.fused]
     made.left += [(_name(node), why) for node, why in found.left.items()]
+    made.joined += len(found.joined)
     made.rest.update(shown(node) for node in found.rest)
     made.failed += [found.failed] if found.failed else []
 
@@ -166,7 +171,8 @@ class _Timed(fx.Interpreter):  # type: ignore[misc]
     def _alone(self, each: Fused) -> tuple[Any, list[Any]]:
         """The old nodes of a pipeline as a module, and its inputs."""
         graph = fx.Graph()
-        nodes = [self.old[node.name] for node in each.nodes]
+        names = [node.meta.get(RESULT, node.name) for node in each.nodes]
+        nodes = [self.old[name] for name in names if name in self.old]  # but for convolutions that change nothing
         outer = dict.fromkeys(given for node in nodes for given in node.all_input_nodes if given not in nodes)
         made = {node: graph.placeholder(f"given{number}") for number, node in enumerate(outer)}
         for node in nodes:

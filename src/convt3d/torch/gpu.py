@@ -41,7 +41,7 @@ def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision:
     batch, given, unbatched = stock.batched(pipeline, x, operands)
     trace = pipeline.trace(batch.shape, [tuple(tensor.shape) for tensor in given])
     vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, trace.operand_shapes, strict=True)]
-    out = empty(batch, trace.output, result_format(pipeline, batch, stock.weight_of(pipeline, given)))
+    out = empty(batch, trace.output, result_format(pipeline, batch, stock.weights_of(pipeline, given)))
     gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
     return stock.as_result(pipeline, out, unbatched)
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from .convolutions import conv, takes
-from .layout import shapes_of
+from .convolutions import own_convolutions, takes
 from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
-from .stock import Others, Tensor, as_value, batched, own_operands, values, weight_of
+from .stock import NO_OTHERS, Tensor, as_value, batched, own_operands, value_shapes, values, weights_of
 
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
@@ -107,7 +106,7 @@ def _chunk(
         return None
     if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (grad, x, *operands))):
         return None
-    largest = max(prod(shape[1:]) for shape in shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape))
+    largest = max(prod(shape[1:]) for shape in value_shapes(pipeline, x, operands))
     chunk = max(1, CHUNK_BYTES // (largest * x.element_size()))
     again = max(needed_values(pipeline, wanted) - {len(pipeline.stages)}, default=0)
     return chunk if chunk < batch and again > 0 else None
@@ -122,10 +121,10 @@ def _chunk_gradients(
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
     stages, count, labels = pipeline.stages, len(pipeline.stages), label_places(pipeline)
-    shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
+    shapes = value_shapes(pipeline, x, operands)
     first = first_stage(pipeline, wanted)
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
-    others: Others = {type(pipeline.conv): conv} if takes(x, weight_of(pipeline, operands)) else {}
+    others = own_convolutions(pipeline) if takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
     known: dict[int, Any] = values(pipeline, x, operands, need, others)
     if result is not None:
         known[count] = result

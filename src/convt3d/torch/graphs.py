@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn import functional
 
 from .patterns import FUNCTIONS, METHODS
 
+_DROPOUTS = (functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d)
 # Parts of the names of functions that change how later ones compute.
 _CONTEXTS = ("autocast", "set_grad_enabled", "inference_mode", "functorch")
 
@@ -70,6 +72,19 @@ def after_writes(nodes: Sequence[Any]) -> None:
             for user in list(written.users):
                 if places[user] > places[node]:
                     user.replace_input_with(written, node)
+
+
+def without_dropouts(graph: Any) -> None:
+    """In place: a dropout in eval gives its input, the very tensor."""
+    for node in list(graph.nodes):
+        given = node.args[0] if node.args else node.kwargs.get("input")
+        if node.target in _DROPOUTS and isinstance(given, fx.Node) and _argument(node, 2, "training") is False:
+            node.replace_all_uses_with(given)
+            graph.erase_node(node)
+
+
+def _argument(node: Any, place: int, name: str) -> Any:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
 
 def is_barrier(node: Any) -> bool:

@@ -83,6 +83,10 @@ def _max_pool(m: Any) -> Call:
     return functional.max_pool3d, rest
 
 
+def _upsample(m: Any) -> Call:
+    return functional.interpolate, (m.size, m.scale_factor, m.mode, m.align_corners, m.recompute_scale_factor)
+
+
 def _avg_pool(m: Any) -> Call:
     rest = m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
     return functional.avg_pool3d, rest
@@ -100,6 +104,7 @@ _CALLS: dict[type[Any], Callable[[Any], Call | None]] = {
     nn.MaxPool3d: _max_pool,
     nn.AvgPool3d: _avg_pool,
     nn.AdaptiveAvgPool3d: lambda m: (functional.adaptive_avg_pool3d, (m.output_size,)),
+    nn.Upsample: _upsample,
     nn.Softmax: lambda m: None if m.dim is None else (functional.softmax, (m.dim,)),
     nn.ReLU: lambda m: (functional.relu, (m.inplace,)),
     nn.ReLU6: lambda m: (functional.relu6, (m.inplace,)),

@@ -31,13 +31,15 @@ _CONTIGUOUS = torch.contiguous_format
 _MAKE_CONTIGUOUS = (AvgPool3d, InstanceNorm, LogSumExp, Max, Mean, Softmax, Sum)
 
 
-def shapes_of(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int]) -> list[Shape]:
-    """Shapes of all values, x (5-D) first. Sizes may be symbolic, so nothing but the rules themselves is asked."""
+def shapes_of(pipeline: Pipeline, x: Sequence[int], kernels: Sequence[Sequence[int]]) -> list[Shape]:
+    """Shapes of all values, x (5-D) first, for weights of these shapes, one for each convolution. Sizes may be
+    symbolic, so nothing but the rules themselves is asked."""
     b, c, d, h, w = x
     shape = (b, c, d, h, w)
-    shapes, labelled = [shape], {"x": shape}
+    shapes, labelled, rest = [shape], {"x": shape}, iter(kernels)
     for stage in pipeline.stages:
         if isinstance(stage, Convolution):
+            kernel = next(rest)
             d, h, w = (axis.out for axis in stage.axes(shape, kernel))
             shape = (shape[0], stage.kernel(kernel)[1] * stage.groups, d, h, w)
         elif isinstance(stage, Recall):
@@ -54,14 +56,26 @@ def shapes_of(pipeline: Pipeline, x: Sequence[int], kernel: Sequence[int]) -> li
     return shapes
 
 
-def result_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
-    """The memory format of the result for a batched x: the convolution's, as far as later stages keep it."""
-    if _plainly_contiguous(x) and _plainly_contiguous(weight):
+def result_format(pipeline: Pipeline, x: Any, weights: Sequence[Any]) -> Any:
+    """The memory format of the result for a batched x: the last convolution's, as far as later stages keep it."""
+    if _plainly_contiguous(x) and all(map(_plainly_contiguous, weights)):
         return _CONTIGUOUS
-    for stage in pipeline.stages[pipeline.conv_index + 1 :]:
-        if _makes_contiguous(stage):
-            return _CONTIGUOUS
-    return _conv_format(pipeline, x, weight)
+    shapes = shapes_of(pipeline, x.shape, [weight.shape for weight in weights])
+    # of the value; None: x itself, whatever its strides are
+    kept: dict[str, Any] = {"x": None}
+    found, rest = None, iter(weights)
+    for index, stage in enumerate(pipeline.stages):
+        if isinstance(stage, Convolution):
+            found = _conv_format(stage, x if found is None else empty(x, shapes[index], found), next(rest))
+        elif isinstance(stage, Recall):
+            found = kept[stage.label]
+        elif _makes_contiguous(stage):
+            found = _CONTIGUOUS
+        elif found is None and not isinstance(stage, Keep):
+            found = _LAST if x.is_contiguous(memory_format=_LAST) else _CONTIGUOUS
+        if isinstance(stage, Keep):
+            kept[stage.label] = found
+    return _CONTIGUOUS if found is None else found
 
 
 def empty(like: Any, shape: Sequence[int], memory_format: Any) -> Any:
@@ -78,13 +92,8 @@ def _makes_contiguous(stage: Any) -> bool:
     return isinstance(stage, _MAKE_CONTIGUOUS) or (isinstance(stage, LayerNorm) and stage.over == "width")
 
 
-def _conv_format(pipeline: Pipeline, x: Any, weight: Any) -> Any:
+def _conv_format(conv: Convolution, x: Any, weight: Any) -> Any:
     """PyTorch chooses the kernel by type, sizes and strides, and the kernel chooses the format."""
-    conv, before = pipeline.conv, pipeline.stages[: pipeline.conv_index]
-    if before:
-        shape = shapes_of(pipeline, x.shape, weight.shape)[pipeline.conv_index]
-        kept = not any(map(_makes_contiguous, before)) and x.is_contiguous(memory_format=_LAST)
-        x = empty(x, shape, _LAST if kept else _CONTIGUOUS)
     if x.is_complex() and weight.is_complex():  # PyTorch convolves real and imaginary parts
         x, weight = (torch.view_as_real(each.resolve_conj()).select(-1, 0) for each in (x, weight))
     transposed = isinstance(conv, ConvTranspose3d)

@@ -16,7 +16,7 @@ from ..spec.stages import ConvTranspose3d
 from . import derivatives, gpu, stock
 from .autocast import DEVICES, cast
 from .engine import foreign, run, run_stock
-from .layout import empty, result_format, shapes_of
+from .layout import empty, result_format
 from .operators import OPERATORS, Operator
 from .stock import Tensor
 
@@ -59,23 +59,25 @@ def _fake(operator: Operator) -> Callable[..., Tensor]:
         pipeline, x, operands = operator.lower(*arguments)
         x, operands, unbatched = stock.batched(pipeline, x, operands)
         result = stock.values(pipeline, x, operands, {len(pipeline.stages)})[len(pipeline.stages)]
-        result = empty(result, result.shape, result_format(pipeline, x, stock.weight_of(pipeline, operands)))
+        result = empty(result, result.shape, result_format(pipeline, x, stock.weights_of(pipeline, operands)))
         return stock.as_result(pipeline, result, unbatched)
 
     return kernel
 
 
 def _flops(operator: Operator) -> Callable[..., int]:
-    """What `torch.utils.flop_counter` counts: of the convolution alone, as it does for PyTorch's own."""
+    """What `torch.utils.flop_counter` counts: of the convolutions alone, as it does for PyTorch's own."""
 
     def count(*arguments: Any, out_val: Any = None, **named: Any) -> int:
         pipeline, x, operands = operator.lower(*arguments, **named)
         x, operands, _ = stock.batched(pipeline, x, operands)
-        weight = stock.weight_of(pipeline, operands)
-        # every weight meets each input of a transposed convolution, each output of another
-        at = pipeline.conv_index + (not isinstance(pipeline.conv, ConvTranspose3d))
-        batch, _, d, h, w = shapes_of(pipeline, x.shape, weight.shape)[at]
-        return int(2 * batch * d * h * w * weight.numel())
+        shapes, total = stock.value_shapes(pipeline, x, operands), 0
+        for index, weight in zip(pipeline.convolutions, stock.weights_of(pipeline, operands), strict=True):
+            # every weight meets each input of a transposed convolution, each output of another
+            transposed = isinstance(pipeline.stages[index], ConvTranspose3d)
+            batch, _, d, h, w = shapes[index if transposed else index + 1]
+            total += int(2 * batch * d * h * w * weight.numel())
+        return total
 
     return count
 

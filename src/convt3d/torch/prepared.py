@@ -20,7 +20,7 @@ from ..front.witness import Tracked
 from ..spec.pipeline import Pipeline
 from .derivatives import record
 from .direct import plain, plain_thread
-from .engine import dtype_of, knows, run_prepared
+from .engine import Room, dtype_of, knows, run_prepared
 from .operators import BY_NAME
 from .stock import Tensor
 
@@ -85,9 +85,11 @@ def run(
     tensors: Sequence[Tensor | None],
     asked: tuple[Any, ...],
     arguments: Callable[[], Sequence[Any]],
+    room: Room | None = None,
 ) -> Tensor | None:
     """operator(x, *arguments()), where nothing but the CPU kernel, and autograd, would see the call; else None.
-    `tensors` are those among the arguments, `asked` all others; `place` tells what one module owns apart."""
+    `tensors` are those among the arguments, `asked` all others; `place` tells what one module owns apart. `room` gives
+    memory for a contiguous result that nobody differentiates."""
     if not (plain_thread() and plain(x)):
         return None
     mine = owned(module).states
@@ -103,7 +105,7 @@ def run(
     if torch.is_grad_enabled() and (x.requires_grad or any(each.requires_grad for each in operands)):  # type: ignore[union-attr]
         below = lambda: run_prepared(operator, state.pipeline, x, operands, state.weights)  # noqa: E731
         return record(below, state.pipeline, (x, *operands))
-    return run_prepared(operator, state.pipeline, x, operands, state.weights)
+    return run_prepared(operator, state.pipeline, x, operands, state.weights, room)
 
 
 def _holds(state: _State, tensors: Sequence[Tensor | None], asked: tuple[Any, ...]) -> bool:

@@ -13,6 +13,7 @@ from ..spec import stages
 from ..spec.backends import StageTable
 from ..spec.checks import Triple, as_triple
 from ..spec.pipeline import Pipeline
+from ..spec.shapes import Shape
 from ..spec.stage import Stage
 from ..spec.stages import Binary
 from .layout import result_format, shapes_of
@@ -32,7 +33,7 @@ def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], others: Other
     last = len(pipeline.stages)
     value = values(pipeline, x, operands, {last}, others)[last]
     if not torch._C._functorch.is_functorch_wrapped_tensor(x):
-        value = value.contiguous(memory_format=result_format(pipeline, x, weight_of(pipeline, operands)))
+        value = value.contiguous(memory_format=result_format(pipeline, x, weights_of(pipeline, operands)))
     return as_result(pipeline, value, unbatched)
 
 
@@ -67,13 +68,19 @@ def batched(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> tuple[
         if slot.operand.kind == "tensor":
             tensors[at] = tensor.reshape(*(1,) * (5 - tensor.dim()), *tensor.shape)
         elif slot.operand.kind == "channel" and slot.operand.number and tensor.dim() == 0:
-            shapes = shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
+            shapes = value_shapes(pipeline, x, operands)
             tensors[at] = tensor.expand(shapes[slot.stage][1]).contiguous()
     return x, tensors, unbatched
 
 
-def weight_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> Tensor:
-    return next(t for slot, t in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "kernel")
+def weights_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
+    """Of the convolutions."""
+    return [tensor for slot, tensor in zip(pipeline.slots, operands, strict=True) if slot.operand.kind == "kernel"]
+
+
+def value_shapes(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> list[Shape]:
+    """Of all values, for a batched x."""
+    return shapes_of(pipeline, x.shape, [weight.shape for weight in weights_of(pipeline, operands)])
 
 
 def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> list[Tensor]:

@@ -13,9 +13,13 @@ import pytest
 from helpers.draws import make
 
 import convt3d as ct
+from convt3d.cache import object_cache
 from convt3d.cpu.plan.machine import machine
+from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.runtime import kernels
-from convt3d.cpu.runtime.compiled import loaded
+from convt3d.cpu.runtime.compiled import Wanted, compile_together, loaded
+from convt3d.cpu.runtime.ready import bindings
+from convt3d.spec.dtypes import float32
 
 SAME_STRUCTURE = (ct.LayerNorm(affine=True), ct.GELU(), ct.MaxPool3d(3, 2, 1), ct.InstanceNorm())
 
@@ -108,3 +112,36 @@ def test_the_next_process_finds_the_kernels_on_disk(tmp_path: Path) -> None:
         entry.write_bytes(entry.read_bytes()[:-8] + b"garbage!")
     assert int(run().split()[0]) >= 2
     assert run() == f"0 {total}"
+
+
+@pytest.mark.usefixtures("_cold")
+def test_kernels_of_several_plans_are_compiled_together(compiled: Callable[[], int]) -> None:
+    """By threads, into the same objects as one after the other; calls find them, and a fork waits for them."""
+    pipes = [ct.Pipeline(ct.ConvTranspose3d(stride=2), *SAME_STRUCTURE, stage) for stage in (ct.Mish(), ct.SiLU())]
+    x, weight = (2, 3, 4, 5, 6), (3, 5, 3, 3, 3)
+    plans = [make_plan(pipe, x, (weight, (5,), (5,)), float32) for pipe in pipes for _ in range(2)]
+    kernels.compile_kernels(plans)
+    together = compiled()
+    assert together == 3  # the first sweep is the same
+    cases = [make(pipe, x, weight) for pipe in pipes]
+    for case in cases:
+        case.check()
+    assert compiled() == together
+    kept = {path.name: path.read_bytes() for path in object_cache().directory.iterdir()}
+    for path in object_cache().directory.iterdir():
+        path.unlink()
+    object_cache().clear()
+    loaded.clear()
+    bindings.cache_clear()
+    cases[0].check()
+    again = {path.name: path.read_bytes() for path in object_cache().directory.iterdir()}
+    assert len(again) >= 2
+    assert again.items() <= kept.items()
+
+
+@pytest.mark.usefixtures("_cold")
+def test_a_kernel_that_cannot_be_compiled_ends_all_of_them() -> None:
+    host = machine()
+    with pytest.raises(ct.Error, match="defect of convt3d"):
+        compile_together(Wanted(f"broken {number}", lambda: "no text of LLVM", host, "broken") for number in range(3))
+    make(ct.Pipeline(ct.ConvTranspose3d()), (1, 2, 3, 3, 3), (2, 2, 2, 2, 2)).check()  # nothing is locked

@@ -17,6 +17,7 @@ from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.runtime import build
 from convt3d.cpu.runtime.build import Target, compile_ir, load
 from convt3d.cpu.runtime.link import link
+from convt3d.errors import BuildError
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or machine().isa == "neon", reason="the linker serves x86-64 Linux"
@@ -71,8 +72,29 @@ def test_every_kind_of_section_is_linked():
 
 
 def test_llvm_loads_the_same_code(monkeypatch):
-    monkeypatch.setattr(build, "link", lambda code, names: None)
+    monkeypatch.setattr(build, "link", lambda *_: None)
     assert results(load(compile_ir(SECTIONS).object_code, ["work"])) == [96.0, 192.0, 300.0, 400.0]
+
+
+@pytest.mark.parametrize("by_llvm", [False, True], ids=["linked", "LLVM"])
+def test_memory_of_the_caller_by_its_name(monkeypatch, by_llvm):
+    """An address that is given, and one that nobody gives."""
+    text = """
+@{name} = external global [0 x double]
+define void @work(ptr %out, i64 %i) {{
+  %at = getelementptr double, ptr @{name}, i64 %i
+  %value = load double, ptr %at
+  store double %value, ptr %out
+  ret void
+}}
+"""
+    if by_llvm:
+        monkeypatch.setattr(build, "link", lambda *_: None)
+    mine, name = np.array([1.0, 4.0, 9.0, 16.0]), f"mine_{by_llvm}".lower()
+    object_code = compile_ir(text.format(name=name)).object_code
+    assert results(load(object_code, ["work"], {name: mine.ctypes.data})) == mine.tolist()
+    with pytest.raises(BuildError, match=f"the code calls {name}, which this process does not have"):
+        load(object_code, ["work"])
 
 
 def test_code_is_executable_and_not_writable_and_goes_with_its_owner():

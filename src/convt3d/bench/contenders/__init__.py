@@ -22,6 +22,7 @@ MODULES = {
     "openvino": "open_vino",
     "jax": "xla",
 }
+TRAINED = ("convt3d", "torch", "torch-channels-last", "torch-kept", "torch-channels-last-kept")  # know gradients too
 BRINGS_THEM = "pip install '.[bench]' in a checkout brings what is missing"
 PACKAGES = ("convt3d", "numpy", "llvmlite", "torch", "onnx", "onnxruntime", "openvino", "jax", "jaxlib")
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..cases import Arrays, Case, Storage
+from ..cases import Arrays, Case
 
 
 class UnsupportedError(Exception):
@@ -25,10 +25,11 @@ class NotInstalledError(UnsupportedError):
 @dataclass(frozen=True)
 class Ready:
     """A prepared case. `run` computes once and returns when the result is there; `stored` turns what it returned
-    into an array in storage form, (B, C, D, H, W); `around` holds what must be so while it runs, untimed."""
+    into an array in storage form, (B, C, D, H, W), or in training into a list of arrays; `around` holds what must be so
+    while it runs, untimed."""
 
     run: Callable[[], Any]
-    stored: Callable[[Any], Storage]
+    stored: Callable[[Any], Any]
     allocates: bool = False  # whether every call makes a new result
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     note: str = ""  # what the figures of this contender should say

@@ -25,6 +25,10 @@ class Eager:
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
         hold_below_amx()
         torch.set_num_threads(case.threads)
+        if case.training:
+            from ..training import eager, prepare_step
+
+            return prepare_step(case, arrays, eager(case), self.channels_last, note(case.dtype))
         function = function_of(case.pipeline)
         x, *operands = (to_tensor(case, array, self.channels_last) for array in (arrays.x, *arrays.operands))
 

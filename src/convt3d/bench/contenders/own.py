@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ...cpu.plan.cores import num_threads
 from ...front.prepared import Prepared
 from ..cases import Arrays, Case, Storage
-from .base import Ready, UnsupportedError
+from .base import NotInstalledError, Ready, UnsupportedError
 
 OPTIONS: dict[str, dict[str, Any]] = {"convt3d-direct": {"algorithm": "direct"}}
 
@@ -26,6 +26,8 @@ class Own:
     prepared: bool = False
 
     def prepare(self, case: Case, arrays: Arrays) -> Ready:
+        if case.training:
+            return _prepare_step(case, arrays)
         out = np.full(case.output, case.dtype.narrow(np.array(np.nan)), case.dtype.storage)
         x, y, *operands = (_public(case, array) for array in (arrays.x, out, *arrays.operands))
 
@@ -48,6 +50,24 @@ class Own:
                 return case.pipeline(x, *operands, out=y, **self.options)
 
         return Ready(run, lambda _: out)
+
+
+def _prepare_step(case: Case, arrays: Arrays) -> Ready:
+    """In training we are PyTorch's operators."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise NotInstalledError("training needs torch") from None
+    from ..training import ours, prepare_step
+
+    torch.set_num_threads(case.threads)
+    ready = prepare_step(case, arrays, ours(case))
+
+    def run() -> Any:
+        with num_threads(case.threads):
+            return ready.run()
+
+    return replace(ready, run=run)
 
 
 def _public(case: Case, array: Storage) -> Any:

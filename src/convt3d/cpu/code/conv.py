@@ -8,7 +8,7 @@ is dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,21 +17,22 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Source
+from ..ir.move import Destination, Source
 from ..ir.values import I64, PTR, Number, constant, vector
-from ..plan.geometry import POSITION, POSITION_COUNT
+from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import DirectCall, DirectConvolution, DirectWords, PhaseWords
+from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
+from .depthwise import sum_rows
 from .interleave import Planar
 from .slab import fill_paced_slab, fill_slab
+from .taps import depth_taps
 
 if TYPE_CHECKING:
     from .tile import Tile
 
 NULL = ir.Constant(PTR, None)
-SUMMED = 512  # steps that are summed on their own before they join the rest
 
 
 @dataclass(frozen=True)
@@ -42,25 +43,81 @@ class Channels:
     blocks: tuple[Number, Number]  # of each of these groups
     channel: Number  # the first
     channels: Number
+    slab: Number = 0  # the group whose inputs the slab begins with
 
 
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
     k, (conv, direct, *paced) = tile.k, words
-    source = source_of(tile, step, call)
-    if step.pace is None:
-        fill_slab(k, conv, tile.step, source)
-    else:
-        fill_paced_slab(k, conv, paced[0], tile.step, source, step.pace)
-    tile.all_channels = tile.channels = conv.out_channels
-    full, count = blocks_of_group(k, conv, step.tile, step.blocks)
-    part = all_channels(conv, count)
+    _, count = blocks_of_group(k, conv, step.tile, step.blocks)
+    source, part = source_of(tile, step, call), all_channels(conv, count)
+    if step.shares_channels:
+        part = share_of(k, conv, direct, step.tile, count)
+
+    def fill(first: Number, end: Number) -> None:
+        """The inputs of these groups."""
+        k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
+        groups = k.b.sub(end, first)
+        if step.pace is None:
+            fill_slab(k, conv, tile.step, source, groups, step.pairs)
+        else:
+            fill_paced_slab(k, conv, paced[0], tile.step, source, groups, step.pace, pairs=step.pairs)
+
+    tile.all_channels = conv.out_channels
     if step.in_parts:
-        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, count))
-        k.first_channel, tile.channels = part.channel, part.channels
-    convolve(k, conv, direct, call[0], tile.step, step.tile, full, part)
+        part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, part, fill))
+    else:
+        fill(*part.groups)
+    k.first_channel, tile.channels = part.channel, part.channels
+    fill_with_bias(k, conv, call[0], tile.step, part)
+    target = Target(conv.phased, conv.plane)
+    if step.writes:
+        target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes))
+    if step.heights:
+        with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
+            with long:
+                sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
+            with short:
+                convolve(k, conv, direct, call[0], tile.step, step, part, target)
+    else:
+        convolve(k, conv, direct, call[0], tile.step, step, part, target)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
+    if step.writes:
+        tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where sums go: (channels, phases, D, plane)."""
+
+    buffer: Scratch
+    plane: Number  # numbers from one depth to the next
+
+
+def _straight(tile: Tile, conv: ConvWords, dest: Destination) -> tuple[Target, ir.Value]:
+    """The destination itself, where positions lie there as they do in the buffer, in whole vectors; and whether that is
+    so: what is not copied need not be fetched again."""
+    k, b, words = tile.k, tile.k.b, dest.words
+    if dest.storage.memory != k.number:
+        return Target(conv.phased, conv.plane), constant(ir.IntType(1), 0)
+    low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
+    _, length = Planar.of_convolution(conv, tile.step).extent(k)
+
+    def one_of(*conditions: tuple[Number, Number]) -> ir.Value:
+        return b.raw.not_(b.all_true(*(b.compare("!=", *pair) for pair in conditions)))
+
+    straight = b.all_true(
+        dest.direct,
+        b.compare("==", words.streamed, 0),  # past the caches, whole runs are better
+        b.compare("==", conv.row, width),
+        b.compare("==", b.bits("and_", length, k.lanes - 1), 0),
+        one_of((height, 1), (words.h, width)),
+        one_of((depth, 1), (conv.merged, 0), (words.d, conv.plane)),
+    )
+    place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
+    buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
+    return Target(buffer, b.select(straight, words.d, conv.plane)), straight
 
 
 def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
@@ -82,19 +139,51 @@ def all_channels(conv: ConvWords, count: Number) -> Channels:
     return Channels((0, conv.groups), (0, count), 0, conv.out_channels)
 
 
-@contextmanager
-def part_by_part(k: Kernel, conv: ConvWords, call: DirectCall, tile: RegisterTile, count: Number) -> Iterator[Channels]:
-    """Runs the body for one part of the output channels after the other, each as large as the plan wants it."""
+def share_of(k: Kernel, conv: ConvWords, direct: DirectWords, tile: RegisterTile, count: Number) -> Channels:
+    """Those that this item is about."""
     b = k.b
-    groups, of_group = conv.groups, conv.out_group
-    wide, high = call.part_groups, call.part_blocks
-    with b.loop(0, groups, wide) as group, b.loop(0, count, high) as block:
-        end = b.min(b.add(group, wide), groups)
-        before = b.mul(block, tile.rows)
-        last = b.min(b.mul(high, tile.rows), b.sub(of_group, before))  # channels of the last group
-        channels = b.add(b.mul(b.sub(b.sub(end, group), 1), of_group), last)
-        channel = b.add(b.mul(group, of_group), before)
-        yield Channels((group, end), (block, b.min(b.add(block, high), count)), channel, channels)
+    assert k.share is not None
+    in_group = b.sdiv(b.add(direct.share_blocks, b.sub(count, 1)), direct.share_blocks)
+    first = b.mul(b.sdiv(k.share, in_group), direct.share_groups), b.mul(b.srem(k.share, in_group), direct.share_blocks)
+    return _channels(k, conv, tile, first, (direct.share_groups, direct.share_blocks), (conv.groups, count), first[0])
+
+
+@contextmanager
+def part_by_part(
+    k: Kernel,
+    conv: ConvWords,
+    call: DirectCall,
+    tile: RegisterTile,
+    share: Channels,
+    fill: Callable[[Number, Number], None],
+) -> Iterator[Channels]:
+    """Runs the body for one part of a share after the other, each as large as the plan wants it; before that, `fill`
+    for the groups that come next."""
+    b, sizes = k.b, (call.part_groups, call.part_blocks)
+    with b.loop(*share.groups, sizes[0]) as group:
+        fill(group, b.min(b.add(group, sizes[0]), share.groups[1]))
+        with b.loop(*share.blocks, sizes[1]) as block:
+            ends = share.groups[1], share.blocks[1]
+            yield _channels(k, conv, tile, (group, block), sizes, ends, group)
+
+
+def _channels(
+    k: Kernel,
+    conv: ConvWords,
+    tile: RegisterTile,
+    first: tuple[Number, Number],
+    sizes: tuple[Number, Number],
+    ends: tuple[Number, Number],
+    slab: Number,
+) -> Channels:
+    """So many groups and blocks from the first ones on, as far as there are any."""
+    b, (group, block) = k.b, first
+    groups, blocks = (b.min(b.add(at, size), end) for at, size, end in zip(first, sizes, ends, strict=True))
+    before = b.mul(block, tile.rows)
+    last = b.sub(b.min(b.mul(blocks, tile.rows), conv.out_group), before)  # channels of the last group
+    channels = b.add(b.mul(b.sub(b.sub(groups, group), 1), conv.out_group), last)
+    channel = b.add(b.mul(group, conv.out_group), before)
+    return Channels((group, groups), (block, blocks), channel, channels, slab)
 
 
 def convolve(
@@ -102,30 +191,30 @@ def convolve(
     conv: ConvWords,
     direct: DirectWords,
     call: ConvCall,
-    step: int,
-    tile: RegisterTile,
-    blocks: Number,
+    number: int,
+    step: DirectConvolution,
     part: Channels,
+    target: Target,
 ) -> None:
-    """Slab -> phase-planar buffer (channels of the part, phases, D, plane); a group has `blocks` full blocks."""
-    b = k.b
-    fill_with_bias(k, conv, call, step, part)
-    columns = [_columns(k, tile, blocks, n) for n in range(1, tile.columns + 1)]
-    slab, out = conv.slab, conv.phased
-    runs, length = Planar.of_convolution(conv, step).extent(k)
+    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`."""
+    b, tile = k.b, step.tile
+    blocks, _ = blocks_of_group(k, conv, tile, step.blocks)
+    columns = [_columns(k, tile, blocks, n, step.pairs) for n in range(1, tile.columns + 1)]
+    slab, out = conv.slab, target.buffer
+    runs, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()
     with b.loop(*part.groups) as g:
-        x = b.at(slab.pointer, b.mul(b.mul(g, in_group), slab.pitch), k.number)
+        x = b.at(slab.pointer, b.mul(b.mul(b.sub(g, part.slab), in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
             x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
-            y_plane = b.at(y, b.mul(d, conv.plane), k.number)
+            y_plane = b.at(y, b.mul(d, target.plane), k.number)
 
-            at_depth = b.mul(b.add(k.span(0, step, POSITION), d), pace)
+            at_depth = b.mul(b.add(k.span(0, number, POSITION), d), pace)
 
             def block(
                 n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
@@ -152,7 +241,7 @@ def convolve(
                     block(n, whole)
 
 
-def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int) -> ir.Function:
+def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool) -> ir.Function:
     """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
 
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
@@ -162,19 +251,14 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int) -> ir.Functi
     told = ("blocks", "rest") if tile.rest == ANY else ()
     b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
     a = b.args
-    full = micro_kernel(k, tile.rows, n)
+    full = micro_kernel(k, tile.rows, n, pairs)
     rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
-    micros = [micro_kernel(k, rows, n) for rows in rests]
-    blocks = a["blocks"] if told else blocks
+    micros = [micro_kernel(k, rows, n, pairs) for rows in rests]
+    blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if pairs else SUMMED
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
-        # Tap i along the depth meets input plane  meets - i * apart.
-        meets, taps, apart, steps = b.add(a["at_depth"], row.shift), row.taps, row.apart, row.steps
-        beyond = b.max(b.add(b.sub(meets, a["in_depth"]), apart), 0)
-        first = b.min(b.sdiv(beyond, apart), taps)
-        last = b.max(b.min(b.sdiv(b.add(b.max(meets, -1), apart), apart), taps), first)
-        last = b.select(b.compare("<", meets, 0), first, last)
-        each = b.sdiv(steps, b.max(taps, 1))
+        steps, (first, last) = row.steps, depth_taps(b, row, a["at_depth"], a["in_depth"])
+        each = b.sdiv(steps, b.max(row.taps, 1))
         skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
         y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)
@@ -192,7 +276,7 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int) -> ir.Functi
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             data = a["x"], offsets, part[1], weights, out, a["channel"]
-            sum_in_pieces(k, b, micro, rows, *data, SUMMED, (bias, a["biased"]))
+            sum_in_pieces(k, b, micro, rows, *data, summed, (bias, a["biased"]))
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -243,10 +327,10 @@ def sum_in_pieces(
         b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
 
 
-def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
+def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False) -> ir.Function:
     """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
-    (+ bias[m], if `biased`): the loop in which all the time is spent."""
-    name = f"micro_{rows}x{columns}"
+    (+ bias[m], if `biased`): the loop in which all the time is spent. Of pairs, both products are summed."""
+    name = f"micro_{'pairs_' if pairs else ''}{rows}x{columns}"
     if name in k.module.globals:
         return k.module.globals[name]
     pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
@@ -254,6 +338,7 @@ def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
     b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
     a, lanes = b.args, k.lanes
     zero = constant(vector(k.number, lanes), 0.0)
+    multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
     with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
         at = b.load(a["offsets"], s, I64)
         x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
@@ -261,7 +346,7 @@ def micro_kernel(k: Kernel, rows: int, columns: int) -> ir.Function:
         sums.next = []
         for m in range(rows):
             w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
-            sums.next += [b.multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
+            sums.next += [multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
     with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
         with alone:

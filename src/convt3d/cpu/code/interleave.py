@@ -55,13 +55,16 @@ def interleave(
     low, count, first = k.spans(step, WRITE), k.spans(step, WRITE_COUNT), k.spans(planar.step, POSITION)
     strides = planar.phases
 
-    def row(c: Number, d: Number, h: Number, put: Sink) -> None:
-        """Row h of the box."""
+    def row_start(c: Number, d: Number, h: Number) -> Number:
+        """Of row h of the box, the first of its phases along the width."""
         t_d, j_d = _split(k, b.add(low[0], d), strides[0], first[0])
         t_h, j_h = _split(k, b.add(low[1], h), strides[1], first[1])
         _, *kept = planar.kept
         phase = b.mul(b.add(b.mul(planar.place(k, 0, j_d), kept[0]), planar.place(k, 1, j_h)), kept[1])
-        start = k.dot((c, pitch), (phase, conv.phase), (t_d, conv.plane), (t_h, conv.row))
+        return k.dot((c, pitch), (phase, conv.phase), (t_d, conv.plane), (t_h, conv.row))
+
+    def row(c: Number, d: Number, h: Number, put: Sink) -> None:
+        start = row_start(c, d, h)
         _row(k, planar, phases_w, strides[2], phased, start, low[2], first[2], count[2], put)
 
     def into(place: Number) -> Sink:
@@ -74,16 +77,44 @@ def interleave(
         return
 
     together = target.words.channels
-    with b.loop(0, channels, together) as c, b.loop(0, count[0]) as d, b.if_else(target.direct) as (direct, by_rows):
-        with direct, b.loop(0, count[1]) as h:
-            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
-            row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
-        with by_rows, target.rows_together(count[1]) as (h, rows):
-            with b.loop(0, together) as channel, b.loop(0, rows) as more:
-                to = k.dot((channel, buffer.pitch), (more, count[2]))
-                row(b.add(c, channel), d, b.add(h, more), into(to))
-            place = target.row(c, b.add(low[0], d), b.add(low[1], h))
-            target.write(place, low[2], buffer.pointer, 0, buffer.pitch, channels, b.mul(rows, count[2]))
+
+    def row_by_row() -> None:
+        with (
+            b.loop(0, channels, together) as c,
+            b.loop(0, count[0]) as d,
+            b.if_else(target.direct) as (direct, by_rows),
+        ):
+            with direct, b.loop(0, count[1]) as h:
+                place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+                row(c, d, h, lambda at, value, lanes: target.put(place, b.add(low[2], at), value, lanes))
+            with by_rows, target.rows_together(count[1]) as (h, rows):
+                with b.loop(0, b.min(together, channels)) as channel, b.loop(0, rows) as more:
+                    to = k.dot((channel, buffer.pitch), (more, count[2]))
+                    row(b.add(c, channel), d, b.add(h, more), into(to))
+                place = target.row(c, b.add(low[0], d), b.add(low[1], h))
+                target.write(place, low[2], buffer.pointer, 0, buffer.pitch, channels, b.mul(rows, count[2]))
+
+    if phases_w == 1:
+        with b.if_else(_joined(k, planar, target, count)) as (at_once, apart):
+            with at_once, b.loop(0, channels, together) as c, b.loop(0, count[0]) as d:
+                place, length = target.row(c, b.add(low[0], d), low[1]), b.mul(count[1], count[2])
+                target.write(place, low[2], phased, row_start(c, d, 0), pitch, channels, length)
+            with apart:
+                row_by_row()
+    else:
+        row_by_row()
+
+
+def _joined(k: Kernel, planar: Planar, target: Destination, count: tuple[Number, ...]) -> ir.Value:
+    """Whether the rows of a plane follow each other without a gap, here and in the array."""
+    b, words = k.b, target.words
+    pairs = (
+        (planar.phases[0], 1),
+        (planar.phases[1], 1),
+        (planar.conv.row, count[2]),
+        (words.h, b.mul(words.w, count[2])),
+    )
+    return b.all_true(*(b.compare("==", *pair) for pair in pairs))
 
 
 def _split(k: Kernel, o: Number, stride: Number, first: Number) -> tuple[Number, Number]:

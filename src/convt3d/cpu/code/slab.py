@@ -8,45 +8,98 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
-from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
+from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch, zeros
 from ..ir.values import I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
 
 
-def fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> None:
-    """The slab (copies, Cin, D, H, pitch) from the source's box, zero where the box leaves the array.
+@dataclass(frozen=True)
+class _Block:
+    """Channels of the slab that are filled together, and those of the input that are read for them: as many, or two for
+    each."""
+
+    slab: Number  # the first of the slab's
+    source: Number  # the first of the input's
+    number: Number  # of the slab's first one in its group
+    channels: Number  # of the slab, in its group
+    source_channels: Number  # of the input, in its group
+    most: int  # channels of the slab
+    pairs: bool
+
+    def count(self, k: Kernel) -> Number:
+        """Channels of the slab."""
+        return k.b.min(self.most, k.b.sub(self.channels, self.number))
+
+    def count_read(self, k: Kernel, count: Number) -> Number:
+        """Channels of the input."""
+        b = k.b
+        return b.min(2 * self.most, b.sub(self.source_channels, b.mul(self.number, 2))) if self.pairs else count
+
+
+@contextmanager
+def _blocks(k: Kernel, conv: ConvWords, groups: Number, together: int, pairs: bool) -> Iterator[_Block]:
+    """All channels of the slab, which has so many groups, where `together` of the input's are read at a time. No pair
+    and no block of pairs is of two groups."""
+    b = k.b
+    if not pairs:
+        channels = b.mul(groups, conv.in_group)
+        with b.loop(0, channels, together) as block:
+            yield _Block(block, block, block, channels, channels, together, pairs)
+        return
+    most, of_group = max(1, together // 2), b.sdiv(conv.in_channels, conv.groups)
+    with b.loop(0, groups) as group, b.loop(0, conv.in_group, most) as number:
+        slab, source = k.dot((group, conv.in_group), (1, number)), k.dot((group, of_group), (number, 2))
+        yield _Block(slab, source, number, conv.in_group, of_group, most, pairs)
+
+
+def fill_slab(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, pairs: bool = False
+) -> None:
+    """The slab (copies, channels of so many groups, D, H, pitch) from the source's box, zero where the box leaves the
+    array; of `pairs`, two channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in channels_together(k, source):
-        _fill_slab(k, conv, step, source, together)
+        _fill_slab(k, conv, step, source, groups, together, pairs)
 
 
-def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, together: int) -> None:
+def _fill_slab(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, together: int, pairs: bool
+) -> None:
+    """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels = conv.in_channels
-    with b.loop(0, conv.copies) as s, b.loop(0, channels, together) as block:
+    rows_follow, planes_follow = _joined(k, conv, step, source)
+    # A run is a row, the rows of a plane, or the planes of a channel.
+    each = b.select(planes_follow, b.mul(height, pitch), pitch)
+    run_place, run_valid = (b.select(planes_follow, axes[0], axes[1]) for axes in (place, valid))
+    length = b.select(rows_follow, b.mul(b.select(planes_follow, depth, height), each), pitch)
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, together, pairs) as block:
         first = b.max(s, place[2])
         count = b.max(b.sub(b.min(b.add(s, pitch), b.add(place[2], valid[2])), first), 0)
+        count = b.select(rows_follow, b.mul(run_valid, each), count)
+        before = b.select(rows_follow, b.mul(run_place, each), b.sub(first, s))
         from_w = b.add(begin[2], b.sub(first, place[2]))
-        some = b.min(together, b.sub(channels, block))
-        base = k.dot((s, conv.copy), (block, channel))
-        with b.loop(0, depth) as d, b.loop(0, height) as h:
+        some = block.count(k)
+        base = k.dot((s, conv.copy), (block.slab, channel))
+        planes, rows = b.select(planes_follow, 1, depth), b.select(rows_follow, 1, height)
+        with b.loop(0, planes) as d, b.loop(0, rows) as h:
             start = b.add(base, b.mul(b.add(b.mul(d, height), h), pitch))
-            in_d, in_h = b.sub(d, place[0]), b.sub(h, place[1])
+            in_d = b.select(planes_follow, 0, b.sub(d, place[0]))
+            in_h = b.select(rows_follow, 0, b.sub(h, place[1]))
             inside = _both(k, in_d, valid[0], in_h, valid[1])
-            before = b.sub(first, s)
-            with each_channel(k, together, some) as c:
-                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), pitch)
+            with each_channel(k, block.most, some) as c:
+                _zero_ends(k, slab, b.add(start, b.mul(c, channel)), before, b.select(inside, count, 0), length)
             with b.if_(inside):
                 target = b.add(start, before)
 
@@ -55,10 +108,27 @@ def _fill_slab(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, 
                     # lanes that do not count are zero
                     return lambda at, value, lanes: to_scratch(k, value, slab, b.add(to, at), lanes)
 
-                at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
-                _read(k, step, source, at, count, together, some, put)
-        with each_channel(k, together, some) as c:
+                at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), from_w
+                ahead = b.select(rows_follow, 0, count)  # the processor itself fetches what is long
+                _read(k, step, source, at, count, ahead, together, block.count_read(k, some), put, pairs)
+        # Zeros right of the last row, where rows share theirs.
+        with each_channel(k, block.most, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
+
+
+def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> tuple[ir.Value, ir.Value]:
+    """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
+    b, width, height = k.b, conv.row, conv.slab_height
+    place, valid = k.spans(step, PLACE), k.spans(step, VALID)
+    if isinstance(source, Scratch):
+        _, rows, row = k.spans(step, READ_COUNT)
+        one, plane = 1, b.mul(rows, row)
+    else:
+        one, row, plane = source.words.w, source.words.h, source.words.d
+    whole = (b.compare("==", conv.copies, 1), b.compare("==", place[2], 0), b.compare("==", valid[2], width))
+    rows_follow = b.all_true(*whole, b.compare("==", row, b.mul(one, width)))
+    all_rows = b.compare("==", valid[1], height), b.compare("==", plane, b.mul(row, height))
+    return rows_follow, b.all_true(rows_follow, *all_rows)
 
 
 def _zero_ends(k: Kernel, row: ir.Value, start: Number, before: Number, count: Number, length: Number) -> None:
@@ -76,8 +146,10 @@ def fill_paced_slab(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    groups: Number,
     pace: int,
     seen: ir.Value | None = None,
+    pairs: bool = False,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
     magnitudes, the answer is true if all inputs are smaller than HUGE.
@@ -90,11 +162,11 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, b.loop(0, conv.in_channels) as c:
-        after = k.dot((s, conv.copy), (c, conv.slab.pitch), (rows, pitch))
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, 1, pairs) as block:
+        after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, pace, together, seen)
+        _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -108,28 +180,30 @@ def _fill_rows(
     paced: PacedWords,
     step: int,
     source: Source | Scratch,
+    groups: Number,
     pace: int,
     together: int,
     seen: ir.Value | None,
+    pairs: bool,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
     place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    channels, row_pitch, turns = conv.in_channels, paced.row.pitch, conv.turns
+    row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
     # Of what is read of a row: whole vectors, or number by number.
     length = k.dot((pitch, pace), (k.lanes, pace)) if pace else b.mul(b.sub(pitch, 1), conv.paces[2])
     end = b.add(length, conv.copies)
-    with b.loop(0, channels, together) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
-        in_d, some = b.sub(d, place[0]), b.min(together, b.sub(channels, block))
+    with _blocks(k, conv, groups, together, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
+        in_d, some = b.sub(d, place[0]), block.count(k)
         with b.loop(0, per_turn, at_once) as first:
             rows = b.min(at_once, b.sub(per_turn, first))
             with b.loop(0, rows) as more:
                 in_h = b.sub(k.dot((b.add(first, more), conv.paces[1]), (1, turn)), place[1])
                 inside, buffer = _both(k, in_d, valid[0], in_h, valid[1]), b.mul(more, row_pitch)
-                with each_channel(k, together, some) as c:
+                with each_channel(k, block.most, some) as c:
                     there = b.select(inside, valid[2], 0)
                     _zero_ends(k, whole, b.add(buffer, b.mul(c, row_pitch)), place[2], there, end)
                 with b.if_(inside):
@@ -138,11 +212,11 @@ def _fill_rows(
                         to = k.dot((1, place[2]), (1, buffer), (c, row_pitch))
                         return lambda at, value, lanes: to_scratch(k, value, whole, b.add(to, at), lanes)
 
-                    at = block, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
-                    _read(k, step, source, at, valid[2], together, some, put)
-            with b.loop(0, rows) as more, each_channel(k, together, some) as c:
+                    at = block.source, b.add(begin[0], in_d), b.add(begin[1], in_h), begin[2]
+                    _read(k, step, source, at, valid[2], valid[2], together, block.count_read(k, some), put, pairs)
+            with b.loop(0, rows) as more, each_channel(k, block.most, some) as c:
                 number = b.add(b.mul(b.add(b.mul(d, turns), turn), per_turn), b.add(first, more))
-                target = b.at(slab, k.dot((b.add(block, c), conv.slab.pitch), (number, pitch)), k.number)
+                target = b.at(slab, k.dot((b.add(block.slab, c), conv.slab.pitch), (number, pitch)), k.number)
                 row = b.at(whole, b.mul(b.add(more, c), row_pitch), k.number)
                 _sort(k, conv, row, target, pace, seen)
 
@@ -197,27 +271,31 @@ def _read(
     source: Source | Scratch,
     at: Sequence[Number],
     count: Number,
+    ahead: Number,
     together: int,
     channels: Number,
     put: Callable[[Number], Sink],
+    pairs: bool,
 ) -> None:
     """`count` numbers of a row of the source's box, (channel, depth, height, width) from its corner, and of all
-    `channels` that are read at a time: put(channel) takes those of one, counted from the first."""
+    `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first. So many
+    of the next channel are asked for `ahead`."""
     b = k.b
     if isinstance(source, Scratch):
-        _read_buffer(k, step, source, at, count, put(0))
+        _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
         return
     c, d, h, w = at
     low = k.spans(step, READ)
     row, first = source.row(c, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)
     if together == 1:
-        source.prefetch(row, first, count)
-    source.read_channels(row, first, count, together, channels, put)
+        for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
+            source.prefetch(b.add(row, before), first, ahead)
+    source.read_channels(row, first, count, together, channels, put, pairs)
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
     """Whether d and h are places of an array."""
-    return k.b.bits("and_", _within(k, d, depth), _within(k, h, height))
+    return k.b.all_true(_within(k, d, depth), _within(k, h, height))
 
 
 def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
@@ -225,15 +303,29 @@ def _within(k: Kernel, index: Number, count: Number) -> ir.Value:
     return k.b.raw.icmp_unsigned("<", k.b.i64(index), k.b.i64(count))
 
 
-def _read_buffer(k: Kernel, step: int, buffer: Scratch, at: Sequence[Number], count: Number, put: Sink) -> None:
-    """A row of the contiguous buffer (C, D, H, W) that the step before has written."""
+def _read_buffer(
+    k: Kernel,
+    step: int,
+    buffer: Scratch,
+    at: Sequence[Number],
+    count: Number,
+    put: Sink,
+    partner: ir.Value | None,
+) -> None:
+    """A row of the contiguous buffer (C, D, H, W) that the step before has written; as `Source.read`, of pairs."""
     b = k.b
     c, d, h, w = at
     _, height, width = k.spans(step, READ_COUNT)
-    start = k.dot((c, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
+    channel = b.add(k.first_channel, c)
+    start = k.dot((channel, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
     origin = buffer.pointer
 
     def copy(offset: Number, lanes: Number | None) -> None:
-        put(offset, b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes), lanes)
+        value = b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes)
+        if partner is not None:
+            place = k.dot((1, start), (1, offset), (b.select(partner, 1, 0), buffer.pitch))
+            other = b.load(origin, place, k.number, k.lanes, count=lanes)
+            value = b.pair(value, b.select(partner, other, zeros(k)))
+        put(offset, value, lanes)
 
     in_vectors(k, count, copy)

@@ -59,6 +59,12 @@ class Tile:
     def destination(self, words: DestinationCall, kind: str) -> Destination:
         return Destination(self.k, words, self._storage(kind))
 
+    def take_channels(self, most: Number) -> None:
+        """All further steps run for some channels after the others, at most so many."""
+        k, b = self.k, self.k.b
+        first = self.around.enter_context(b.loop(0, self.all_channels, most))
+        k.first_channel, self.channels = first, b.min(most, b.sub(self.all_channels, first))
+
     def load(self, source: Source, box: Scratch) -> None:
         """The box that the first step reads: the value from now on."""
         self.load_box(source, box)

@@ -49,7 +49,8 @@ def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) 
     k, (conv, paced, winograd) = tile.k, words
     tile.around.enter_context(unless_skipped(k, call[0]))
     largest = winograd.largest.pointer
-    small = fill_paced_slab(k, conv, paced, tile.step, source_of(tile, step, call), step.pace, largest)
+    source = source_of(tile, step, call)
+    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest)
     assert small is not None
     tile.all_channels = tile.channels = conv.out_channels
     tile.around.enter_context(only_small(k, call[0], small))

@@ -58,6 +58,15 @@ class CheckedBuilder(Builder):
         self._regions[place] = self._region(pointer)
         return place
 
+    def either(self, condition: ir.Value, pointer: ir.Value, other: ir.Value) -> ir.Value:
+        chosen, regions = super().either(condition, pointer, other), [self._region(one) for one in (pointer, other)]
+        one, another = regions
+        assert one is not None
+        assert another is not None
+        begin, end = (self.raw.select(condition, *pair) for pair in zip(one[:2], another[:2], strict=True))
+        self.confine(chosen, begin, end, f"{one.name} or {another.name}")
+        return chosen
+
     def _region(self, pointer: ir.Value) -> Region | None:
         if isinstance(pointer, ir.Constant):  # null: nothing may be reached
             return Region(I64(0), I64(0), "null")

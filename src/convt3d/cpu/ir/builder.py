@@ -216,6 +216,10 @@ class Builder(Values):
             return pointer
         return self.raw.gep(pointer, [self.i64(offset)], source_etype=element)
 
+    def either(self, condition: ir.Value, pointer: ir.Value, other: ir.Value) -> ir.Value:
+        """The one pointer or the other."""
+        return self.raw.select(condition, pointer, other)
+
     def accessed(
         self, pointer: ir.Value, offset: Number, element: ir.Type, width: int, count: Number | None, what: str
     ) -> ir.Value:
@@ -305,6 +309,10 @@ class Builder(Values):
         threads may rely on it only after `fence`."""
         element, width = element_of(value.type), width_of(value.type)
         address = self.accessed(pointer, offset, element, width, None, "store")
+        if self.instructions.narrowing_store and size_of(element) == 2:
+            words = vector(I32, width // 2)  # LLVM sees no further than the empty instruction
+            opaque = self.raw.asm(ir.FunctionType(words, [words]), "", "=x,0", [self.raw.bitcast(value, words)], False)
+            value = self.raw.bitcast(opaque, value.type)
         store = self.raw.store(value, address, align=size_of(element) * width)
         store.set_metadata("nontemporal", self.function.module.add_metadata([constant(I32, 1)]))
 

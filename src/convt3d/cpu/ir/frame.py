@@ -25,7 +25,8 @@ AXES = (0, 1, 2)  # depth, height, width
 
 def instructions_of(machine: Machine) -> Instructions:
     neon = machine.isa == "neon"
-    return Instructions(fma=machine.has("fma") or neon, half=machine.has("f16c") or neon)
+    f16c = machine.has("f16c")
+    return Instructions(fma=machine.has("fma") or neon, half=f16c or neon, narrowing_store=f16c)
 
 
 def define_for(
@@ -130,7 +131,8 @@ class Kernel(Table):
         self._rows: list[ir.Value] = []
         self.sample: ir.Value | None = None
         self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
-        self.item: ir.Value | None = None
+        self.item: ir.Value | None = None  # of a tile, whichever share of its channels
+        self.share: ir.Value | None = None
 
     def define(self, name: str, arguments: list[tuple[str, ir.Type]], noalias: tuple[str, ...] = ()) -> Builder:
         """A function of this kernel."""
@@ -179,16 +181,19 @@ class Kernel(Table):
         return d, h, w
 
     def begin_tile(self, item: ir.Value) -> None:
-        """Splits the item number into sample and tile, and finds the tile's rows in the axis tables."""
-        b, rest = self.b, item
-        self.item = item
+        """Splits the item number into share, sample and tile, and finds the tile's rows in the axis tables. A share's
+        weights serve all samples and tiles before those of the next are fetched."""
+        b = self.b
+        tiles = b.sdiv(self.sweep.items, self.sweep.shares)
+        self.share, self.item = b.sdiv(item, tiles), b.srem(item, tiles)
+        rest: Number = self.item
         rows: list[ir.Value] = []
         for count, table in zip(reversed(self.sweep.tiles), reversed(self.sweep.tables), strict=True):
             tile = b.srem(rest, count)
             rest = b.sdiv(rest, count)
             rows.append(b.at(table, b.mul(tile, self.sweep.row_words), I64))
         self._rows = rows[::-1]
-        self.sample = rest
+        self.sample = b.i64(rest)
 
     def dot(self, *pairs: tuple[Number, Number]) -> Number:
         """Sum of products: an offset from indices and strides."""

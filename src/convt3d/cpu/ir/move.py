@@ -43,25 +43,31 @@ class Source(ArrayRows):
 
     words: SourceCall
 
-    def read(self, row: Number, first: Number, count: Number, sink: Sink) -> None:
-        """Elements first .. first + count of a row, as vectors of numbers."""
+    def read(self, row: Number, first: Number, count: Number, sink: Sink, partner: ir.Value | None = None) -> None:
+        """Elements first .. first + count of a row, as vectors of numbers, or as pairs of bfloat16 numbers: then
+        `partner` tells whether those of the next channel's row come with them, or zeros."""
         k, b = self.kernel, self.kernel.b
         pointer, step = self.words.data, self.words.w
         start = b.add(row, b.mul(first, step))
 
+        def numbers(at: Number, width: int, lanes: Number | None) -> ir.Value:
+            return b.widen(b.load(pointer, at, self.storage.memory, width, count=lanes), self.storage)
+
+        def value(at: Number, width: int, lanes: Number | None = None) -> ir.Value:
+            own = numbers(at, width, lanes)
+            if partner is None:
+                return own
+            other = numbers(b.add(at, b.select(partner, self.words.c, 0)), width, lanes)
+            return b.pair(own, b.select(partner, other, constant(other.type, 0.0)))
+
         def contiguous(at: Number, lanes: Number | None) -> None:
-            sink(
-                at,
-                b.widen(b.load(pointer, b.add(start, at), self.storage.memory, k.lanes, count=lanes), self.storage),
-                lanes,
-            )
+            sink(at, value(b.add(start, at), k.lanes, lanes), lanes)
 
         with b.if_else(b.compare("==", step, 1)) as (dense, strided):
             with dense:
                 in_vectors(k, count, contiguous)
             with strided, b.loop(0, count) as at:
-                one = b.load(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
-                sink(at, b.splat(b.widen(one, self.storage), k.lanes), 1)
+                sink(at, b.splat(value(b.add(start, b.mul(at, step)), 1), k.lanes), 1)
 
     def prefetch(self, row: Number, first: Number, count: Number) -> None:
         """Asks for the same part of the next channel's row, where elements lie side by side."""
@@ -83,12 +89,13 @@ class Source(ArrayRows):
         together: int,
         channels: Number,
         sink: Callable[[Number], Sink],
+        pairs: bool = False,
     ) -> None:
         """The same of the `channels` that are read at a time: sink(channel) takes those of one, counted from the row's,
-        in vectors that count as far as the row goes; the other lanes are zero."""
+        in vectors that count as far as the row goes; the other lanes are zero. Of `pairs` it takes those of two."""
         k, b = self.kernel, self.kernel.b
         if together == 1:
-            self.read(row, first, count, sink(0))
+            self.read(row, first, count, sink(0), b.compare(">", channels, 1) if pairs else None)
             return
         pointer, step, square = self.words.data, self.words.w, k.square()
         start = b.add(row, b.mul(first, step))
@@ -96,9 +103,19 @@ class Source(ArrayRows):
             corner = b.at(pointer, b.add(start, b.mul(at, step)), self.storage.memory)
             left = b.sub(count, at)
             b.call_address(k.call.read_block, blocks.READ, corner, step, channels, left, square)
-            with b.loop(0, channels) as c:
-                value = b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
-                sink(c)(at, value, left)
+
+            def value(c: Number) -> ir.Value:
+                return b.load(square, b.mul(c, k.lanes), k.number, k.lanes)
+
+            if pairs:
+                with b.loop(0, channels, 2) as c:
+                    there = b.compare("<", b.add(c, 1), channels)
+                    other = b.select(there, value(b.select(there, b.add(c, 1), c)), zeros(k))
+                    sink(b.sdiv(c, 2))(at, b.pair(value(c), other), left)
+            else:
+                with b.loop(0, channels) as c:
+                    own = value(c)
+                    sink(c)(at, own, left)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Instructions(NamedTuple):
 
     fma: bool = True  # x86: feature "fma"
     half: bool = True  # float16 <-> float32; x86: feature "f16c"
+    narrowing_store: bool = False  # a vector is narrowed and stored by one instruction, which goes through the caches
 
 
 ALL_INSTRUCTIONS = Instructions()
@@ -81,6 +82,16 @@ def mangled(type_: ir.Type) -> str:
 def declare(module: ir.Module, name: str, arguments: Sequence[ir.Type], returns: ir.Type = VOID) -> ir.Function:
     """The function of that name, declared on first use."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(returns, arguments), name)
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's type of bfloat16, which llvmlite lacks: for arguments of intrinsics alone."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+_BF16 = _BFloat()
 
 
 class Values:
@@ -159,6 +170,11 @@ class Values:
     def is_nan(self, x: ir.Value) -> ir.Value:
         return self.raw.fcmp_unordered("uno", x, x)
 
+    def all_true(self, first: ir.Value, *more: ir.Value) -> ir.Value:
+        for condition in more:
+            first = self.raw.and_(first, condition)
+        return first
+
     def select(self, condition: ir.Value, x: Number, y: Number) -> ir.Value:
         return self.raw.select(condition, *self._pair(x, y))
 
@@ -194,6 +210,19 @@ class Values:
     def multiply_add(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """x * y + z, fused where the machine has it and in two roundings where it has not."""
         return self.intrinsic("llvm.fmuladd", x, y, z)
+
+    def multiply_add_pairs(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        """x[0] * y[0] + x[1] * y[1] + z in each lane: x and y hold two bfloat16 numbers as bits, z a float32. Products
+        are exact, sums are rounded, and numbers below 2^-126 count as zero. AVX512-BF16 has it."""
+        pairs = ir.VectorType(_BF16, 2 * width_of(z.type))
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width_of(z.type)}"
+        function = declare(self.module, name, [z.type, pairs, pairs], z.type)
+        return self.raw.call(function, [z, self.raw.bitcast(x, pairs), self.raw.bitcast(y, pairs)])
+
+    def pair(self, first: ir.Value, second: ir.Value) -> ir.Value:
+        """Lanes for `multiply_add_pairs`, of bfloat16 numbers given as float32: the first in the lower half."""
+        lower = self.bits("lshr", self.bitcast(first, I32), 16)
+        return self.bitcast(self.bits("or_", lower, self.bitcast(second, I32)), F32)
 
     def polynomial(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
         """Horner's rule with fma; coefficients lowest power first."""

@@ -28,11 +28,14 @@ class Options:
     algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "winograd" takes
     Winograd's method wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
     direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
-    (docs/math.md has the figures).
+    (docs/math.md has the figures). outputs: made together along each axis, for parts of a result whose plan has chosen
+    them; no caller gives them. plain: without what libraries for C leave out (docs/c_library.md); no caller gives it.
     """
 
     algorithm: str = "auto"
     precision: str = "full"
+    outputs: tuple[int, int, int] | None = None
+    plain: bool = False
 
     def __post_init__(self) -> None:
         one_of("options", "algorithm", self.algorithm, ALGORITHMS)
@@ -43,7 +46,7 @@ class Options:
         return EXACT_POINTS if self.precision == "full" else MOST_POINTS
 
 
-AUTO, DIRECT = Options(), Options("direct")
+AUTO, DIRECT, PLAIN = Options(), Options("direct"), Options("direct", plain=True)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
     direct = _choice(sweep, where)
     if options.algorithm == "direct" or not any(step.convolves for step in direct.steps):
         return direct
+    if options.outputs is not None:
+        return _choice(sweep, replace(where, method=_method_of(where.pipeline, where.trace, options, options.outputs)))
     found = [_choice(sweep, replace(where, method=method)) for method in _methods(sweep, where, options, direct.tiling)]
     if options.algorithm == "auto" or not found:
         found.append(direct)
@@ -67,7 +72,12 @@ def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
 
 
 def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:
-    d, h, w = (AxisMethod(axis, 1, options.points) for axis in conv_axes(pipeline, trace))
+    return _method_of(pipeline, trace, options, (1, 1, 1))
+
+
+def _method_of(pipeline: Pipeline, trace: Trace, options: Options, outputs: tuple[int, int, int]) -> Method:
+    axes = zip(conv_axes(pipeline, trace), outputs, strict=True)
+    d, h, w = (AxisMethod(axis, together, options.points) for axis, together in axes)
     return Method((d, h, w))
 
 

@@ -46,14 +46,36 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
     per_out = kernel[1]
     tile = register_tile(per_out, where.machine.vector_registers)
     planes, vectors = vectors_of(where, tiling)
-    taps = prod(kernel[2:]) * kernel[0] // groups * _within(tiling.method.walks[0])
+    taps = prod(kernel[2:]) * where.in_group * _within(tiling.method.walks[0])
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:
         return _steps_cost(tile, per_out, columns) * taps + phases * _ends_cost(tile, per_out, columns, 30)
 
     full, left = divmod(vectors, tile.columns)
-    return groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+    products = groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+    return max(products, _fetched(where, groups * per_out * taps))
+
+
+def rows_cost(where: Where, tiling: Tiling) -> float:
+    """The same where rows are summed together: a vector of the slab serves all taps along the height."""
+    depth, height, width = (axis.longest(tiling.conv_step, "positions") for axis in tiling.axes)
+    taps = prod(where.kernel[2:]) * _within(tiling.method.walks[0])
+    phases = prod(walk.kept for walk in tiling.method.walks)
+    return where.groups * depth * height * -(-width // where.lanes) * (_TAP * taps + _VECTOR * phases)
+
+
+_TAP, _VECTOR = 0.8, 8  # cycles of a tap, and of a vector of the result
+
+
+def _fetched(where: Where, weights: float) -> float:
+    """Cycles to bring packed weights that the second-level cache cannot hold, once for each walk
+    over them. Where positions are few, that takes longer than their products."""
+    size = weights * where.item
+    return size / _WEIGHT_BYTES if size > where.machine.l2 else 0.0
+
+
+_WEIGHT_BYTES = 2.3  # that are brought in the time of a product of vectors, while all threads ask for weights
 
 
 @lru_cache(maxsize=1024)
@@ -78,7 +100,9 @@ def winograd_cost(where: Where, tiling: Tiling) -> tuple[float, float]:
     for columns, times in ((tile.columns, full), (left, 1 if left else 0)):
         each = _steps_cost(tile, per_out, columns) * in_group * method.products
         products += times * (each + _ends_cost(tile, per_out, columns, 60) * method.points)
-    return groups * products, groups * transforms
+    chunks = -(-vectors // tiling.blocking.vectors)
+    weights = _fetched(where, groups * in_group * per_out * method.products)
+    return max(groups * products, chunks * weights), groups * transforms
 
 
 _THROUGH_L2 = 2  # what transforms take beside their instructions: a chunk goes through the second-level cache

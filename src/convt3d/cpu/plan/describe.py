@@ -107,7 +107,9 @@ def _why_it_ends(plan: Plan, number: int, sweep: Sweep) -> str:
     readers = [at + 1 for at, other in later if _reads_again(other, sweep.dest, at == number + 1)]
     if readers:
         return f"the value is kept: sweep {' and '.join(map(str, readers))} reads it again"
-    norm = next(op.stage for op in sweep.ops if isinstance(op, RowNorm))  # others may follow it
+    norm = next((op.stage for op in sweep.ops if isinstance(op, RowNorm)), None)  # others may follow it
+    if norm is None:
+        return f"tiles of the convolution overlap in what they read: sweep {number + 2} finds it made once"
     return f"{norm.name} over {norm.over} needs whole rows, and sweep {number + 2} reads windows of them"
 
 

@@ -81,6 +81,11 @@ class Machine:
         """Whether generated code may use an LLVM feature, e.g. "fma", "f16c", "avx512bf16", "fullfp16"."""
         return f"+{feature}" in self.features.split(",")
 
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether an instruction adds up products of pairs of bfloat16 numbers, in float32."""
+        return self.isa == "avx512" and self.has("avx512bf16")
+
     def describe(self) -> dict[str, str | int | float | None]:
         """Facts for people and bug reports, as shown by `convt3d info`."""
         import llvmlite

@@ -12,14 +12,18 @@ from ...plan.names import OUTPUT, ArrayName, StatisticName
 from ...plan.prepare import rewrite
 from ...plan.sweeps import Finish, PhasePool, Sweep, Windowed, cut, output_values
 from ...spec import work
-from ...spec.dtypes import DType
+from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
-from ...spec.pipeline import Pipeline
+from ...spec.pipeline import Pipeline, Trace
+from ...spec.rewrite import Rewritten
+from ...spec.stages import AvgPool3d, MaxPool3d
+from ...spec.stages.padding import Pad
 from ..steps.base import Where
-from .choice import AUTO, DIRECT, Options, choose_method, direct_method
+from .choice import AUTO, DIRECT, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .registers import RegisterTile, register_tile
 from .structure import Structure
+from .tile_cost import cost
 from .tiles import Tiling
 from .winograd import Method
 
@@ -68,6 +72,16 @@ class Plan(BasePlan):
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "winograd"
 
+    @property
+    def together(self) -> int:
+        """Products that a lane of the convolution's instructions adds up at once."""
+        return next(planned.where.together for planned in self.sweeps if planned.register_tile is not None)
+
+    @property
+    def folded_for(self) -> Pipeline:
+        """What operands are folded for: plans of equal ones share them."""
+        return self.rewritten.pipeline
+
     @lazy
     def conv_operands(self) -> list[int]:
         """Places of the convolution's weight and bias among the operands of the pipeline as it runs."""
@@ -90,11 +104,15 @@ class Plan(BasePlan):
     @lazy
     def one_sample(self) -> Plan:
         """For one sample of the batch."""
-        alone = tuple(
-            (1, *shape[1:]) if slot.operand.kind == "tensor" else shape
+        return self.some_samples(1)
+
+    def some_samples(self, count: int) -> Plan:
+        """For so many samples of the batch; a tensor of one sample serves all."""
+        some = tuple(
+            (min(count, shape[0]), *shape[1:]) if slot.operand.kind == "tensor" else shape
             for slot, shape in zip(self.asked.slots, self.trace.operand_shapes, strict=True)
         )
-        return self._changed(x=(1, *self.trace.values[0][1:]), operands=alone)
+        return self._changed(x=(count, *self.trace.values[0][1:]), operands=some)
 
     def _changed(self, **changes: Any) -> Plan:
         given: dict[str, Any] = {
@@ -124,9 +142,22 @@ class Plan(BasePlan):
         """Bytes of tile memory for one thread."""
         return max(planned.tiling.scratch for planned in self.sweeps)
 
+    @lazy
+    def samples_together(self) -> int:
+        """Samples that go through all sweeps before the next ones do: all, or, where the output array cannot hold the
+        values between sweeps, as many as have them in the cache, at least one."""
+        batch = self.trace.values[0][0]
+        each = self._shared_values // max(1, batch)
+        return max(1, min(batch, _cached_bytes(self.machine) // each)) if each else batch
+
     @property
     def intermediate(self) -> int:
-        """Bytes of values that several sweeps share and that the output array cannot hold."""
+        """Bytes of values that several sweeps share and that the output array cannot hold, at any time."""
+        return self._shared_values // max(1, self.trace.values[0][0]) * self.samples_together
+
+    @property
+    def _shared_values(self) -> int:
+        """The same, of the whole batch."""
         stored = {
             planned.sweep.dest: planned.sweep.result
             for planned in self.sweeps
@@ -163,43 +194,91 @@ def _make_plan(
     host: Machine,
 ) -> Plan:
     trace = pipeline.trace(x, operands)
-    rewritten, simplified = rewrite(pipeline, trace, dtype, tame)
-    item = dtype.number_bytes
-    cuts = cut(rewritten.pipeline, simplified)
-    aliases = output_values(cuts, trace.output, dtype)
+    pairs = _pairs(dtype, options, host)
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep_kernel=pairs and pipeline.conv_index == 0)
+    made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
+    nominal = work.count(pipeline, trace).nominal
+    return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})
+
+
+def detailed(
+    pipeline: Pipeline,
+    trace: Trace,
+    rewritten: Rewritten,
+    simplified: Trace,
+    dtype: DType,
+    options: Options,
+    tame: bool,
+    host: Machine,
+) -> dict[str, Any]:
+    """All that a plan holds, for a pipeline `as it runs`: sweeps, their algorithm and tiles."""
+    pairs, item = _pairs(dtype, options, host) and _factors_as_given(rewritten), dtype.number_bytes
     direct = direct_method(rewritten.pipeline, simplified, options)
-    where = Where(rewritten.pipeline, simplified, host, item, direct)
+    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs, options.plain)
+    cuts, choices = _cut(where, options)
+    aliases = output_values(cuts, trace.output, dtype)
     sweeps = []
-    for sweep in cuts:
-        choice = choose_method(sweep, where, options)
+    for sweep, choice in zip(cuts, choices, strict=True):
         structure = Structure(choice.steps, dtype.name, host.isa)
         streamed = _streamed(sweep, aliases, dtype, item, host)
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
     conv = next(sweep for sweep in sweeps if sweep.register_tile is not None)
     last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
-    return Plan(
-        asked=pipeline,
-        dtype=dtype,
-        options=options,
-        tame=tame,
-        trace=trace,
-        rewritten=rewritten,
-        simplified=simplified,
-        reach=work.reach(rewritten.pipeline, simplified, last + 1),
-        phase_pool=next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
-        work=replace(work.count(rewritten.pipeline, simplified), nominal=work.count(pipeline, trace).nominal),
-        method=conv.tiling.method,
-        machine=host,
-        sweeps=tuple(sweeps),
-        aliases=aliases,
-    )
+    return {
+        "asked": pipeline,
+        "dtype": dtype,
+        "options": options,
+        "tame": tame,
+        "trace": trace,
+        "rewritten": rewritten,
+        "simplified": simplified,
+        "reach": work.reach(rewritten.pipeline, simplified, last + 1),
+        "phase_pool": next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
+        "work": work.count(rewritten.pipeline, simplified),
+        "method": conv.tiling.method,
+        "machine": host,
+        "sweeps": tuple(sweeps),
+        "aliases": aliases,
+    }
+
+
+_APART = 0.85  # of the cost of a fused sweep, at which a pool before the convolution has a sweep of its own
+
+
+def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice]]:
+    """The sweeps and how each is computed. Tiles of a convolution overlap in what they read: a pool before it is
+    computed several times or, where that costs clearly less, once, stored and read again."""
+
+    def tried(conv_apart: bool) -> tuple[float, tuple[Sweep, ...], list[Choice]]:
+        sweeps = cut(where.pipeline, where.trace, conv_apart)
+        choices = [choose_method(sweep, where, options) for sweep in sweeps]
+        each = zip(sweeps, choices, strict=True)
+        return sum(cost(sweep, one.steps, one.where, one.tiling) for sweep, one in each), sweeps, choices
+
+    together, before = tried(False), where.pipeline.stages[: where.pipeline.conv_index]
+    if not options.plain and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
+        apart = tried(True)
+        if apart[0] < _APART * together[0]:
+            return apart[1:]
+    return together[1:]
+
+
+def _pairs(dtype: DType, options: Options, host: Machine) -> bool:
+    """Whether the convolution may multiply pairs of bfloat16 numbers."""
+    return dtype == bfloat16 and host.multiplies_bfloat16 and not options.plain
+
+
+def _factors_as_given(rewritten: Rewritten) -> bool:
+    """Whether both factors of the convolution are the caller's numbers. What a stage computes, or a kernel that
+    something was folded into, has more digits."""
+    before = rewritten.pipeline.stages[: rewritten.pipeline.conv_index]
+    return rewritten.keeps_kernel and all(isinstance(stage, Pad) for stage in before)
 
 
 def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number: int, host: Machine) -> bool:
     """Whether the result would leave the caches before anyone reads it: fetching its lines first is a waste. A result
-    in place of the source has its lines in the cache already; and of vectors that are narrowed to 16 bits LLVM makes
-    ordinary stores."""
-    if sweep.dest is None or (sweep.dest == OUTPUT and dtype.itemsize < number):
+    in place of the source has its lines in the cache already."""
+    if sweep.dest is None:
         return False
     in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
     item = dtype.itemsize if sweep.dest == OUTPUT else number

@@ -65,14 +65,15 @@ def assumed_rates(plan: Plan) -> Rates:
     each = f"each of {threads} threads" if threads > 1 else "one thread"
     lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // plan.dtype.number_bytes
     per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
+    per_cycle *= plan.together
     source = f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for {each}"
     return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
 
 
 def packed_weights(plan: Plan) -> int:
-    """Bytes of the weights as the kernel reads them: one for each product of a channel pair, no row is padded."""
-    channels = prod(plan.simplified.operands[plan.rewritten.pipeline.conv_index][0][:2])
-    return channels * plan.method.products * plan.dtype.number_bytes
+    """Bytes of the weights as the kernel reads them: one for each product of two channels, no row is padded."""
+    where = next(planned.where for planned in plan.sweeps if planned.register_tile is not None)
+    return where.groups * where.in_group * where.kernel[1] * plan.method.products * plan.dtype.number_bytes
 
 
 def tile_statistics(plan: Plan) -> int:

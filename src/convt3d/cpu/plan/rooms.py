@@ -11,6 +11,7 @@ from .machine import Machine
 
 if TYPE_CHECKING:
     from .slab import Blocking, Slab
+    from .tiles import Share
 
 _STAGED_NUMBERS = 2048  # in rows on their way to the destination: they stay in the first-level cache
 CHECKED_GAP = 64  # numbers behind each room that belong to none, where accesses are checked
@@ -20,8 +21,10 @@ UNROLL = 2  # vectors of positions that a chain walks together
 class Rooms:
     """What the steps of a tile need, in the order in which they ask; knows the value that stands between them."""
 
-    def __init__(self, axes: tuple[AxisSpans, ...], machine: Machine, item: int, channels: int, copies: bool) -> None:
-        self.axes, self.machine, self.item, self.copies = axes, machine, item, copies
+    def __init__(
+        self, axes: tuple[AxisSpans, ...], machine: Machine, item: int, channels: int, copies: bool, share: Share
+    ) -> None:
+        self.axes, self.machine, self.item, self.copies, self.share = axes, machine, item, copies, share
         self.lanes = UNROLL * machine.lanes(item)  # chains walk this many positions at once
         self.beyond = machine.lanes(item)  # written by a last vector of what is loaded
         self.channels = channels  # of the value

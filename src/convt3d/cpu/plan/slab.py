@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -114,20 +116,28 @@ def blocking_of(
     """As many vectors as the cache takes; then as many blocks of output channels."""
     per_out = kernel[1]
     in_group = kernel[0] // groups
-    counts = [[len(pieces_at(group, point)) for point in points_of(group)] for group in method.groups]
     lanes = machine.lanes(item)
     tile = register_tile(per_out, machine.vector_registers)
-    room, points = int(_CHUNK * machine.l2) // item, method.most_points
+    room = int(_CHUNK * machine.l2) // item
     count = len(tile.blocks(per_out))
     most = -(-slab.phase // lanes)
 
     for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
         vectors = min(turns * tile.columns, most)
-        inputs = max(sum(_odd(pieces * in_group * vectors) for pieces in each) for each in counts) * lanes
+        inputs = lanes * max(
+            sum(points * _odd(pieces * in_group * vectors) for pieces, points in group) for group in _pieces(method)
+        )
         product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
-        if inputs + points * product_point <= room:
+        if inputs + method.most_points * product_point <= room:
             break
     return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)  # the smallest where none fits
+
+
+@lru_cache(maxsize=1024)
+def _pieces(method: Method) -> list[list[tuple[int, int]]]:
+    """Of each group of outputs: so many pieces have a product at so many points."""
+    groups = ((len(pieces_at(group, point)) for point in points_of(group)) for group in method.groups)
+    return [list(Counter(each).items()) for each in groups]
 
 
 def _odd(lines: int) -> int:

@@ -35,7 +35,7 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     def wasteful(tiling: Tiling) -> bool:
         """Tiles that go through far more memory than the arrays have."""
         elements = prod(sweep.shape[1:]) + prod(sweep.result[1:])
-        return prod(tiling.counts) * tiling.scratch > _MOST_SCRATCH * item * elements
+        return tiling.items * tiling.scratch > _MOST_SCRATCH * item * elements
 
     w = sizes[2]
     if not any(step.needs_whole_rows for step in steps):  # rows are cut only where a few are too much already
@@ -47,6 +47,7 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
         if -(-sizes[2] // w) > _MOST_TILES:
             w = _largest([tilings.of((*least, n)) for n in parts]).tile[2]
     both = (False, True) if any(step.convolves for step in steps) else (False,)
+    shares = min(machine.cores, _MOST_SHARES)
     depths, heights = (_parts(size, period)[::-1] for size, period in zip(sizes, whole[:2], strict=False))
 
     def small(most_tiles: float) -> list[Tiling]:
@@ -60,6 +61,10 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
                 if not fits(tiling, limit):
                     break  # deeper ones are larger still
                 found.append(tiling)
+                if (
+                    tilings.shared and tiling.items < shares and 2 * tiling.passing <= machine.l2
+                ):  # weights come beside it
+                    found.append(tilings.of((d, h, w), copies, shares))
         return found
 
     options = small(_MOST_TILES) or small(inf)
@@ -94,14 +99,19 @@ def cost(sweep: Sweep, steps: Sequence[Step], where: Where, tiling: Tiling) -> f
     machine, item, lanes = where.machine, where.item, where.lanes
     slow = 1 if tiling.passing <= machine.l2 else 2 if tiling.passing <= 2 * machine.l2 else 4
     moved = 6 * (slow * (tiling.moved - tiling.near) + tiling.near) / item / lanes
-    moved += _RUN * (_runs(tiling, sweep.shape[1], "read", 0) + _runs(tiling, sweep.result[1], "write", -1))
-    work = 300 + moved + sum(step_cycles(steps, where, tiling))
-    tiles = prod(tiling.counts)  # of one sample: a sample's bits must not depend on how many come with it
+    share = tiling.share
+    inputs = sweep.shape[1] * share.groups // where.groups
+    outputs = min(share.channels, sweep.result[1])
+    moved += _RUN * (_runs(tiling, inputs, "read", 0) + _runs(tiling, outputs, "write", -1))
+    work = 300 + moved + sum(step_cycles(steps, where, tiling)) / share.number
+    tiles = tiling.items  # of one sample: a sample's bits must not depend on how many come with it
     shares = min(machine.cores, _MOST_SHARES)
     balance = -(-tiles // shares) * shares / tiles
-    return work * tiles * (1 + (balance - 1) / 2)
+    alone = tiles < shares and work * tiles > _WORTH_SHARING  # some threads would have nothing to do
+    return work * tiles * (balance if alone else 1 + (balance - 1) / 2)
 
 
+_WORTH_SHARING = 100_000  # cycles: below, no other thread is woken up
 _RUN = 400  # cycles lost where memory is not contiguous: a miss that no prefetcher saw coming
 
 

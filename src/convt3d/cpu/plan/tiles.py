@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from ...plan.sweeps import Sweep
+from ...spec.lazy import lazy
 from ..steps.base import Step, Where
 from ..words import Room
 from .geometry import AxisSpans
-from .registers import register_tile
+from .registers import RegisterTile, register_tile
 from .rooms import Rooms
 from .slab import Blocking, Slab
 from .winograd import Method
@@ -28,6 +30,16 @@ class Part(NamedTuple):
     channels: int
 
 
+class Share(NamedTuple):
+    """Output channels that threads take one from the other, like tiles: some groups or some blocks of one. A thread
+    has memory for one share, and of the inputs, it has those of these groups."""
+
+    groups: int
+    blocks: int  # of each group
+    channels: int
+    number: int  # of shares
+
+
 @dataclass(frozen=True)
 class Tiling:
     tile: tuple[int, int, int]
@@ -37,6 +49,7 @@ class Tiling:
     slab: Slab | None
     blocking: Blocking | None  # of Winograd's method
     conv_step: int  # the convolution among the geometric steps
+    share: Share
     part: Part | None  # where channels can be taken in parts
     scratch: int  # bytes for one thread
     passing: int  # of them, those that a tile goes through once: not what is used again and again inside it
@@ -47,6 +60,11 @@ class Tiling:
     def chunk(self) -> int:
         """Bytes that are used again and again inside a tile."""
         return self.scratch - self.moved
+
+    @property
+    def items(self) -> int:
+        """Of a sample: tiles of shares of its channels."""
+        return prod(self.counts) * self.share.number
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -64,6 +82,7 @@ class Tilings:
         self._spans: dict[tuple[int, int], AxisSpans] = {}
         self._conv = next((at for at, step in enumerate(steps) if step.convolves), None)
         before = steps[: self._conv or 0]
+        self.shared = self._conv == 0 and steps[0].shares_channels and not where.plain
         self._conv_step = sum(step.along(where, 0) is not None for step in before)
 
     @property
@@ -85,35 +104,56 @@ class Tilings:
             self._spans[axis, tile] = AxisSpans(self.axes[axis], self.sweep.result[2 + axis], tile)
         return self._spans[axis, tile]
 
-    def of(self, tile: tuple[int, int, int], copies: bool = False) -> Tiling:
-        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width."""
+    def of(self, tile: tuple[int, int, int], copies: bool = False, shares: int = 1) -> Tiling:
+        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width; blocks of
+        output channels in `shares`, where they can be shared."""
         machine, item, method = self.where.machine, self.where.item, self.where.method
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
-        rooms = Rooms(axes, machine, item, self.sweep.shape[1], copies)
+        share = self._share(shares)
+        rooms = Rooms(axes, machine, item, self.sweep.shape[1], copies, share)
         found = tuple(step.scratch(self.where, rooms) for step in self.steps)
         part, kept_out, near = None, 0, 0
         if self._conv is not None and not any(step.couples_channels for step in self.steps[self._conv + 1 :]):
             assert rooms.slab is not None
             pitch = sum(pitch for count, pitch in rooms.held if count == rooms.channels)
-            part = self._part(pitch * item)
+            part = self._part(pitch * item, share)
             behind = pitch if method.direct else pitch - rooms.slab.out_channel
             kept_out = (rooms.channels - part.channels) * behind
             near = 0 if method.direct else rooms.channels * behind
         moved = (rooms.total - rooms.chunk) * item
         sizes = rooms.total * item, moved - kept_out * item, moved, near * item
-        return Tiling(tile, axes, found, method, rooms.slab, rooms.blocking, self._conv_step, part, *sizes)
+        return Tiling(tile, axes, found, method, rooms.slab, rooms.blocking, self._conv_step, share, part, *sizes)
 
-    def _part(self, channel: int) -> Part:
+    def _share(self, shares: int) -> Share:
+        """Groups never meet: a share has as many as fill a vector's worth of channels, which lie side by side in some
+        arrays. Blocks of a group need all of its inputs, each share anew."""
+        where = self.where
+        per_out, groups, tile = where.kernel[1], where.groups, self._tile
+        blocks = len(tile.blocks(per_out))
+        if not self.shared:
+            return Share(groups, blocks, groups * per_out, 1)
+        if groups > 1:
+            together = min(groups, -(-where.lanes // per_out))
+            return Share(together, blocks, together * per_out, -(-groups // together))
+        each = -(-blocks // shares)
+        return Share(1, each, min(per_out, each * tile.rows), -(-blocks // each))
+
+    def _part(self, channel: int, share: Share) -> Part:
         """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
         where = self.where
-        per_out, channels = where.kernel[1], where.out_channels
-        tile = register_tile(per_out, where.machine.vector_registers)
-        room = where.machine.l2 // _PARTS // channel
+        per_out, channels = where.kernel[1], share.channels
+        tile, room = self._tile, where.machine.l2 // _PARTS // channel
+        if share.groups > 1:  # while one is computed, the next one's inputs are fetched
+            return Part(1, share.blocks, min(per_out, channels))
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
         if room >= per_out:
-            groups = min(channels // per_out, room // per_out)
-            return Part(groups, len(tile.blocks(per_out)), groups * per_out)
-        blocks = max(1, room // tile.rows)
-        return Part(1, blocks, min(per_out, blocks * tile.rows))
+            groups = min(share.groups, room // per_out)
+            return Part(groups, share.blocks, min(groups * per_out, channels))
+        blocks = min(share.blocks, max(1, room // tile.rows))
+        return Part(1, blocks, min(channels, blocks * tile.rows))
+
+    @lazy
+    def _tile(self) -> RegisterTile:
+        return register_tile(self.where.kernel[1], self.where.machine.vector_registers)

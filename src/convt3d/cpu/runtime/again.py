@@ -1,17 +1,19 @@
 """An execution done again, for other arrays of the same layout: all that a call fills in is where they lie.
 
-A small call spends most of its time in finding out what to do. What was found out is a kernel's table, in which only a
-few words are the addresses of the caller's arrays. Each call takes a table that no other call uses, and gives it back.
+A small call spends most of its time in finding out what to do. What was found out are the tables of its sweeps, in
+which only a few words are the addresses of arrays: the caller's, and those that sweeps leave for the next ones. Each
+call takes a table that no other call uses, and gives it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ...plan.names import ArrayName
 from ..plan.cores import get_num_threads
 from ..words import Words
 from .bind import BEFORE, COUNTER, Binding
@@ -42,7 +44,45 @@ class _Table(NamedTuple):
     skipped: Array
 
 
+Finished: TypeAlias = Callable[[Array], dict[ArrayName, Array]]
+
+
+class Left(NamedTuple):
+    """Arrays that a sweep leaves for later ones, besides the result."""
+
+    value: tuple[int, ...] | None  # the shape of a value between sweeps
+    partials: tuple[int, ...] | None  # of statistics of tiles
+    finish: Finished | None  # what is made of these
+
+
 class Again:
+    """All sweeps of an execution: each with the arrays that it leaves."""
+
+    def __init__(self, sweeps: Sequence[tuple[SweepAgain, Left]], number: np.dtype[Any]) -> None:
+        self._sweeps, self._number = tuple(sweeps), number
+
+    def __call__(self, *addresses: int) -> bool:
+        """Of the input, the result, and the tensors of the value's shape. False: some samples are not computed, since
+        Winograd's method cannot."""
+        arrays: list[Array] = []
+        for sweep, left in self._sweeps:
+            if left.value is not None:
+                arrays.append(empty(left.value, self._number))
+            if left.partials is not None:
+                arrays.append(np.empty(left.partials))
+            if not sweep(*addresses, *(array.ctypes.data for array in arrays)):
+                return False
+            if left.finish is not None:
+                arrays += left.finish(arrays[-1]).values()
+        return True
+
+    def standing(self) -> Standing | None:
+        """The same for native code, where it is one sweep, with as many threads as a call would use now."""
+        (sweep, _), *more = self._sweeps
+        return None if more else sweep.standing()
+
+
+class SweepAgain:
     """One sweep, with its weights and vectors."""
 
     def __init__(
@@ -66,8 +106,7 @@ class Again:
         self._free: list[_Table] = []
 
     def __call__(self, *addresses: int) -> bool:
-        """Of the input, the result, and the tensors of the value's shape. False: some samples are not computed, since
-        Winograd's method cannot."""
+        """Of all arrays that change. False: some samples are not computed."""
         try:
             table = self._free.pop()
         except IndexError:
@@ -88,7 +127,6 @@ class Again:
         return complete
 
     def standing(self) -> Standing:
-        """The same for native code, with as many threads as a call would use now."""
         table = self._table()
         threads = min(get_num_threads(), self._threads)
         scratch = empty(max(1, self._scratch * threads), np.uint8)

@@ -50,7 +50,7 @@ class Binding:
 
     @lazy
     def items(self) -> int:
-        return prod(self.tiling.counts) * self.plan.trace.values[0][0]
+        return self.tiling.items * self.plan.trace.values[0][0]
 
     @lazy
     def worth_sharing(self) -> bool:
@@ -77,8 +77,9 @@ class Binding:
         tile = self.planned.register_tile
         if tile is None:
             return None
-        by_output = isinstance(self.where.pipeline.conv, Conv3d)
-        return WeightLayout.of(self.where.groups, self.where.method, tile, self.number, by_output)
+        where = self.where
+        by_output, pairs = isinstance(where.pipeline.conv, Conv3d), where.together > 1
+        return WeightLayout.of(where.groups, where.method, tile, self.number, by_output, pairs)
 
     @lazy
     def no_bias(self) -> npt.NDArray[np.floating]:
@@ -90,6 +91,7 @@ class Binding:
         tiling = self.tiling
         sweep = SweepWords(
             items=self.items,
+            shares=tiling.share.number,
             channels=self.planned.sweep.shape[1],
             row_words=len(tiling.axes[0].spans(0)) * STEP_WORDS,
             tiles=tiling.counts,

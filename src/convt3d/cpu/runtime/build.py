@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ...errors import AllocationError, BuildError, described
 from ...recent import undisturbed
 from ..plan.machine import Machine, machine
 from .elf import undefined_symbols
-from .link import in_process, link
+from .link import NOTHING, in_process, link
 
 # Cleans what an emitter writes naively; half the compile time of "full" at the same speed of register-tile kernels.
 QUICK = ("sroa", "simplify_cfg", "instruction_combine")
@@ -87,11 +88,17 @@ class Build:
 
 
 def compile_ir(
-    ir: str, target: Target | None = None, *, recipe: str = "quick", dumps: MutableMapping[str, str] | None = None
+    ir: str,
+    target: Target | None = None,
+    *,
+    recipe: str = "quick",
+    dumps: MutableMapping[str, str] | None = None,
+    lock: AbstractContextManager[Any] = undisturbed,
 ) -> Build:
     """Compile IR text to an object file; the result holds `object_code` and `seconds` per step.
 
-    `dumps`, when given, receives the product of each step: {"parse": IR, "optimise": IR, "emit": assembly}.
+    `dumps`, when given, receives the product of each step: {"parse": IR, "optimise": IR, "emit": assembly}. `lock` is
+    another one where somebody holds the usual one for several threads.
     """
     if recipe not in RECIPES:
         raise BuildError("build", "recipe", recipe, "is not known", f"Use one of {', '.join(RECIPES)}")
@@ -102,21 +109,25 @@ def compile_ir(
         received = described(f"less than {_ROOM:,} bytes")
         raise AllocationError("build", "memory", received, rule, "Raise the limit (ulimit -v)") from None
     build = Build(ir, target or Target.of(machine()), recipe=recipe, dumps=dumps)
-    _run(build, COMPILE_STEPS)
+    _run(build, COMPILE_STEPS, lock)
     return build
 
 
-def load(object_code: bytes, names: Sequence[str], given: Mapping[str, int] | None = None) -> Code:
+def load(object_code: bytes, names: Sequence[str], given: Mapping[str, int] = NOTHING) -> Code:
     """Load an object file emitted for this machine and find the functions `names` in it. `given` are addresses of
     names that it expects and the process does not know by itself."""
-    build = Build("", Target.of(machine()), names=tuple(names), given=given or {}, object_code=object_code)
+    build = Build("", Target.of(machine()), names=tuple(names), given=given, object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
     return build.code
 
 
-def _run(build: Build, steps: Sequence[tuple[str, Callable[[Build], None]]]) -> None:
-    with undisturbed:
+def _run(
+    build: Build,
+    steps: Sequence[tuple[str, Callable[[Build], None]]],
+    lock: AbstractContextManager[Any] = undisturbed,
+) -> None:
+    with lock:
         for name, step in steps:
             start = time.perf_counter()
             try:
@@ -169,8 +180,27 @@ def _optimise(build: Build) -> None:
 def _emit(build: Build) -> None:
     # Code generation alters the module, so the assembly is made from a copy, by a generator of its own.
     _dump(build, "emit", lambda: str(_target_machine(build.target).emit_assembly(build.module.clone())))
-    build.object_code = build.target_machine.emit_object(build.module)
+    build.object_code = _object_code(build.target_machine, build.module)
     _free(build)
+
+
+def _object_code(target_machine: Any, module: Any) -> bytes:
+    """What `target_machine.emit_object(module)` gives. llvmlite lets one thread at a time into LLVM, which itself asks
+    for no more than a context for each: this call, most of a build, is made without llvmlite's lock."""
+    import llvmlite.binding as llvm
+
+    lib, ffi = llvm.ffi.lib, llvm.ffi
+    emit = getattr(lib.LLVMPY_TargetMachineEmitToMemory, "_cfn", None)
+    if emit is None:
+        return bytes(target_machine.emit_object(module))
+    with ffi.OutputString() as problem:
+        buffer = emit(target_machine, module, 1, problem)
+        if not buffer:
+            raise RuntimeError(str(problem))
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _free(build: Build) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
+from ...plan.sweeps import Finish
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
@@ -19,7 +20,7 @@ from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
 from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
-from .again import Again
+from .again import Again, Finished, Left, SweepAgain
 from .bind import Binding
 from .blocks import channels_adjacent, transposing_code
 from .build import Code
@@ -58,27 +59,35 @@ def execute_plan(
     if plan.rewritten.needs_tame_input and (wild := _wild_samples(x, plan.dtype)):
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
-            _execute_sample(alone, sample, x, operands, out, keeper)
+            _execute_some(alone, slice(sample, sample + 1), x, operands, out, keeper)
     elif not ready.weights.finite:
         _by_meaning(EVERYONE.ready(plan, operands), x, out)
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
+    elif plan.samples_together < x.shape[0]:
+        for start in range(0, x.shape[0], plan.samples_together):
+            some = slice(start, min(start + plan.samples_together, x.shape[0]))
+            _execute_some(plan.some_samples(some.stop - start), some, x, operands, out, keeper)
     else:
         run = _Run(ready, x, out)
-        last = run.run()
+        done = run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
-            _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
-        return None if keeper is EVERYONE else run.again(*last)
+            _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x, operands, out, keeper)
+        slots = plan.asked.slots
+        tensors = [each for each, slot in zip(operands, slots, strict=True) if slot.operand.kind == "tensor"]
+        return None if keeper is EVERYONE else run.again(done, tensors)
     return None
 
 
-def _execute_sample(plan: Plan, sample: int, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper) -> None:
-    """One sample alone, by a plan of batch 1."""
+def _execute_some(
+    plan: Plan, samples: slice, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper
+) -> None:
+    """Some samples alone, by a plan of so many."""
     own = tuple(
-        _sample_of(operand, sample) if slot.operand.kind == "tensor" else operand
+        _some_of(operand, samples) if slot.operand.kind == "tensor" else operand
         for slot, operand in zip(plan.asked.slots, operands, strict=True)
     )
-    execute_plan(plan, _sample_of(x, sample), own, _sample_of(out, sample), keeper)
+    execute_plan(plan, _some_of(x, samples), own, _some_of(out, samples), keeper)
 
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
@@ -91,10 +100,12 @@ def _by_meaning(ready: Ready, x: Array, out: Array) -> None:
     pipeline, dtype, stored_as = ready.plan.rewritten.pipeline, ready.plan.dtype, ready.stored_as
     for sample in range(x.shape[0]):
         own = [
-            dtype.widen(_sample_of(array, sample)) if slot.operand.kind == "tensor" else stored_as.widen(array)
+            dtype.widen(_some_of(array, slice(sample, sample + 1)))
+            if slot.operand.kind == "tensor"
+            else stored_as.widen(array)
             for slot, array in zip(pipeline.slots, ready.operands, strict=True)
         ]
-        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_sample_of(x, sample)), own))[0]
+        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_some_of(x, slice(sample, sample + 1))), own))[0]
 
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:
@@ -106,9 +117,9 @@ def _wild_samples(x: Array, dtype: DType) -> list[int]:
     return [at for at, sample in enumerate(x) if not (float(sample.max()) < bound and float(sample.min()) > -bound)]
 
 
-def _sample_of(array: Array, sample: int) -> Array:
-    """(1, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
-    return array if array.shape[0] == 1 else array[sample : sample + 1]
+def _some_of(array: Array, samples: slice) -> Array:
+    """(some, C, D, H, W) of a (B, C, D, H, W) array, a view; an array of batch 1 serves every sample."""
+    return array if array.shape[0] == 1 else array[samples]
 
 
 class _Run:
@@ -121,11 +132,9 @@ class _Run:
         self.sweeps = bindings(self.plan)
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
 
-    def run(self) -> Done:
-        """Runs all sweeps; what the last one was given."""
-        for binding in self.sweeps:
-            done = self._run_sweep(binding)
-        return done
+    def run(self) -> list[Done]:
+        """Runs all sweeps; what each was given."""
+        return [self._run_sweep(binding) for binding in self.sweeps]
 
     def _run_sweep(self, binding: Binding) -> Done:
         sweep, call = binding.planned.sweep, Call(self, binding)
@@ -133,30 +142,46 @@ class _Run:
         with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
             words = call.launch(memory, threads)
         if sweep.finish is not None:
-            given = [self._wide(name) for name in sweep.finish.arrays]
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
-            results = finish(sweep.finish, call.partials, binding.voxels, given, self.number)
-            with np.errstate(over="ignore"):
-                for name, values in results.items():
-                    self.arrays[name] = np.ascontiguousarray(values.astype(self.number))
+            self.arrays |= self._finish(binding, sweep.finish)(call.partials)
         return call, words, memory
 
-    def again(self, call: Call, words: list[Words], scratch: Array) -> Again | None:
-        """What does the same for other arrays, where that is one sweep, and does not depend on their addresses."""
-        binding, *more = self.sweeps
-        if more or binding.planned.streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
+    def _finish(self, binding: Binding, of: Finish) -> Finished:
+        """What is made of the statistics of a sweep's tiles."""
+        given, voxels, number = [self._wide(name) for name in of.arrays], binding.voxels, self.number
+
+        def finished(partials: Array) -> dict[ArrayName, Array]:
+            results = finish(of, partials, voxels, given, number)
+            with np.errstate(over="ignore"):
+                return {name: np.ascontiguousarray(values.astype(number)) for name, values in results.items()}
+
+        return finished
+
+    def again(self, done: list[Done], tensors: list[Array]) -> Again | None:
+        """What does the same for other arrays, where that does not depend on their addresses; `tensors` are those of
+        the value's shape."""
+        streamed = any(binding.planned.streamed for binding in self.sweeps)
+        if streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
             return None
-        tensors = [
-            operand
-            for operand, slot in zip(self.operands, self.plan.rewritten.pipeline.slots, strict=True)
-            if slot.operand.kind == "tensor"
-        ]
-        changing = [scratch, self.skipped, self.arrays[INPUT], self.arrays[OUTPUT], *tensors]
-        numbers = {id(array): number for number, array in enumerate(changing)}
-        if len(numbers) < len(changing):  # one array in two places
-            return None
-        return Again(binding, words, numbers, len(self.skipped), (self.weights, call._blocks))
+        changing = [self.skipped, self.arrays[INPUT], self.arrays[OUTPUT], *tensors]
+        sweeps: list[tuple[SweepAgain, Left]] = []
+        for binding, (call, words, scratch) in zip(self.sweeps, done, strict=True):
+            sweep, value, partials, finished = binding.planned.sweep, None, None, None
+            if sweep.dest is not None and self.arrays[sweep.dest] is not self.arrays[OUTPUT]:
+                value = sweep.result
+                changing.append(self.arrays[sweep.dest])
+            if sweep.finish is not None:
+                partials, finished = call.partials.shape, self._finish(binding, sweep.finish)
+                changing.append(call.partials)
+            numbers = {id(array): number for number, array in enumerate((scratch, *changing))}
+            if len(numbers) <= len(changing):  # one array in two places
+                return None
+            again = SweepAgain(binding, words, numbers, len(self.skipped), (self.weights, call._blocks))
+            sweeps.append((again, Left(value, partials, finished)))
+            if sweep.finish is not None:
+                changing += [self.arrays[name] for name in self._finish(binding, sweep.finish)(call.partials)]
+        return Again(sweeps, self.number)
 
     def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:
@@ -275,6 +300,14 @@ class Call:
         if dest is not None and self._strides(dest)[-1]:
             return _ALL, _ALL, _ALL
         return self.binding.tiling.part or (_ALL, _ALL, _ALL)
+
+    def part_of_box(self, source: SourceCall) -> int:
+        """Channels of the first step's box that the first-level cache has room for beside what is made of them; all,
+        where channels lie side by side."""
+        if source.adjacent or (self._dest is not None and self._strides(self._dest)[-1]):
+            return _ALL
+        (box, *_), *_ = self.binding.tiling.rooms
+        return max(1, self.machine.l1d // 2 // (box.pitch * self.run.number.itemsize))
 
     @property
     def skipped(self) -> Array:

@@ -18,6 +18,8 @@ from .elf import X86_64, ObjectFile
 
 _ADDRESS, _DISTANCE = 1, 24  # R_X86_64_64 and R_X86_64_PC64: symbol + addend, the latter less the place itself
 
+NOTHING: Mapping[str, int] = {}
+
 
 class Image:
     """Code and constants in memory of their own, readable and executable, never writable again."""
@@ -27,7 +29,7 @@ class Image:
         self.addresses = addresses
 
 
-def link(object_code: bytes, names: Sequence[str], given: Mapping[str, int]) -> Image | None:
+def link(object_code: bytes, names: Sequence[str], given: Mapping[str, int] = NOTHING) -> Image | None:
     """The functions `names` of an object file; None where LLVM's loader is needed, RuntimeError where none will do.
     `given` are addresses of names that the code expects and the process does not know by itself."""
     if not sys.platform.startswith("linux") or not ObjectFile.recognises(object_code):
@@ -67,7 +69,7 @@ def _places(file: ObjectFile) -> tuple[dict[int, int], int]:
     return places, max(1, end)
 
 
-def in_process(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
+def in_process(names: Iterable[str], given: Mapping[str, int] = NOTHING) -> dict[str, int]:
     """Addresses that are `given`, and those of functions of this process, such as the C library's. RuntimeError names
     those it does not have."""
     wanted = set(names)

@@ -8,7 +8,7 @@ since many points share what the axes before gave.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
@@ -78,6 +78,9 @@ class WeightLayout:
     tile: RegisterTile
     number: str  # "float32" or "float64"
     by_output: bool = False  # weights come as (Cout, Cin/groups, ...), those of a Conv3d
+    pairs: bool = (
+        False  # a number of 32 bits holds the bfloat16 weights of two input channels, the first in its lower half
+    )
 
     def __hash__(self) -> int:
         return self._hash
@@ -85,10 +88,12 @@ class WeightLayout:
     @lazy
     def _hash(self) -> int:
         """Once: every call looks up its weights."""
-        return hash((self.groups, self.axes, self.tile, self.number, self.by_output))
+        return hash((self.groups, self.axes, self.tile, self.number, self.by_output, self.pairs))
 
     @staticmethod
-    def of(groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False) -> WeightLayout:
+    def of(
+        groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False, pairs: bool = False
+    ) -> WeightLayout:
         if method.direct:
             d, h, w = (
                 tuple(TapsOfPhase(tuple((tap,) for tap in phase.taps), 1) for phase in phases(walk))
@@ -96,7 +101,7 @@ class WeightLayout:
             )
         else:
             d, h, w = (tuple(TapsOfPhase(group.taps, axis.outputs) for group in axis.groups()) for axis in method.axes)
-        return WeightLayout(groups, (d, h, w), tile, number, by_output)
+        return WeightLayout(groups, (d, h, w), tile, number, by_output, pairs)
 
 
 def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
@@ -107,6 +112,8 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
         weights = weights.astype(np.float32)
     if layout.by_output:
         weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
+    if layout.pairs:
+        return _pack_pairs(weights, replace(layout, by_output=False, pairs=False))
     channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
@@ -144,6 +151,20 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
             table = np.array(words.numbers(host.check_bounds), np.int64)
             launch(_code(weights.dtype.name, layout.number, host)["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
+
+
+def _pack_pairs(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
+    """The first and the second channels of all pairs are packed on their own and put together; a channel without a
+    partner gets zeros. Weights that bfloat16 holds leave the lower halves of float32 empty."""
+    grouped = weights.reshape(layout.groups, -1, *weights.shape[1:])
+    first = np.ascontiguousarray(grouped[:, 0::2])
+    second = np.zeros_like(first)
+    second[:, : grouped.shape[1] // 2] = grouped[:, 1::2]
+    (lower, one), (upper, other) = (pack(each.reshape(-1, *weights.shape[1:]), layout) for each in (first, second))
+    bits = lower.view(np.uint32)
+    bits >>= np.uint32(16)
+    bits |= upper.view(np.uint32)
+    return lower, float(np.maximum(one, other))
 
 
 def _code(stored: str, number: str, host: Machine) -> Code:

@@ -30,6 +30,9 @@ class Ready(NamedTuple):
 class Keeper(Protocol):
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready: ...
 
+    def part(self, number: int) -> Keeper:
+        """Of one segment of a pipeline."""
+
 
 class Everyone:
     """Kept for all callers, up to so many bytes: found by the numbers of the operands."""
@@ -43,6 +46,9 @@ class Everyone:
             made, stored_as = prepared
         return Ready(plan, made, stored_as, packed(_kernel(plan, made, stored_as), _layout(plan)))
 
+    def part(self, number: int) -> Everyone:
+        return self
+
 
 class _Made(NamedTuple):
     operands: tuple[Array, ...] | None  # folded ones, an empty array in the place of the kernel
@@ -55,9 +61,13 @@ class Owner:
 
     def __init__(self) -> None:
         self._made: dict[Hashable, _Made | None] = {}
+        self._parts: dict[int, Owner] = {}
+
+    def part(self, number: int) -> Owner:
+        return self._parts.setdefault(number, Owner())
 
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
-        key = plan.asked, plan.rewritten.pipeline, plan.dtype.name, _layout(plan)
+        key = plan.asked, plan.folded_for, plan.dtype.name, _layout(plan)
         if key not in self._made:
             self._made[key] = _make(plan, operands)
         made = self._made[key]
@@ -71,7 +81,8 @@ class Owner:
     def nbytes(self) -> int:
         """Memory of all that is kept."""
         made = [each for each in tuple(self._made.values()) if each is not None]
-        return memory_of([array for each in made for array in (each.weights.weights, *(each.operands or ()))])
+        own = memory_of([array for each in made for array in (each.weights.weights, *(each.operands or ()))])
+        return own + sum(part.nbytes for part in tuple(self._parts.values()))
 
 
 def _make(plan: Plan, operands: Sequence[Array]) -> _Made | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...plan.names import ArrayName
 from ..plan.rooms import Rooms
-from ..words import Buffer, DestinationCall, Room, SourceCall, Words
+from ..words import Buffer, DestinationCall, Room, Size, SourceCall, Words
 from .base import Step, Where
 
 if TYPE_CHECKING:
@@ -23,27 +23,39 @@ class LoadWords(Words):
     box: Buffer
 
 
+@dataclass(eq=False)
+class PartCall(Words):
+    part: Size  # channels that go through the sweep together
+
+
 @dataclass(frozen=True)
 class Load(Step):
     """A box of an array -> buffer (C, D, H, W)."""
 
     reads: str  # kind of the array
+    in_parts: bool  # all steps of the sweep take some channels at a time
     source: ArrayName = field(repr=False, compare=False)
 
     words = (LoadWords,)
-    call = (SourceCall,)
+
+    @property
+    def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (SourceCall, PartCall) if self.in_parts else (SourceCall,)
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         return (rooms.box(0, "read", rooms.beyond),)
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        if self.in_parts:
+            tile.take_channels(call[1].part)
         tile.load(tile.array(call[0], self.reads), words[0].box)
 
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         return (LoadWords(*rooms),)
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
-        return (call.array(self.source),)
+        source = call.array(self.source)
+        return (source, PartCall(call.part_of_box(source))) if self.in_parts else (source,)
 
     def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield describe_load(plan, planned)

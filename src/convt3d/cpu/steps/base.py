@@ -35,6 +35,8 @@ class Where:
     machine: Machine
     item: int  # bytes of a number
     method: Method
+    pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
+    plain: bool = False  # as a library for C knows it: no channels for threads to share, no rows summed together, ...
 
     @property
     def lanes(self) -> int:
@@ -44,6 +46,16 @@ class Where:
     def kernel(self) -> tuple[int, ...]:
         """Of the convolution, whatever its weight's layout: (Cin, Cout / groups, Kd, Kh, Kw)."""
         return self.pipeline.conv.kernel(self.trace.operands[self.pipeline.conv_index][0])
+
+    @property
+    def together(self) -> int:
+        """Input channels that the convolution multiplies at once: two in each lane, or one."""
+        return 2 if self.pairs and self.method.direct else 1
+
+    @property
+    def in_group(self) -> int:
+        """Input channels of a group, counted as they are multiplied."""
+        return -(-self.kernel[0] // self.groups // self.together)
 
     @property
     def in_channels(self) -> int:
@@ -67,6 +79,7 @@ class Step:
     names: ClassVar[tuple[str, ...]] = ()  # that a kernel's name is made of
     convolves: ClassVar[bool] = False
     needs_whole_rows: ClassVar[bool] = False
+    shares_channels: ClassVar[bool] = False  # of its output, that threads may take from each other
     couples_channels: ClassVar[bool] = False  # it needs more than one of them at once
     statistics: ClassVar[int] = 0  # numbers that a tile leaves for each channel
 

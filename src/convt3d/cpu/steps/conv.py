@@ -45,7 +45,7 @@ class ConvWords(Words):
     merged: Size  # 1: planes follow each other without a gap
     in_channels: Size
     out_channels: Size
-    in_group: Size
+    in_group: Size  # as the slab holds them
     out_group: Size
     groups: Size
     biased: Size  # 1: there is a bias
@@ -96,11 +96,10 @@ class Convolution(Step):
         return where.method.walks[axis]
 
     def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
-        slab = slab_of(
-            where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, rooms.channels, rooms.copies
-        )
+        channels = rooms.share.groups * where.in_group
+        slab = slab_of(where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, channels, rooms.copies)
         rooms.slab = slab
-        return slab, rooms.add(rooms.channels * slab.copies, slab.channel)
+        return slab, rooms.add(channels * slab.copies, slab.channel)
 
     def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         """Of one input row of some channels, before it is sorted by remainders modulo the pace."""
@@ -111,7 +110,7 @@ class Convolution(Step):
         return rooms.add(where.lanes, round_up(length, rooms.lanes) + rooms.lanes)
 
     def phased(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
-        rooms.channels, rooms.step = where.out_channels, rooms.step + 1
+        rooms.channels, rooms.step = rooms.share.channels, rooms.step + 1
         rooms.held.clear()
         return rooms.add(rooms.channels, slab.out_channel)
 
@@ -132,7 +131,7 @@ class Convolution(Step):
             merged=int(slab.merged),
             in_channels=where.kernel[0],
             out_channels=where.out_channels,
-            in_group=where.kernel[0] // where.groups,
+            in_group=where.in_group,
             out_group=where.kernel[1],
             groups=where.groups,
             biased=int(where.pipeline.conv.bias),

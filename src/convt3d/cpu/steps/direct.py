@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.conv_cost import direct_cost
+from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..plan.winograd import Method
-from ..words import Array, Room, Size, SourceCall, Words, layout
+from ..words import Array, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
+    from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
     from ..runtime.execute import Call
+
+
+SUMMED = 512  # steps that are summed on their own before they join the rest
+_HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
 
 
 @dataclass(eq=False)
@@ -35,12 +43,15 @@ class PhaseWords(Words):
     taps: Size  # along the depth
     shift: Size  # of the first of these
     apart: Size  # distance from one to the next
+    height: Size  # taps along the height
 
 
 @dataclass(eq=False)
 class DirectWords(Words):
     phase_table: Array
     in_depth: Size
+    share_groups: Size  # whose output channels are computed together
+    share_blocks: Size  # of each of these groups
 
 
 @dataclass(eq=False)
@@ -52,14 +63,23 @@ class DirectCall(ConvCall):
 @dataclass(frozen=True)
 class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
+    writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
+    heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
+
+    pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
 
     @property
+    def shares_channels(self) -> bool:  # type: ignore[override]
+        return self.in_parts and bool(self.reads)
+
+    @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return (DirectCall, SourceCall) if self.reads else (DirectCall,)
+        source: tuple[type[Words], ...] = (SourceCall,) if self.reads else ()
+        return (DirectCall, *source, *((DestinationCall,) if self.writes else ()))
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms)
@@ -67,7 +87,8 @@ class DirectConvolution(Convolution):
         return (room, *row, self.phased(where, rooms, slab))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
-        return direct_cost(where, tiling), 0.0
+        by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
+        return (rows_cost if by_rows else direct_cost)(where, tiling), 0.0
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
         from ..code.conv import emit_direct
@@ -77,20 +98,50 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        in_group = where.kernel[0] // where.groups
-        table, offsets, count = _tables(where.method, slab, in_group, where.kernel[1])
+        table, offsets, count = _tables(where.method, slab, where.in_group, where.kernel[1])
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
             offsets=offsets,
             weights_group=count * where.kernel[1],
         )
-        own = DirectWords(table, where.method.walks[0].axis.size)
+        share = binding.tiling.share
+        own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         return (conv, own) if self.pace is None else (conv, own, PacedWords(rooms[1]))
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
-        return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call)
+        stored = (call.destination(),) if self.writes else ()
+        return DirectCall(call.weights, call.bias, groups, blocks), *self.bind_reads(call), *stored
+
+
+def rows_together(where: Where) -> tuple[int, ...]:
+    """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
+    taps, and neighbouring rows meet the same inputs."""
+    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not where.pairs
+    if not alone or prod(where.kernel[2:]) > SUMMED:
+        return ()
+    walk = where.method.walks[1]
+    rows = phases(walk)
+    next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
+    heights = {len(phase.taps) for phase in rows}
+    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
+
+
+@dataclass(frozen=True)
+class PairedConvolution(DirectConvolution):
+    """The same of bfloat16 numbers: two channels lie side by side in each lane, and one instruction multiplies and adds
+    both, in float32."""
+
+    pairs = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"pairs{self.tile.rows}x{self.tile.columns}",)
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products of pairs of input channels, exact, and added up in float32"
 
 
 def _tables(
@@ -128,6 +179,7 @@ def _tables(
         "taps": counts[0][:, None, None],
         "shift": first[:, None, None],
         "apart": apart[:, None, None],
+        "height": counts[1][:, None],
     }
     rows = [np.broadcast_to(columns[field.name], taps.shape).reshape(-1) for field in layout(PhaseWords, False)[0]]
     table = np.stack(rows, axis=-1).astype(np.int64)

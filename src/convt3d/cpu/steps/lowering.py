@@ -10,7 +10,7 @@ from ..plan.registers import register_tile
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution
+from .direct import DirectConvolution, PairedConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -30,7 +30,9 @@ class _Lowering:
     def run(self) -> tuple[Step, ...]:
         sweep = self.sweep
         if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
-            self.steps.append(Load(sweep.source.kind, sweep.source))
+            in_parts = not any(op.couples_channels or isinstance(op, sweeps.Conv) for op in sweep.ops)
+            in_parts = in_parts and not self.where.plain
+            self.steps.append(Load(sweep.source.kind, in_parts, sweep.source))
         for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
                 raise NotImplementedError(f"the CPU has no step for {type(op).__name__}: add it to STEPS in {__name__}")
@@ -47,7 +49,12 @@ class _Lowering:
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
-            return DirectConvolution(*shared, by_shuffles(where.method.walks[2].pace) if wide else None)
+            pace = by_shuffles(where.method.walks[2].pace) if wide else None
+            heights, dest = () if where.plain else rows_together(where), self.sweep.dest
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (heights or where.plain)
+            alone = alone and all(walk.period == 1 for walk in where.method.walks)
+            direct = PairedConvolution if where.pairs else DirectConvolution
+            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 

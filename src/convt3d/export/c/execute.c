@@ -79,8 +79,6 @@ static void put_source(const execution *x, i64 *table, i64 *words, int array, co
 }
 
 static int streams(const execution *x, const sweep *s, const place *p) {
-    if (s->dest == OUTPUT && C3D_ITEM < sizeof(number))
-        return 0;
     int in_place = s->source != INPUT && in_output(x->f, s->source) && in_output(x->f, s->dest);
     i64 cached = x->m->l3 / 4 ? x->m->l3 / 4 : 4 * x->m->l2;
     return !in_place && elements_of(p->shape) * p->item >= cached;

@@ -49,6 +49,7 @@ static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table,
                 row[PhaseWords_taps] = taps_of(&w[D], a);
                 row[PhaseWords_shift] = depth[0].shift;
                 row[PhaseWords_apart] = taps_of(&w[D], a) > 1 ? depth[0].shift - depth[1].shift : 1;
+                row[PhaseWords_height] = taps_of(&w[H], b);
                 start += taps * in_group;
                 for (i64 d = w[D].first[a]; d < w[D].first[a + 1]; d++)
                     for (i64 h = w[H].first[b]; h < w[H].first[b + 1]; h++)
@@ -105,6 +106,8 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
     words += ConvWords_words;
     words[DirectWords_phase_table] = ADDRESS(phases);
     words[DirectWords_in_depth] = w[D].axis.size;
+    words[DirectWords_share_groups] = c->groups; /* all channels are one share */
+    words[DirectWords_share_blocks] = per_out;
     if (p->paced)
         put_room(words + DirectWords_words + PacedWords_row, &q[1]);
 }
@@ -143,6 +146,7 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
     const room *q = t->rooms;
     i64 tiles = t->axes[D].tiles * t->axes[H].tiles * t->axes[W].tiles;
     table[SweepWords_items] = tiles * c->values[0][0];
+    table[SweepWords_shares] = 1;
     table[SweepWords_channels] = c->values[s->shape][1];
     table[SweepWords_row_words] = most(c->geometric, 1) * STEP_WORDS;
     for (int axis = 0; axis < 3; axis++) {

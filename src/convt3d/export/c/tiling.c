@@ -214,15 +214,9 @@ static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
         i64 per_out = c->out_channels / c->groups, fitting = c->m->l2 / 4 / (q.held * item), channels;
         register_tile own = registers_for(per_out, c->m->registers);
         t.in_parts = 1;
-        if (fitting >= per_out) {
-            t.part_groups = least(c->groups, fitting / per_out);
-            t.part_room = per_out;
-            channels = t.part_groups * per_out;
-        } else {
-            t.part_groups = 1;
-            t.part_room = most(1, fitting / own.rows) * own.rows;
-            channels = least(per_out, t.part_room);
-        }
+        t.part_groups = 1;
+        t.part_room = c->groups > 1 || fitting >= per_out ? per_out : most(1, fitting / own.rows) * own.rows;
+        channels = least(per_out, t.part_room);
         t.passing -= (q.channels - channels) * q.held * item;
     }
     return t;
@@ -256,7 +250,9 @@ static double direct_cycles(const sweep_case *c, const tiling *t) {
         cycles[n] = (double)tile_cycles(&own, per_out, columns[n]) * taps + (double)(phases * ends);
     }
     double each = (double)(vectors / own.columns) * cycles[0] + (columns[1] ? cycles[1] : 0.0);
-    return (double)(c->groups * planes) * each;
+    double weights = (double)c->out_channels * taps * (double)sizeof(number); /* bytes, brought for each walk */
+    double fetched = weights > (double)c->m->l2 ? weights / 2.3 : 0.0, products = (double)(c->groups * planes) * each;
+    return products > fetched ? products : fetched;
 }
 
 static i64 pieces(const tiling *t, i64 channels, int step, int written) {
@@ -269,12 +265,14 @@ static double cycles_of(const sweep_case *c, const tiling *t) {
     i64 l2 = c->m->l2, slow = t->passing <= l2 ? 1 : t->passing <= 2 * l2 ? 2 : 4;
     double moved = (double)(6 * slow * t->moved) / (double)sizeof(number) / (double)c->m->lanes;
     i64 last = most(c->geometric - 1, 0);
-    i64 runs = pieces(t, c->values[c->s->shape][1], 0, 0) + pieces(t, c->values[c->s->result][1], last, 1);
+    i64 outputs = least(c->out_channels, c->values[c->s->result][1]);
+    i64 runs = pieces(t, c->values[c->s->shape][1], 0, 0) + pieces(t, outputs, last, 1);
     moved += (double)(400 * runs);
     double work = 300 + moved + (c->conv >= 0 ? direct_cycles(c, t) : 0.0);
     i64 tiles = (i64)tiles_of(t), shares = least(c->m->cores, 8);
     double balance = (double)(ceil_div(tiles, shares) * shares) / (double)tiles;
-    return work * (double)tiles * (1 + (balance - 1) / 2);
+    int alone = tiles < shares && work * (double)tiles > 100000.0; /* some threads would have nothing to do */
+    return work * (double)tiles * (alone ? balance : 1 + (balance - 1) / 2);
 }
 
 /* --- the choice --------------------------------------------------------------------------------------------------- */

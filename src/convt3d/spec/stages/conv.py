@@ -283,7 +283,8 @@ class Conv3d(Convolution):
             ]
             d, h, w = ((total // 2, total - total // 2) for total in totals)
         else:
-            d, h, w = ((size, size) for size in as_triple(self.padding))
+            sides: tuple[Any, ...] = as_triple(self.padding)  # of a window, both
+            d, h, w = (size if isinstance(size, tuple) else (size, size) for size in sides)
         return d, h, w
 
     def reads(self, box: Box, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Box:

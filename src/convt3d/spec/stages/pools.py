@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...errors import ArgumentError, ShapeError
 from ..checks import Triple, as_triple, flag, integer, triple
-from ..shapes import AXES, Box, PoolAxis, Shape
+from ..shapes import AXES, Box, PoolAxis, PoolPart, Shape
 from ..stage import SPATIAL, Stage, stage
 
 
@@ -46,7 +46,7 @@ class _Pool(Stage):
 
     def axes(self, shape: Shape) -> tuple[PoolAxis, PoolAxis, PoolAxis]:
         rows = zip(shape[2:], *self.triples, strict=True)
-        d, h, w = (PoolAxis(*row, self.ceil_mode) for row in rows)
+        d, h, w = (row[3] if isinstance(row[3], PoolPart) else PoolAxis(*row, self.ceil_mode) for row in rows)
         return d, h, w
 
     def out_shape(self, shape: Shape, operands: Sequence[tuple[int, ...]]) -> Shape:
@@ -148,4 +148,4 @@ class AvgPool3d(_Pool):
         )
 
     def _fits(self, axis: PoolAxis) -> bool:
-        return axis.size >= axis.kernel  # as in PyTorch, whatever the padding
+        return axis.size >= axis.kernel or isinstance(axis, PoolPart)  # as in PyTorch, whatever the padding

@@ -14,16 +14,16 @@ class PeakMemory:
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
             self._resettable = True
-        self._before = _status("VmRSS")
+        self._before = status("VmRSS")
 
     def extra(self) -> int | None:
-        peak = _status("VmHWM")
+        peak = status("VmHWM")
         if not self._resettable or peak is None or self._before is None:
             return None
         return max(0, peak - self._before)
 
 
-def _status(key: str) -> int | None:
+def status(key: str) -> int | None:
     """Bytes of one line of /proc/self/status."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,0 +1,1 @@
+"""Volumes on disk, larger than memory: zarr in, zarr out, box by box."""

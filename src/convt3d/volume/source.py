@@ -1,0 +1,96 @@
+"""The input of a run: a zarr array, alone or the first dataset of an OME-NGFF image, as (B, C, D, H, W)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError, ShapeError, described
+from ..front.boxes import Storage, Take
+from ..spec.shapes import Range, Shape
+from .ngff import SPATIAL, multiscale
+
+AXES = ("t", "c", *SPATIAL)
+USUAL = {5: AXES, 4: AXES[1:], 3: SPATIAL}
+
+
+def zarr_module() -> Any:
+    try:
+        import zarr
+    except ImportError:
+        rule = "is not installed"
+        raise ArgumentError("volume", "zarr", None, rule, "Use pip install 'convt3d[volume]'") from None
+    return zarr
+
+
+@dataclass(frozen=True)
+class Source:
+    array: Any  # zarr's
+    path: str
+    axes: tuple[str, ...]  # names of the array's axes
+    image: Mapping[str, Any] | None  # what OME-NGFF says of it
+
+    @property
+    def shape(self) -> Shape:
+        sizes = dict(zip(self.axes, self.array.shape, strict=True))
+        b, c, d, h, w = (sizes.get(name, 1) for name in AXES)
+        return b, c, d, h, w
+
+    def read(self, sample: int, takes: Sequence[Take], dtype: Any) -> Storage:
+        """One sample, (1, C, D, H, W), of that type."""
+        every = (Take(((sample, sample + 1),)), *takes)
+        found = _read(self.array, [take for take, name in zip(every, AXES, strict=True) if name in self.axes], [])
+        for axis, (take, name) in enumerate(zip(every, AXES, strict=True)):
+            if name not in self.axes:
+                found = np.expand_dims(found, axis)
+            elif take.order is not None:
+                found = found.take(take.order, axis)
+        return np.ascontiguousarray(found, dtype)
+
+
+def _read(array: Any, takes: Sequence[Take], index: list[Range]) -> Storage:
+    """Ranges of each axis, one after the other."""
+    if len(index) == len(takes):
+        return np.asarray(array[tuple(slice(low, high) for low, high in index)])
+    parts = [_read(array, takes, [*index, part]) for part in takes[len(index)].ranges]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=len(index))
+
+
+def open_source(path: str) -> Source:
+    """What is to be read, or an error that says why it cannot be."""
+    zarr = zarr_module()
+    if not Path(path).is_dir():
+        rule = "must be a zarr array or group in a local directory"
+        raise ArgumentError("volume", "IN", path, rule, "Check the path; copy a remote one first")
+    try:
+        found = zarr.open(path, mode="r")
+    except Exception as error:  # zarr's own, and whatever its stores raise
+        rule = f"cannot be opened by zarr ({type(error).__name__}: {error})"
+        raise ArgumentError("volume", "IN", path, rule, "Give the folder that holds zarr.json, or .zarray") from None
+    image = None
+    if not hasattr(found, "shape"):
+        image = multiscale(dict(found.attrs))
+        if image is None:
+            rule = f"is a group without OME-NGFF multiscales; it holds {', '.join(sorted(found)) or 'nothing'}"
+            raise ArgumentError("volume", "IN", path, rule, "Give one of its arrays")
+        found = found[image["datasets"][0]["path"]]
+    return Source(found, path, _axes(found, path, image), image)
+
+
+def _axes(array: Any, path: str, image: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if image is not None:
+        names = tuple(axis["name"] for axis in image["axes"])
+    else:
+        named = tuple(getattr(array.metadata, "dimension_names", None) or ())
+        names = named if named and set(named) <= set(AXES) else USUAL.get(array.ndim, ())
+    if names != tuple(name for name in AXES if name in names) or not set(SPATIAL) <= set(names):
+        received = described(f"axes {names or array.ndim} of {path}")
+        rule = "must be z, y, x, with c and t before them or not, in the order t, c, z, y, x"
+        raise ShapeError("volume", "IN", received, rule, "Transpose it")
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise DTypeError("volume", "IN", described(str(array.dtype)), "must hold numbers", "Convert it")
+    return names

@@ -1,0 +1,155 @@
+"""Pipelines and operators on dask arrays: lazy, the bits of the result in memory, within rounding for statistics."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.chunked import LOCAL, OVER_SPACE, W, X, arrays_for, same_bits
+
+import convt3d
+
+da = pytest.importorskip("dask.array")
+st = pytest.importorskip("hypothesis.strategies")
+import dask  # noqa: E402 - where they are installed
+from hypothesis import given, settings  # noqa: E402
+
+import convt3d.dask  # noqa: E402
+from convt3d.dask.tasks import Operands  # noqa: E402
+
+
+def lengths(data: Any, size: int) -> tuple[int, ...]:
+    borders = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=2))})
+    return tuple(high - low for low, high in pairwise(borders))
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_drawn_chunks_have_the_bits_of_the_whole(name: str, data: Any) -> None:
+    pipeline, shape, weight = LOCAL[name]
+    x, *operands = arrays_for(pipeline, shape, weight)
+    lazy = da.from_array(x, chunks=tuple(lengths(data, size) for size in shape))
+    with dask.config.set({"array.chunk-size": data.draw(st.sampled_from(["128MiB", "8KiB"]))}):
+        result = pipeline(lazy, *operands)
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x, *operands))
+
+
+@pytest.mark.parametrize("persist", [False, True])
+@pytest.mark.parametrize("name", OVER_SPACE)
+@settings(max_examples=1, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_statistics_cross_drawn_chunks(name: str, persist: bool, data: Any) -> None:
+    pipeline = OVER_SPACE[name]
+    x, *operands = arrays_for(pipeline, X, W)
+    lazy = da.from_array(x, chunks=tuple(lengths(data, size) for size in X))
+    result = convt3d.dask.apply(pipeline, lazy, *operands, persist=persist).compute(scheduler="sync")
+    expected = pipeline(x, *operands)
+    meaning = pipeline(*(array.astype(np.float64) for array in (x, *operands)))
+    scale = np.abs(meaning).max()
+    np.testing.assert_allclose(result, meaning, atol=2e-5 * scale, rtol=0)
+    np.testing.assert_allclose(result, expected, atol=2e-5 * scale, rtol=0)
+
+
+@pytest.mark.parametrize("word", ["float16", "float64", "bfloat16"])
+def test_other_types(word: str) -> None:
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if word == "bfloat16" else word)
+    for pipeline in (LOCAL["convolution"][0], OVER_SPACE["instance norm"]):
+        x, *operands = (array.astype(dtype) for array in arrays_for(pipeline, X, W))
+        result = pipeline(da.from_array(x, chunks=(1, 4, 4, 5, 6)), *operands)
+        assert result.dtype == dtype
+        expected = pipeline(x, *operands).astype(np.float64)
+        eps = {"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-12}[word]
+        got = result.compute(scheduler="sync").astype(np.float64)
+        np.testing.assert_allclose(got, expected, atol=eps * np.abs(expected).max(), rtol=eps)
+
+
+def test_nan_travels_as_it_does_in_memory() -> None:
+    pipeline, shape, weight = LOCAL["overlapping windows"]
+    x, *operands = arrays_for(pipeline, shape, weight)
+    x[0, 3, 4, 5, 6], x[1, 0, 0, 0, 0] = np.nan, np.inf
+    lazy = da.from_array(x, chunks=(1, 8, 4, 4, 4))
+    result = convt3d.dask.apply(pipeline, lazy, *operands, algorithm="direct").compute(scheduler="sync")
+    assert same_bits(result, pipeline(x, *operands, algorithm="direct"))
+
+
+def test_every_operator_takes_dask_arrays() -> None:
+    rng = np.random.default_rng(3)
+    x, w, scale = rng.standard_normal((2, 4, 6, 7, 5)), rng.standard_normal((4, 6, 3, 3, 3)), rng.standard_normal(6)
+    lazy = da.from_array(x, chunks=(1, 2, 3, 4, 5))
+    calls = {
+        "conv3d": (w.swapaxes(0, 1), None, 1, 1),
+        "conv_transpose3d": (w, None, 2, 1),
+        "conv_transpose3d_max_max_sum": (w,),
+        "conv_transpose3d_sum_layernorm_avgpool_gelu": (w,),
+        "conv_transpose3d_avgpool_clamp_softmax_multiply": (w, scale),
+        "conv_transpose3d_layernorm_gelu_scaling": (w,),
+    }
+    for name, arguments in calls.items():
+        function = getattr(convt3d, name)
+        result = function(lazy, *arguments)
+        assert isinstance(result, da.Array)
+        np.testing.assert_allclose(result.compute(scheduler="sync"), function(x, *arguments), atol=1e-10)
+
+
+def test_nothing_is_computed_before_it_is_asked_for() -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("computed")
+
+    x = da.map_blocks(never, chunks=((1,), (8,), (5, 4), (10,), (11,)), dtype=np.float32, meta=np.empty((0,) * 5, "f4"))
+    for pipeline in (LOCAL["convolution"][0], OVER_SPACE["two norms"]):
+        _, *operands = arrays_for(pipeline, (1, 8, 9, 10, 11), W)
+        assert pipeline(x, *operands).shape == (1, 8, 9, 10, 11)
+
+
+def test_unbatched_and_dropped_axes() -> None:
+    pipeline = convt3d.Pipeline(convt3d.Conv3d(), convt3d.Sum(keepdim=False))
+    x, *operands = arrays_for(pipeline, X, W)
+    result = pipeline(da.from_array(x[0], chunks=(8, 4, 10, 11)), *operands)
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x[0], *operands))
+
+
+def test_weights_may_be_dask_arrays_and_are_one_node() -> None:
+    pipeline, shape, weight = LOCAL["convolution"]
+    x, w, bias = arrays_for(pipeline, shape, weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 3, 5, 6)), da.from_array(w, chunks=3), bias)
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x, w, bias))
+    nodes = [task for task in dict(result.dask).values() if getattr(task, "func", None) is Operands]
+    assert len(nodes) == 1
+    assert len(pickle.loads(pickle.dumps(Operands(w, bias))).arrays) == 2
+
+
+def test_errors_come_at_once() -> None:
+    pipeline = LOCAL["convolution"][0]
+    x, w, bias = arrays_for(pipeline, X, W)
+    lazy = da.from_array(x, chunks=4)
+    with pytest.raises(convt3d.ShapeError, match="second axis"):
+        pipeline(lazy, w[:, :3], bias)
+    with pytest.raises(convt3d.DTypeError, match="same type as input, which is float32"):
+        pipeline(lazy, w.astype(np.float64), bias)
+    with pytest.raises(convt3d.DTypeError, match="must be float32, float64, float16, bfloat16"):
+        pipeline(lazy.astype(int), w, bias)
+    twice = convt3d.Pipeline(convt3d.Conv3d(padding=1), convt3d.ReLU(), convt3d.Conv3d(padding=1))
+    with pytest.raises(convt3d.ArgumentError, match="must hold one convolution where results are computed in chunks"):
+        twice(lazy, w, w)
+    with pytest.raises(convt3d.OutputError, match="the result is computed later"):
+        pipeline(lazy, w, bias, out=x)
+    with pytest.raises(convt3d.ArgumentTypeError, match="must be a dask array"):
+        convt3d.dask.apply(pipeline, x, w, bias)
+    with pytest.raises(convt3d.ArgumentTypeError, match="must be a Pipeline"):
+        convt3d.dask.apply(convt3d.ReLU(), lazy, w)  # type: ignore[arg-type]
+
+
+def test_a_cluster_gives_the_same_bits() -> None:
+    distributed = pytest.importorskip("distributed")
+    pipeline, shape, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, shape, weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 4, 5, 6)), *operands)
+    with (
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster),
+    ):
+        assert same_bits(result.compute(), pipeline(x, *operands))

@@ -1,0 +1,240 @@
+"""`convt3d volume`: bits, memory, axes and scales, and runs that are ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convt3d
+from convt3d.cli.main import main
+from convt3d.cli.volume import chunk_sizes, memory_size
+
+zarr = pytest.importorskip("zarr")
+from convt3d.volume import grid  # noqa: E402 - where zarr is installed
+from convt3d.volume.journal import Journal  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+UPSAMPLE = "ConvTranspose3d(stride=2, padding=1, bias=True) -> LayerNorm() -> GELU()"
+
+
+def pipe_of(text: str) -> convt3d.Pipeline:
+    from convt3d.spec.text import read_stages
+
+    return convt3d.Pipeline(*read_stages(text))
+
+
+def prepared(folder: Path, text: str, x: Any, weight: tuple[int, ...], **attributes: Any) -> tuple[list[str], Any]:
+    """The command's arguments, and the result in memory."""
+    pipe = pipe_of(text)
+    rng = np.random.default_rng(2)
+    batched = x.reshape((1,) * (5 - x.ndim) + x.shape).astype(np.float32)
+    shapes = pipe.operand_shapes(batched.shape, weight)
+    own = {n: rng.standard_normal(s, dtype=np.float32) for n, s in zip(pipe.operand_names, shapes, strict=True)}
+    np.savez(folder / "w.npz", **own)
+    if attributes:
+        group = zarr.create_group(str(folder / "in.zarr"), attributes=attributes)
+        array = group.create_array("s0", shape=x.shape, chunks=tuple(min(8, n) for n in x.shape), dtype=x.dtype)
+    else:
+        array = zarr.create_array(
+            str(folder / "in.zarr"), shape=x.shape, chunks=tuple(min(8, n) for n in x.shape), dtype=x.dtype
+        )
+    array[...] = x
+    command = ["volume", str(folder / "in.zarr"), str(folder / "out.zarr"), "--pipeline", text]
+    return [*command, "--weights", str(folder / "w.npz"), "--chunks", "8"], pipe(batched, **own)
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "MOST_BYTES", 1 << 15)
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+def test_the_result_has_the_bits_of_the_one_in_memory(
+    tmp_path: Path, algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 4, 13, 11, 17), dtype=np.float32)
+    command, _ = prepared(tmp_path, UPSAMPLE, x, (4, 5, 3, 3, 3))
+    assert main([*command, "--algorithm", algorithm, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["computed"] == told["boxes"] > 8
+    with np.load(tmp_path / "w.npz") as own:
+        expected = pipe_of(UPSAMPLE)(x, *own.values(), algorithm=algorithm)
+    made = zarr.open_array(str(tmp_path / "out.zarr"))
+    assert made.shards is not None
+    assert made[...].tobytes() == expected.tobytes()
+    assert made.attrs["convt3d"]["complete"] is True
+    assert not (tmp_path / "out.zarr.journal").exists()
+    assert main([*command, "--algorithm", algorithm, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["computed"] == 0
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_statistics_over_space(tmp_path: Path) -> None:
+    pytest.importorskip("dask")
+    x = np.random.default_rng(1).standard_normal((4, 12, 11, 17), dtype=np.float32)
+    text = "Conv3d(padding=1) -> InstanceNorm(affine=True) -> LeakyReLU()"
+    command, expected = prepared(tmp_path, text, x, (3, 4, 3, 3, 3))
+    assert main(command) == 0
+    np.testing.assert_allclose(zarr.open_array(str(tmp_path / "out.zarr"))[...], expected[0], atol=1e-5)
+
+
+IMAGE = {
+    "name": "cells",
+    "axes": [
+        {"name": "z", "type": "space", "unit": "micrometer"},
+        {"name": "y", "type": "space", "unit": "micrometer"},
+        {"name": "x", "type": "space", "unit": "micrometer"},
+    ],
+    "datasets": [{"path": "s0", "coordinateTransformations": [{"type": "scale", "scale": [2.0, 0.5, 0.5]}]}],
+}
+
+
+@pytest.mark.parametrize("attributes", [{"ome": {"version": "0.5", "multiscales": [IMAGE]}}, {"multiscales": [IMAGE]}])
+@pytest.mark.parametrize(
+    ("text", "weight", "scale", "translation"),
+    [
+        ("ConvTranspose3d(stride=(1, 2, 2))", (1, 3, 1, 2, 2), [1.0, 2.0, 0.25, 0.25], [0.0, 0.0, -0.125, -0.125]),
+        ("Conv3d(stride=2, padding=1)", (3, 1, 3, 3, 3), [1.0, 4.0, 1.0, 1.0], None),
+        ("Conv3d(padding=1) -> MaxPool3d(2)", (3, 1, 3, 3, 3), [1.0, 4.0, 1.0, 1.0], [0.0, 1.0, 0.25, 0.25]),
+    ],
+    ids=["finer", "coarser", "pooled"],
+)
+def test_axes_and_scales_are_carried_over(
+    tmp_path: Path, attributes: Any, text: str, weight: Any, scale: list[float], translation: Any
+) -> None:
+    """Of integers too: microscopes write them."""
+    x = np.random.default_rng(1).integers(0, 999, (9, 10, 11), dtype=np.uint16)
+    command, expected = prepared(tmp_path, text, x, weight, **attributes)
+    assert main(command) == 0
+    group = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")
+    (image,) = group.attrs["ome"]["multiscales"]
+    assert [axis["name"] for axis in image["axes"]] == ["c", "z", "y", "x"]
+    assert image["axes"][1] == IMAGE["axes"][0]
+    (dataset,) = image["datasets"]
+    found = {each["type"]: each[each["type"]] for each in dataset["coordinateTransformations"]}
+    assert found["scale"] == scale
+    assert found.get("translation") == translation
+    assert group["0"][...].tobytes() == expected[0].tobytes()
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """By a run of its own, since the peak is that of a process."""
+    x = zarr.create_array(str(tmp_path / "in.zarr"), shape=(4, 160, 160, 160), chunks=(4, 40, 40, 40), dtype="f4")
+    x[:, :80] = 1.5
+    np.savez(tmp_path / "w.npz", weight=np.ones((4, 4, 2, 2, 2), np.float32))
+    limit = 500 * 10**6  # the result alone has 524 MB
+    command = ["volume", str(tmp_path / "in.zarr"), str(tmp_path / "out.zarr"), "--memory", str(limit)]
+    command += ["--pipeline", "ConvTranspose3d(stride=2)", "--weights", str(tmp_path / "w.npz")]
+    code = f"from convt3d.cli.main import main; assert main({command!r}) == 0; "
+    code += "from convt3d.front.memory import status; print(status('VmHWM') or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) <= limit
+
+
+def test_killed_runs_go_on(tmp_path: Path) -> None:
+    """A few; `python tools/kill_volume.py` makes a hundred."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import kill_volume
+    finally:
+        sys.path.pop(0)
+    finished, wrong = kill_volume.run(tmp_path, kills=3, seed=1, size=24)
+    assert finished
+    assert not wrong
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("damage", ["half a file", "another byte", "no file", "half a line"])
+def test_what_is_not_whole_is_computed_again(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 13, 11, 17), dtype=np.float32)
+    command, _ = prepared(tmp_path, UPSAMPLE, x, (4, 5, 3, 3, 3))
+    with monkeypatch.context() as ending:  # all but the last steps
+        ending.setattr(Journal, "end", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(command) == 130
+    made, journal = tmp_path / "out.zarr", tmp_path / "out.zarr.journal"
+    files = {path: path.read_bytes() for path in sorted(made.rglob("*")) if path.is_file()}
+    array = zarr.open_array(str(made), mode="r+")
+    array.attrs["convt3d"] = {**array.attrs["convt3d"], "complete": False}
+    victim = next(path for path in files if path.parts[-6] == "c" or "c" in path.parts)
+    if damage == "half a file":
+        victim.write_bytes(files[victim][: len(files[victim]) // 2])
+    elif damage == "another byte":
+        victim.write_bytes(bytes([files[victim][0] ^ 1]) + files[victim][1:])
+    elif damage == "no file":
+        victim.unlink()
+    else:
+        journal.write_bytes(journal.read_bytes()[:-7])
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["computed"] == 1
+    assert {path: path.read_bytes() for path in sorted(made.rglob("*")) if path.is_file()} == files
+
+
+def test_the_plan_says_what_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.zeros((4, 13, 11, 17), np.float32)
+    command, _ = prepared(tmp_path, UPSAMPLE, x, (4, 5, 3, 3, 3))
+    assert main([*command, "--plan"]) == 0
+    shown = capsys.readouterr().out
+    assert "czyx 5 x 25 x 21 x 33" in shown
+    assert "in shards of" in shown
+    assert main([*command, "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["output"]["shape"] == [5, 25, 21, 33]
+    assert plan["bytes_read"] >= plan["input"]["bytes"]
+    assert plan["seconds"] > 0
+    assert not (tmp_path / "out.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--memory", "1KB"], "must be at least"),
+        (["--pipeline", "Conv3d(padding=1)"], "holds bias, which the pipeline does not take"),
+        (["--pipeline", "Conv3d(bias=True) -> Add('channel')"], "lacks add_other"),
+        (["--pipeline", "Conv3d(bias=True) -> Relu()"], "Did you mean ReLU"),
+        (["--weights", "nothing.npz"], "cannot be read as an .npz file"),
+    ],
+    ids=["memory", "unknown", "missing", "text", "file"],
+)
+def test_errors_say_what_to_do(
+    tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = prepared(tmp_path, "Conv3d(bias=True)", np.zeros((4, 9, 9, 9), np.float32), (5, 4, 3, 3, 3))
+    assert main([*command, *change]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((4, 9, 9, 9), np.float32), (5, 4, 3, 3, 3))
+    zarr.create_array(str(tmp_path / "out.zarr"), shape=(3,), dtype="f4")
+    assert main(command) == 2
+    assert "Give --overwrite" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0
+    assert main(["volume", str(tmp_path / "gone.zarr"), *command[2:]]) == 2
+    assert "must be a zarr array or group" in capsys.readouterr().err
+    zarr.create_group(str(tmp_path / "group.zarr"))
+    assert main(["volume", str(tmp_path / "group.zarr"), *command[2:]]) == 2
+    assert "without OME-NGFF multiscales" in capsys.readouterr().err
+    zarr.create_array(str(tmp_path / "flat.zarr"), shape=(3, 3), dtype="f4")
+    assert main(["volume", str(tmp_path / "flat.zarr"), *command[2:]]) == 2
+    assert "in the order t, c, z, y, x" in capsys.readouterr().err
+
+
+def test_sizes_as_people_write_them() -> None:
+    assert memory_size("2GB") == 2 * 10**9
+    assert memory_size("1.5 GiB") == 3 * 2**29
+    assert memory_size("1e9") == 10**9
+    assert chunk_sizes("64") == (64, 64, 64)
+    assert chunk_sizes("8,16,32") == (8, 16, 32)
+    for text in ("much", "2XB", ""):
+        with pytest.raises(ValueError):  # noqa: PT011 - argparse words it
+            memory_size(text)

@@ -1,0 +1,97 @@
+"""Ends runs of `convt3d volume` by SIGKILL at random moments, and compares what is left with an undisturbed run.
+
+    python tools/kill_volume.py --kills 100 --seed 7
+
+Each run goes on where the one before was killed; one that finishes is compared, byte for byte, and begun anew. Exit
+code 1: a result was different.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+PIPELINE = "ConvTranspose3d(stride=2, padding=1) -> LayerNorm() -> GELU()"
+SMALL_SHARDS = "import sys, convt3d.volume.grid as g; g.MOST_BYTES = 1 << 17; from convt3d.cli.main import main; "
+
+
+def make_volume(folder: Path, size: int) -> None:
+    import zarr
+
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 4, size, size, size), dtype=np.float32)
+    array = zarr.create_array(str(folder / "in.zarr"), shape=x.shape, chunks=(1, 4, 16, 16, 16), dtype="f4")
+    array[...] = x
+    np.savez(folder / "w.npz", weight=rng.standard_normal((4, 4, 3, 3, 3), dtype=np.float32))
+
+
+def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    arguments = ["volume", str(folder / "in.zarr"), str(folder / name), "--pipeline", PIPELINE]
+    arguments += ["--weights", str(folder / "w.npz"), "--chunks", "16", "--json"]
+    code = SMALL_SHARDS + f"sys.exit(main({arguments!r}))"
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+
+
+def content(path: Path) -> dict[str, str]:
+    """Every file of a result, by its checksum."""
+    files = (each for each in sorted(path.rglob("*")) if each.is_file())
+    return {each.relative_to(path).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
+
+
+def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int]:
+    """Kills so many runs; how many results were finished meanwhile, and how many were wrong."""
+    make_volume(folder, size)
+    begun = time.monotonic()
+    if start(folder, "whole.zarr").wait():
+        raise SystemExit("the undisturbed run failed")
+    alone, expected = time.monotonic() - begun, content(folder / "whole.zarr")
+    rng = random.Random(seed)
+    killed = finished = wrong = 0
+    target = folder / "killed.zarr"
+    while killed < kills or not finished:
+        process = start(folder, target.name)
+        try:
+            # Most of a run is its start: kill it somewhere between that and its end.
+            limit = rng.uniform(0.2, 1.1) * alone if killed < kills else None
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            killed += 1
+            continue
+        if code:
+            raise SystemExit(f"a run failed with exit code {code} after {killed} kills")
+        finished += 1
+        found = content(target)
+        if found != expected:
+            wrong += 1
+            print(f"after {killed} kills: {sorted(set(found.items()) ^ set(expected.items()))[:4]}", file=sys.stderr)
+        if target.with_name(target.name + ".journal").exists():
+            wrong += 1
+        if killed < kills:
+            shutil.rmtree(target)
+    return finished, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        finished, wrong = run(Path(folder), args.kills, args.seed)
+    print(f"{args.kills} kills, {finished} finished results, {wrong} of them not those of an undisturbed run")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
