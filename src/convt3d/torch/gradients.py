@@ -15,9 +15,11 @@ import torch
 
 from ..spec.pipeline import Pipeline
 from .convolutions import conv, takes
+from .direct import direct
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
 from .stock import Others, Tensor, as_value, batched, own_operands, values, weight_of
+from .tails import Way, tail_gradients, way_back
 
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
@@ -113,9 +115,18 @@ def _chunk(
     return chunk if chunk < batch and again > 0 else None
 
 
+def _way(
+    pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool], result_kept: bool
+) -> Way | None:
+    """How our kernels take the gradient to the convolution's result, where they do."""
+    if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
+        return None
+    return way_back(pipeline, wanted, result_kept)
+
+
 def _chunk_gradients(
     pipeline: Pipeline,
-    grad: Tensor | None,
+    grad: Tensor,
     x: Tensor,
     operands: Sequence[Tensor],
     result: Tensor | None,
@@ -126,12 +137,21 @@ def _chunk_gradients(
     first = first_stage(pipeline, wanted)
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
     others: Others = {type(pipeline.conv): conv} if takes(x, weight_of(pipeline, operands)) else {}
+    found: list[Tensor | None] = []
+    way, last = _way(pipeline, grad, x, operands, wanted, result is not None), count
+    if way is not None:
+        last = pipeline.conv_index + 1
+        need = {number for number in need if number < last}
+        if result is None:
+            need.add(last)
     known: dict[int, Any] = values(pipeline, x, operands, need, others)
-    if result is not None:
+    if way is not None:
+        start = known.pop(last) if result is None else result
+        grad, found = tail_gradients(way, pipeline, grad, x, operands, start, wanted)
+    elif result is not None:
         known[count] = result
     pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
-    found: list[Tensor | None] = []
-    for index in reversed(range(first, count)):
+    for index in reversed(range(first, last)):
         stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
         rule = GRADIENTS[type(stage)]
         r = r if "r" in rule.uses_of(stage) else None  # frees what no stage needs any more

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, OperandName
+from ...plan.sweeps import Finish
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
@@ -17,6 +18,7 @@ from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
+from ..plan.tail_plan import TailPlan
 from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
 from .again import Again
@@ -64,7 +66,7 @@ def execute_plan(
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
     else:
-        run = _Run(ready, x, out)
+        run = Run(ready, x, out)
         last = run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
             _execute_sample(plan.one_sample.directly, sample, x, operands, out, keeper)
@@ -111,10 +113,11 @@ def _sample_of(array: Array, sample: int) -> Array:
     return array if array.shape[0] == 1 else array[sample : sample + 1]
 
 
-class _Run:
+class Run:
     """One execution: where the values of the plan are."""
 
     def __init__(self, ready: Ready, x: Array, out: Array) -> None:
+        self.plan: Plan | TailPlan
         self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
         self.number = np.dtype(self.plan.dtype.accumulate)
@@ -133,14 +136,16 @@ class _Run:
         with shared_scratch(binding.tiling.scratch, threads) as (memory, threads):
             words = call.launch(memory, threads)
         if sweep.finish is not None:
-            given = [self._wide(name) for name in sweep.finish.arrays]
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
-            results = finish(sweep.finish, call.partials, binding.voxels, given, self.number)
+            results = self._finish(sweep.finish, call.partials, binding.voxels)
             with np.errstate(over="ignore"):
                 for name, values in results.items():
                     self.arrays[name] = np.ascontiguousarray(values.astype(self.number))
         return call, words, memory
+
+    def _finish(self, of: Finish, partials: Array, counts: Array) -> dict[ArrayName, Array]:
+        return finish(of, partials, counts, [self._wide(name) for name in of.arrays], self.number)
 
     def again(self, call: Call, words: list[Words], scratch: Array) -> Again | None:
         """What does the same for other arrays, where that is one sweep, and does not depend on their addresses."""
@@ -185,7 +190,7 @@ _ALL = 1 << 31  # more groups, and more blocks, than there are
 class Call:
     """One sweep of an execution: what its steps ask for to fill their words."""
 
-    def __init__(self, run: _Run, binding: Binding) -> None:
+    def __init__(self, run: Run, binding: Binding) -> None:
         self.run, self.binding, self.machine = run, binding, run.plan.machine
         sweep = binding.planned.sweep
         self._dest = None if sweep.dest is None else run.dest(sweep.dest, sweep.result)
@@ -265,7 +270,9 @@ class Call:
 
     @property
     def bias(self) -> Array:
-        places = self.run.plan.conv_operands[1:]
+        plan = self.run.plan
+        assert isinstance(plan, Plan)
+        places = plan.conv_operands[1:]
         return self.run.numbers(OperandName(places[0])) if places else self.binding.no_bias
 
     @property
