@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from ..spec import stages as s
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.stage import CHANNELS, Stage
-from .names import INPUT, OUTPUT, CallerName, StatisticsName
-from .sweeps import LOWER, Affine, Chain, Cutter, Finish, Reduce, Sweep
+from .names import INPUT, OUTPUT, CallerName, StatisticsName, ValueName
+from .sweeps import LOWER, Affine, Chain, Cutter, Finish, Reduce, Sweep, Windowed
 
 GRADIENT = CallerName("gradient")  # the one that comes in
 
@@ -115,6 +115,11 @@ class Sums(Stage):
     unit: StatisticsName | None = None  # statistics of the norm's input
 
 
+@dataclass(frozen=True)
+class ArgmaxPool(Windowed):
+    """Buffer (C, D, H, W) -> the place of the largest value in each window of a max-pool."""
+
+
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +131,23 @@ class Segment:
     start: int
     first: int
     last: int
+
+
+@dataclass(frozen=True)
+class Places:
+    """Of the largest values in the windows of a max-pool, by its place in the pipeline."""
+
+    start: int
+    pool: int
+
+
+PLACES = ValueName(0)  # the array that they are written to, integers as wide as numbers of the arithmetic
+
+
+def cut_places(pipeline: Pipeline, trace: Trace, places: Places) -> tuple[Sweep, ...]:
+    """From value `start` to the places of a pool."""
+    cutter = TailCutter(pipeline, trace, Segment(places.start, places.pool, places.pool), [False] * len(pipeline.slots))
+    return cutter.run_to_places()
 
 
 def cut_tail(pipeline: Pipeline, trace: Trace, segment: Segment, wanted: Sequence[bool]) -> tuple[Sweep, ...]:
@@ -179,10 +201,20 @@ class TailCutter(Cutter):
         self.statistics_of: dict[int, StatisticsName] = {}  # of norms and softmaxes, by stage
         self.totals: list[Totals] = []  # of the sweep that is being cut
 
+    def _to_segment(self) -> None:
+        for index in range(self.segment.start, self.segment.first):
+            LOWER[type(self.pipeline.stages[index])](self, index)
+
+    def run_to_places(self) -> tuple[Sweep, ...]:
+        self._to_segment()
+        pool = self.segment.first
+        self.ops.append(ArgmaxPool(pool))
+        self._end(self.trace.values[pool + 1], PLACES)
+        return tuple(self.sweeps)
+
     def run(self) -> tuple[Sweep, ...]:
         segment, stages = self.segment, self.pipeline.stages
-        for index in range(segment.start, segment.first):
-            LOWER[type(stages[index])](self, index)
+        self._to_segment()
         own = range(segment.first, segment.last)
         needed = {index: needs(stages[index], any(self.wanted[index])) for index in own}
         values = {index + "vr".index(word) for index, word in needed.items() if word in ("v", "r")}

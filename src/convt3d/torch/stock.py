@@ -82,18 +82,12 @@ def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> 
 
 
 def values(
-    pipeline: Pipeline,
-    x: Tensor,
-    operands: Sequence[Tensor],
-    wanted: set[int],
-    others: Others = NO_OTHERS,
-    first: int = 0,
+    pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int], others: Others = NO_OTHERS
 ) -> dict[int, Tensor]:
-    """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used. x is
-    value `first`."""
-    found = {first: x} if first in wanted else {}
+    """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used."""
+    found = {0: x} if 0 in wanted else {}
     kept, value = {"x": x}, x
-    for index in range(first, max(wanted, default=0)):
+    for index in range(max(wanted, default=0)):
         stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
         if stage.uses:
             own = [kept[stage.uses]]

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..cpu.plan.tail_plan import make_tail_plan
-from ..cpu.runtime.tails import run_tail
-from ..front.arrays import tensor_storage
-from ..plan.tails import Segment, can_pass, can_repeat
+from ..cpu.plan.tail_plan import TailPlan, make_tail_plan
+from ..cpu.runtime.tails import run_places, run_tail
+from ..front.arrays import Storage, tensor_storage
+from ..plan.tails import Places, Segment, can_pass, can_repeat
 from ..spec import stages
+from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from .engine import DTYPES_OF, result_like
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, first_stage, needed_values
-from .stock import Tensor, own_operands, values, weight_of
+from .stock import Tensor, own_operands, weight_of
 
 
 class Way(NamedTuple):
@@ -61,10 +62,16 @@ def _way_back(pipeline: Pipeline, wanted: tuple[bool, ...], result_kept: bool) -
         parts += [*([Segment(start, index + 1, last)] if index + 1 < last else []), index]
         last = index
     parts += [Segment(start, behind, last)] if behind < last else []
-    segments = [part for part in parts if isinstance(part, Segment)]
-    repeated = pipeline.stages[behind : max((segment.first for segment in segments), default=behind)]
-    repeats = start == behind and all(map(can_repeat, repeated))
-    return Way(start, tuple(parts)) if segments and (repeats or len(parts) == 1) else None
+    reached = [part.first if isinstance(part, Segment) else part for part in parts if _computes(pipeline, part)]
+    if start == count:
+        return Way(start, tuple(parts)) if len(parts) == 1 else None
+    repeated = pipeline.stages[behind : max(reached, default=behind)]
+    return Way(start, tuple(parts)) if reached and all(map(can_repeat, repeated)) else None
+
+
+def _computes(pipeline: Pipeline, part: Segment | int) -> bool:
+    """Whether kernels of ours go there, and not only spread a gradient."""
+    return isinstance(part, Segment) or isinstance(pipeline.stages[part], stages.MaxPool3d)
 
 
 BETWEEN = (stages.MaxPool3d, stages.AvgPool3d, stages.Sum, stages.Mean)
@@ -83,17 +90,43 @@ def tail_gradients(
             grad = _through(part, pipeline, grad, x, operands, value, wanted, found, last and way.start == part.first)
         else:
             stage = pipeline.stages[part]
-            rule = GRADIENTS[type(stage)]
-            v = _value(pipeline, value, operands, part) if "v" in rule.uses_of(stage) else None
-            (grad,) = rule.back(stage, grad, v, None, [], (True,), shapes[part])
+            if isinstance(stage, stages.MaxPool3d):
+                last = part == pipeline.conv_index + 1
+                grad = _to_places(part, pipeline, grad, x, operands, value, last and way.start == part)
+            else:
+                (grad,) = GRADIENTS[type(stage)].back(stage, grad, None, None, [], (True,), shapes[part])
     behind = range(pipeline.conv_index + 1, len(pipeline.stages))
     empty = {index: [None] * len(own_operands(pipeline, operands, index)) for index in behind}
     return Back(grad, [each for index in behind for each in found.get(index, empty[index])])
 
 
-def _value(pipeline: Pipeline, y: Tensor, operands: Sequence[Tensor], wanted: int) -> Tensor:
-    """A later value, from the convolution's result."""
-    return values(pipeline, y, operands, {wanted}, first=pipeline.conv_index + 1)[wanted]
+def _to_places(
+    pool: int,
+    pipeline: Pipeline,
+    grad: Tensor,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    value: Tensor,
+    in_place: bool,
+) -> Tensor:
+    """Through a max-pool: the gradient of a window goes to its largest value."""
+    dtype, start = DTYPES_OF[x.dtype], pipeline.conv_index + 1
+    plan = make_tail_plan(pipeline, x.shape, [each.shape for each in operands], dtype, Places(start, pool))
+    _, channels, *sizes = plan.trace.values[pool]
+    shape = plan.trace.values[pool + 1]
+    places = torch.empty(shape, dtype=torch.int64 if x.dtype is torch.float64 else torch.int32)
+    source, arrays = tensor_storage(value, dtype, torch), _vectors(plan, operands, dtype)
+    run_places(plan, source, arrays, places.numpy())
+    back = value.zero_() if in_place and value.is_contiguous() else x.new_zeros((shape[0], channels, *sizes))
+    rows = back.view(shape[0], channels, -1)
+    rows.scatter_add_(2, places.view(*shape[:2], -1).long(), grad.expand(shape).reshape(*shape[:2], -1))
+    return back
+
+
+def _vectors(plan: TailPlan, operands: Sequence[Tensor], dtype: DType) -> list[Storage]:
+    """Operands as kernels read them."""
+    flat = plan.trace.operand_shapes
+    return [tensor_storage(each, dtype, torch).reshape(own) for each, own in zip(operands, flat, strict=True)]
 
 
 def _through(
@@ -111,10 +144,7 @@ def _through(
     plan = make_tail_plan(pipeline, x.shape, [each.shape for each in operands], dtype, segment, wanted[1:], in_place)
     shape = plan.trace.values[segment.first]
     result = value if in_place else result_like(value, shape)
-    arrays = [
-        tensor_storage(each, dtype, torch).reshape(flat)
-        for each, flat in zip(operands, plan.trace.operand_shapes, strict=True)
-    ]
+    arrays = _vectors(plan, operands, dtype)
     source, incoming = (tensor_storage(each, dtype, torch) for each in (value, grad))
     sums = run_tail(plan, source, incoming, arrays, tensor_storage(result, dtype, torch, writable=True))
     for index, totals in sums.items():

@@ -10,7 +10,7 @@ from math import prod
 
 from ...plan.base import BasePlan
 from ...plan.names import OUTPUT, ArrayName
-from ...plan.tails import Segment, cut_tail
+from ...plan.tails import Places, Segment, cut_places, cut_tail
 from ...spec.dtypes import DType
 from ...spec.pipeline import Pipeline
 from ...spec.rewrite import Rewritten, round_scalars
@@ -25,7 +25,7 @@ from .structure import Structure
 class TailPlan(BasePlan):
     machine: Machine
     sweeps: tuple[SweepPlan, ...]
-    segment: Segment
+    segment: Segment | Places
     aliases: tuple[ArrayName, ...] = ()
 
     @property
@@ -39,8 +39,8 @@ def make_tail_plan(
     x: Sequence[int],
     operands: Sequence[Sequence[int]],
     dtype: DType,
-    segment: Segment,
-    wanted: Sequence[bool],
+    segment: Segment | Places,
+    wanted: Sequence[bool] = (),
     in_place: bool = False,
 ) -> TailPlan:
     """For an input of shape `x`, and operands of these shapes in slot order. `in_place`: the gradient takes the place
@@ -55,7 +55,7 @@ def _make(
     x: tuple[int, ...],
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
-    segment: Segment,
+    segment: Segment | Places,
     wanted: tuple[bool, ...],
     in_place: bool,
     host: Machine,
@@ -64,7 +64,11 @@ def _make(
     trace = pipeline.trace(x, operands)
     where = Where(pipeline, trace, host, dtype.number_bytes, direct_method(pipeline, trace, DIRECT))
     sweeps = []
-    for sweep in cut_tail(pipeline, trace, segment, wanted):
+    if isinstance(segment, Places):
+        cuts = cut_places(pipeline, trace, segment)
+    else:
+        cuts = cut_tail(pipeline, trace, segment, wanted)
+    for sweep in cuts:
         choice = choose_method(sweep, where, DIRECT)
         structure = Structure(choice.steps, dtype.name, host.isa)
         large = prod(sweep.result) * dtype.itemsize >= cached_bytes(host)

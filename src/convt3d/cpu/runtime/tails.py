@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, StatisticsName
 from ...plan.sweeps import Finish
-from ...plan.tails import GRADIENT, Sums, Totals
+from ...plan.tails import GRADIENT, PLACES, Sums, Totals
 from ...spec.stages import GroupNorm, InstanceNorm, Softmax
 from ..plan.tail_plan import TailPlan
 from .bind import Binding
@@ -29,6 +29,13 @@ def run_tail(
     run = _TailRun(plan, value, gradient, operands, out)
     run.run()
     return run.sums
+
+
+def run_places(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> None:
+    """Writes places into `out`, integers as wide as numbers of the arithmetic."""
+    run = _TailRun(plan, value, value, operands, value)
+    run.arrays[PLACES] = out.view(run.number)
+    run.run()
 
 
 class _TailRun(Run):
