@@ -9,115 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from ..spec import stages as s
+from ..spec.backends import StageTable
 from ..spec.pipeline import Pipeline, Trace
-from ..spec.stage import CHANNELS, Stage
+from ..spec.stage import Stage
 from .names import INPUT, OUTPUT, CallerName, StatisticsName, ValueName
-from .sweeps import LOWER, Affine, Chain, Cutter, Finish, Reduce, Sweep, Windowed
+from .sweeps import LOWER, Affine, Chain, Cutter, Finish, Reduce, Sweep
+from .tail_links import (
+    ArgmaxPool,
+    BatchNormGradient,
+    ChannelSoftmaxGradient,
+    Derivative,
+    Incoming,
+    NormGradient,
+    QuotientGradient,
+    SoftmaxGradient,
+    Sums,
+    Totals,
+    Unit,
+    UnitGradient,
+)
 
 GRADIENT = CallerName("gradient")  # the one that comes in
-
-
-# --- links of a chain that only the way back has ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Incoming(Stage):
-    """Puts an array of the value's shape in its place."""
-
-    other: str = "tensor"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Derivative(Stage):
-    """gradient * f'(value kept as `at`), for a stage f that is a function of one number."""
-
-    of: Stage
-    at: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Unit(Stage):
-    """LayerNorm over channels without weights, whose deviation is remembered under a name."""
-
-    eps: float
-    at: str
-
-    couples: ClassVar[frozenset[str]] = CHANNELS
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class UnitGradient(Stage):
-    """Through that norm: deviation * (gradient - mean(gradient) - unit * mean(gradient * unit))."""
-
-    at: str
-
-    couples: ClassVar[frozenset[str]] = CHANNELS
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class NormGradient(Stage):
-    """Through a norm over space: gradient * scale + shift + unit * offset, by statistics."""
-
-    at: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BatchNormGradient(Stage):
-    """Through a BatchNorm by running statistics: gradient * weight / sqrt(variance + eps)."""
-
-    eps: float
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SoftmaxGradient(Stage):
-    """Through a softmax over space: (gradient - shift) * its result, by statistics."""
-
-    at: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ChannelSoftmaxGradient(Stage):
-    """Through a softmax over channels: (gradient - sum(gradient * its result)) * its result."""
-
-    at: str
-
-    couples: ClassVar[frozenset[str]] = CHANNELS
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class QuotientGradient(Stage):
-    """Through other / value: -gradient * other / value^2; `other` is a number, or a vector."""
-
-    other: float | str
-    at: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Totals(Stage):
-    """Sums over the voxels of each channel, of the gradient times values kept under these names; "" stands for 1.
-    `below`: only where that value is not above 0. The gradient passes unchanged."""
-
-    stage: int  # that it is for, by its place in the pipeline
-    factors: tuple[str, ...]
-    below: bool = False
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Sums(Stage):
-    """What the totals of a sweep are for: gradients of operands, and of them, where `norm` is not None, the statistics
-    that its gradient needs."""
-
-    totals: tuple[Totals, ...]
-    norm: Stage | None = None
-    unit: StatisticsName | None = None  # statistics of the norm's input
-
-
-@dataclass(frozen=True)
-class ArgmaxPool(Windowed):
-    """Buffer (C, D, H, W) -> the place of the largest value in each window of a max-pool."""
 
 
 # --- cutting ----------------------------------------------------------------------------------------------------------
@@ -165,7 +80,7 @@ def can_pass(stage: Stage, wanted: Sequence[bool]) -> bool:
         return stage.over == "channels"
     if isinstance(stage, s.Softmax):
         return stage.over in ("channels", "spatial") and stage.scale is None and stage.shift is None
-    return type(stage) in BACK
+    return BACK.entries.get(type(stage), _passed_alone) is not _passed_alone
 
 
 def can_repeat(stage: Stage) -> bool:
@@ -359,7 +274,13 @@ def unit_name(index: int) -> str:
     return f"u{index}"
 
 
-BACK: dict[type[Stage], Callable[[TailCutter, int], None]] = {
+def _passed_alone(cutter: TailCutter, index: int) -> None:
+    """A gradient passes these between two segments: convolutions by kernels of their own, max-pools by places."""
+    raise AssertionError(f"{cutter.pipeline.stages[index].name} is in no segment")
+
+
+_ENTRIES: dict[type[Stage], Callable[[TailCutter, int], None]] = {
+    **dict.fromkeys((s.Conv3d, s.ConvTranspose3d, s.MaxPool3d), _passed_alone),
     **dict.fromkeys((s.Add, s.Subtract), TailCutter.add_gradient),
     **dict.fromkeys((s.Multiply, s.Divide), TailCutter.multiply_gradient),
     s.BatchNorm: TailCutter.batch_norm_gradient,
@@ -386,3 +307,11 @@ BACK: dict[type[Stage], Callable[[TailCutter, int], None]] = {
         TailCutter.derivative,
     ),
 }
+BACK: StageTable[Callable[[TailCutter, int], None]] = StageTable("gradients on the CPU", __name__, _ENTRIES)
+_REASONS: dict[type[Stage], str] = {
+    **dict.fromkeys((s.AvgPool3d, s.Sum, s.Mean), "its gradient is spread by PyTorch"),
+    **dict.fromkeys((s.Max, s.LogSumExp), "a pipeline with it is left to PyTorch"),
+    **dict.fromkeys((s.Keep, s.Recall), "a pipeline that uses a value again is left to PyTorch"),
+}
+for _kind, _reason in _REASONS.items():
+    BACK.unsupported(_kind, _reason)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ...plan import tails
+from ...plan import tail_links as way
 from ...spec import stages
 from ...spec.stage import Stage
 from ..ir import derivatives, sums, vecmath
@@ -30,12 +30,12 @@ DERIVATIVES: dict[type[Stage], Callable[..., ir.Value]] = {
 }
 
 
-def incoming(context: Links, link: int, stage: tails.Incoming) -> list[Step]:
+def incoming(context: Links, link: int, stage: way.Incoming) -> list[Step]:
     gradient = context.tensor(link)
     return [Map(lambda value, column: gradient(column))]
 
 
-def derivative(context: Links, link: int, stage: tails.Derivative) -> list[Step]:
+def derivative(context: Links, link: int, stage: way.Derivative) -> list[Step]:
     b, kept, of = context.k.b, context.again(stage.at), stage.of
     if isinstance(of, stages.PReLU):
         slope = context.vector(link, 0)
@@ -48,7 +48,7 @@ def derivative(context: Links, link: int, stage: tails.Derivative) -> list[Step]
     return [Map(lambda g, column: function(b, g, kept(column), **constants))]
 
 
-def unit(context: Links, link: int, stage: tails.Unit) -> list[Step]:
+def unit(context: Links, link: int, stage: way.Unit) -> list[Step]:
     """The deviation is remembered for the way back."""
     steps = layer_norm(context, link, stages.LayerNorm("channels", stage.eps))
     _, deviation, _ = steps
@@ -80,7 +80,7 @@ def _sums_with(
     return [Map(look), fold], here
 
 
-def unit_gradient(context: Links, link: int, stage: tails.UnitGradient) -> list[Step]:
+def unit_gradient(context: Links, link: int, stage: way.UnitGradient) -> list[Step]:
     k, b, kept = context.k, context.k.b, context.again(stage.at)
     count, deviation = context.channel_count(), context.deviations[stage.at]
     along: dict[int, ir.Value] = {}  # mean(gradient * unit)
@@ -103,7 +103,7 @@ def unit_gradient(context: Links, link: int, stage: tails.UnitGradient) -> list[
     return [*steps, Map(change)]
 
 
-def channel_softmax_gradient(context: Links, link: int, stage: tails.ChannelSoftmaxGradient) -> list[Step]:
+def channel_softmax_gradient(context: Links, link: int, stage: way.ChannelSoftmaxGradient) -> list[Step]:
     k, b, kept = context.k, context.k.b, context.again(stage.at)
     steps, _ = _sums_with(context, stage.at, False, lambda parts, turn: b.cast(sums.total(b, parts), k.number))
     fold = steps[-1]
@@ -111,18 +111,18 @@ def channel_softmax_gradient(context: Links, link: int, stage: tails.ChannelSoft
     return [*steps, Map(lambda g, column: b.mul(b.sub(g, fold.result[column.turn]), kept(column)))]
 
 
-def norm_gradient(context: Links, link: int, stage: tails.NormGradient) -> list[Step]:
+def norm_gradient(context: Links, link: int, stage: way.NormGradient) -> list[Step]:
     b, kept = context.k.b, context.again(stage.at)
     scale, shift, offset = (context.vector(link, number) for number in range(3))
     return [Map(lambda g, column: b.fma(kept(column), offset(column), b.fma(g, scale(column), shift(column))))]
 
 
-def softmax_gradient(context: Links, link: int, stage: tails.SoftmaxGradient) -> list[Step]:
+def softmax_gradient(context: Links, link: int, stage: way.SoftmaxGradient) -> list[Step]:
     b, kept, shift = context.k.b, context.again(stage.at), context.vector(link, 0)
     return [Map(lambda g, column: b.mul(b.sub(g, shift(column)), kept(column)))]
 
 
-def batch_norm_gradient(context: Links, link: int, stage: tails.BatchNormGradient) -> list[Step]:
+def batch_norm_gradient(context: Links, link: int, stage: way.BatchNormGradient) -> list[Step]:
     b, eps = context.k.b, context.constants(link, stage)["eps"]
     variance, *weight = (context.vector(link, number) for number in range(len(context.call[link])))
 
@@ -133,7 +133,7 @@ def batch_norm_gradient(context: Links, link: int, stage: tails.BatchNormGradien
     return [Map(change)]
 
 
-def quotient_gradient(context: Links, link: int, stage: tails.QuotientGradient) -> list[Step]:
+def quotient_gradient(context: Links, link: int, stage: way.QuotientGradient) -> list[Step]:
     b, kept = context.k.b, context.again(stage.at)
     number = context.constants(link, stage).get("other")
     other = context.vector(link, 0) if number is None else None
@@ -145,7 +145,7 @@ def quotient_gradient(context: Links, link: int, stage: tails.QuotientGradient) 
     return [Map(change)]
 
 
-def totals(context: Links, link: int, stage: tails.Totals) -> list[Step]:
+def totals(context: Links, link: int, stage: way.Totals) -> list[Step]:
     """Sums of float64 in the room of this link, one in each lane: (factors, C, parts of a sum, lanes)."""
     k, b, room = context.k, context.k.b, context.words[link].sums
     kept = [context.again(factor) if factor else None for factor in stage.factors]
@@ -176,7 +176,7 @@ def _place(context: Links, channel: Number, number: int, part: int) -> Number:
     return k.dot((number, k.b.mul(context.channels, parts * k.lanes)), (channel, parts * k.lanes), (part, k.lanes))
 
 
-def clear_totals(context: Links, link: int, stage: tails.Totals) -> None:
+def clear_totals(context: Links, link: int, stage: way.Totals) -> None:
     """Before the chain."""
     k, b, room = context.k, context.k.b, context.words[link].sums
     parts = len(sums.nothing(k.number, k.lanes))
@@ -185,7 +185,7 @@ def clear_totals(context: Links, link: int, stage: tails.Totals) -> None:
         b.store(constant(vector(F64, k.lanes), 0.0), room.pointer, at)
 
 
-def store_totals(context: Links, link: int, stage: tails.Totals, first: int, words: int, partials: ir.Value) -> None:
+def store_totals(context: Links, link: int, stage: way.Totals, first: int, words: int, partials: ir.Value) -> None:
     """Behind the chain: partials[item][channel][first, ...] of `words`, in float64."""
     k, b, room = context.k, context.k.b, context.words[link].sums
     parts = len(sums.nothing(k.number, k.lanes))
@@ -198,14 +198,14 @@ def store_totals(context: Links, link: int, stage: tails.Totals, first: int, wor
 
 
 TAILS: dict[type[Stage], Emitter] = {
-    tails.Incoming: incoming,
-    tails.Derivative: derivative,
-    tails.Unit: unit,
-    tails.UnitGradient: unit_gradient,
-    tails.NormGradient: norm_gradient,
-    tails.BatchNormGradient: batch_norm_gradient,
-    tails.SoftmaxGradient: softmax_gradient,
-    tails.ChannelSoftmaxGradient: channel_softmax_gradient,
-    tails.QuotientGradient: quotient_gradient,
-    tails.Totals: totals,
+    way.Incoming: incoming,
+    way.Derivative: derivative,
+    way.Unit: unit,
+    way.UnitGradient: unit_gradient,
+    way.NormGradient: norm_gradient,
+    way.BatchNormGradient: batch_norm_gradient,
+    way.SoftmaxGradient: softmax_gradient,
+    way.ChannelSoftmaxGradient: channel_softmax_gradient,
+    way.QuotientGradient: quotient_gradient,
+    way.Totals: totals,
 }

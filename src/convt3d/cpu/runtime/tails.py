@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, StatisticsName
 from ...plan.sweeps import Finish
-from ...plan.tails import GRADIENT, PLACES, Sums, Totals
+from ...plan.tail_links import Sums, Totals
+from ...plan.tails import GRADIENT, PLACES
 from ...spec.stages import GroupNorm, InstanceNorm, Softmax
 from ..plan.tail_plan import TailPlan
 from .bind import Binding

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...plan.sweeps import Link
-from ...plan.tails import Derivative, Totals
+from ...plan.tail_links import Derivative, Totals
 from ...spec.stage import Stage
 from ...spec.stages import CHANNELS, Keep
 from ..plan.rooms import Rooms

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
-from ...plan.tails import ArgmaxPool
+from ...plan.tail_links import ArgmaxPool
 from ..plan.registers import register_tile
 from .argmax import Argmax
 from .arrays import Load, Store
