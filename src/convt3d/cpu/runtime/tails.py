@@ -14,8 +14,8 @@ from ...plan.tail_links import Sums, Totals
 from ...plan.tails import GRADIENT, PLACES
 from ...spec.stages import GroupNorm, InstanceNorm, Softmax
 from ..plan.tail_plan import TailPlan
-from .bind import Binding
 from .execute import Run
+from .ready import bindings
 from .statistics import over_tiles
 
 Array = npt.NDArray[Any]
@@ -46,7 +46,7 @@ class _TailRun(Run):
         self.plan, self.operands, self.stored_as = plan, tuple(operands), plan.dtype
         self.arrays: dict[ArrayName, Array] = {INPUT: value, GRADIENT: gradient, OUTPUT: out}
         self.number = np.dtype(plan.dtype.accumulate)
-        self.sweeps = tuple(Binding(plan, planned) for planned in plan.sweeps)
+        self.sweeps = bindings(plan)
         self.skipped = np.zeros(value.shape[0], np.int64)
         self.sums: dict[int, list[Wide]] = {}
         self.deviations: dict[ArrayName, Wide] = {}  # of norms without weights, by the name of their statistics
