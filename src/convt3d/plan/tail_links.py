@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..spec import stages as s
 from ..spec.stage import CHANNELS, Stage
 from .names import StatisticsName
 from .sweeps import Windowed
@@ -100,6 +101,11 @@ class Sums(Stage):
     totals: tuple[Totals, ...]
     norm: Stage | None = None
     unit: StatisticsName | None = None  # statistics of the norm's input
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedBatchNorm(s.BatchNorm):
+    """BatchNorm by the statistics of the batch, in the place of one by running statistics; these are not read."""
 
 
 @dataclass(frozen=True)

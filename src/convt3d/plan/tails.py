@@ -28,6 +28,7 @@ from .tail_links import (
     SoftmaxGradient,
     Sums,
     Totals,
+    TrainedBatchNorm,
     Unit,
     UnitGradient,
 )
@@ -65,9 +66,18 @@ def cut_places(pipeline: Pipeline, trace: Trace, places: Places) -> tuple[Sweep,
     return cutter.run_to_places()
 
 
+def cut_forward(pipeline: Pipeline, trace: Trace, start: int) -> tuple[Sweep, ...]:
+    """From value `start` to the result."""
+    count = len(pipeline.stages)
+    return TailCutter(pipeline, trace, Segment(start, count, count), [False] * len(pipeline.slots)).run_forward()
+
+
 def cut_tail(pipeline: Pipeline, trace: Trace, segment: Segment, wanted: Sequence[bool]) -> tuple[Sweep, ...]:
     """From the gradient of value `last` to that of value `first`; `wanted` operands get gradients, too."""
     return TailCutter(pipeline, trace, segment, wanted).run()
+
+
+NORMS = (s.LayerNorm, s.GroupNorm, s.InstanceNorm, TrainedBatchNorm)  # by statistics of the value itself
 
 
 def can_pass(stage: Stage, wanted: Sequence[bool]) -> bool:
@@ -80,7 +90,7 @@ def can_pass(stage: Stage, wanted: Sequence[bool]) -> bool:
         return stage.over == "channels"
     if isinstance(stage, s.Softmax):
         return stage.over in ("channels", "spatial") and stage.scale is None and stage.shift is None
-    return BACK.entries.get(type(stage), _passed_alone) is not _passed_alone
+    return isinstance(stage, NORMS) or BACK.entries.get(type(stage), _passed_alone) is not _passed_alone
 
 
 def can_repeat(stage: Stage) -> bool:
@@ -97,10 +107,10 @@ def needs(stage: Stage, wanted: bool) -> str:
     if isinstance(stage, s.Binary):
         reverse = isinstance(stage, s.Divide) and stage.reverse
         return "v" if reverse or (wanted and isinstance(stage, (s.Multiply, s.Divide))) else ""
+    if isinstance(stage, NORMS):
+        return "u"
     if isinstance(stage, s.BatchNorm):
         return "v" if wanted else ""
-    if isinstance(stage, (s.LayerNorm, s.GroupNorm, s.InstanceNorm)):
-        return "u"
     return "r" if isinstance(stage, (s.ReLU, s.Sigmoid, s.Tanh, s.Exp, s.Softmax)) else "v"
 
 
@@ -118,7 +128,15 @@ class TailCutter(Cutter):
 
     def _to_segment(self) -> None:
         for index in range(self.segment.start, self.segment.first):
-            LOWER[type(self.pipeline.stages[index])](self, index)
+            if isinstance(self.pipeline.stages[index], TrainedBatchNorm):
+                self._again(index, True)
+            else:
+                LOWER[type(self.pipeline.stages[index])](self, index)
+
+    def run_forward(self) -> tuple[Sweep, ...]:
+        self._to_segment()
+        self._end(self.trace.output, OUTPUT)
+        return tuple(self.sweeps)
 
     def run_to_places(self) -> tuple[Sweep, ...]:
         self._to_segment()
@@ -141,7 +159,10 @@ class TailCutter(Cutter):
                 self._again(index, index < last)
         self.link(0, Incoming(), (GRADIENT,))
         for index in reversed(own):
-            BACK[type(stages[index])](self, index)
+            if isinstance(stages[index], TrainedBatchNorm):
+                self.norm_gradient(index)
+            else:
+                BACK[type(stages[index])](self, index)
         self._end(self.trace.values[segment.first], OUTPUT)
         return tuple(self.sweeps)
 
@@ -149,7 +170,7 @@ class TailCutter(Cutter):
         """Goes through a stage; a norm keeps its value before the weights, which are applied where it is gone through
         as a whole."""
         stage = self.pipeline.stages[index]
-        if not isinstance(stage, (s.LayerNorm, s.GroupNorm, s.InstanceNorm)):
+        if not isinstance(stage, NORMS):
             return LOWER[type(stage)](self, index)
         if isinstance(stage, s.LayerNorm):
             self.link(index, Unit(stage.eps, unit_name(index)), ())
@@ -157,9 +178,10 @@ class TailCutter(Cutter):
         else:
             found = self.statistics(index, "moments")
             self.link(index, Affine(), (found.vector("shift"), found.vector("scale"), found.vector("offset")))
-            self.link(index, s.Keep(unit_name(index)), ())
+            if index >= self.segment.first:
+                self.link(index, s.Keep(unit_name(index)), ())
         if stage.affine and whole:
-            weight, bias = self.operands(index)
+            weight, bias = self.operands(index)[-2:]
             self.link(index, s.Multiply("channel"), (weight,))
             self.link(index, s.Add("channel"), (bias,))
 
@@ -167,7 +189,7 @@ class TailCutter(Cutter):
         """A sweep that makes nothing else; what was done so far is done again in the next. Statistics of a norm are
         those without its weights."""
         stage = self.pipeline.stages[index]
-        if isinstance(stage, (s.GroupNorm, s.InstanceNorm)) and self.segment.first <= index:
+        if isinstance(stage, TrainedBatchNorm) or (isinstance(stage, NORMS) and self.segment.first <= index):
             finish = Finish(replace(stage, affine=False), (), StatisticsName(self.stats))
         else:
             finish = Finish(stage, self.operands(index), StatisticsName(self.stats))
@@ -245,7 +267,9 @@ class TailCutter(Cutter):
         self.total(index, unit_name(index), "")
         sums = Sums(tuple(self.totals), stage, self.statistics_of[index])
         result = StatisticsName(self.stats)
-        found = self._made(Finish(sums, self.operands(index)[:1], result), (), index)
+        weight = self.operands(index)[-2:-1]  # of weight and bias, or of none
+        weight = weight if getattr(stage, "affine", False) else ()
+        found = self._made(Finish(sums, weight, result), (), index)
         vectors = found.vector("scale"), found.vector("shift"), found.vector("offset")
         self.link(index, NormGradient(unit_name(index)), vectors)
 

@@ -1,8 +1,9 @@
 """Gradients of a pipeline: values are computed again from the input, a few samples at a time, never stored between;
-the convolution among them by our kernels, unless gradients of the gradients are recorded.
+by our kernels, unless gradients of the gradients are recorded.
 
-Each stage says how a gradient passes it and which values that takes, in PyTorch's own backward operations. What a
-gradient does not need is not computed again: conv -> ReLU needs nothing but the result.
+Each stage also says how a gradient passes it and which values that takes, in PyTorch's own backward operations, for all
+that our kernels do not take. What a gradient does not need is not computed again: conv -> ReLU needs nothing but the
+result.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from .direct import direct
 from .layout import shapes_of
 from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
 from .stock import Others, Tensor, as_value, batched, own_operands, values, weight_of
-from .tails import Way, tail_gradients, way_back
+from .tails import Tail, Way, way_back
 
+_MOST_PLACES = 2**31 - 1  # of a volume, which kernels name by 32 bits
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
 
@@ -121,7 +123,11 @@ def _way(
     """How our kernels take the gradient to the convolution's result, where they do."""
     if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
         return None
-    return way_back(pipeline, wanted, result_kept)
+    if any(
+        prod(shape[2:]) > _MOST_PLACES for shape in shapes_of(pipeline, x.shape, weight_of(pipeline, operands).shape)
+    ):
+        return None
+    return way_back(pipeline, tuple(wanted), result_kept)
 
 
 def _chunk_gradients(
@@ -147,7 +153,7 @@ def _chunk_gradients(
     known: dict[int, Any] = values(pipeline, x, operands, need, others)
     if way is not None:
         start = known.pop(last) if result is None else result
-        grad, found = tail_gradients(way, pipeline, grad, x, operands, start, wanted)
+        grad, found = Tail(pipeline, x.shape, operands, start).back(way, grad, wanted, result is None)
     elif result is not None:
         known[count] = result
     pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number

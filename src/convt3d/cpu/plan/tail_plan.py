@@ -10,7 +10,7 @@ from math import prod
 
 from ...plan.base import BasePlan
 from ...plan.names import OUTPUT, ArrayName
-from ...plan.tails import Places, Segment, cut_places, cut_tail
+from ...plan.tails import Places, Segment, cut_forward, cut_places, cut_tail
 from ...spec.dtypes import DType
 from ...spec.pipeline import Pipeline
 from ...spec.rewrite import Rewritten, round_scalars
@@ -66,6 +66,8 @@ def _make(
     sweeps = []
     if isinstance(segment, Places):
         cuts = cut_places(pipeline, trace, segment)
+    elif segment.first == len(pipeline.stages):  # nothing to go back through
+        cuts = cut_forward(pipeline, trace, segment.start)
     else:
         cuts = cut_tail(pipeline, trace, segment, wanted)
     for sweep in cuts:

@@ -69,23 +69,35 @@ def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[Sta
     return {"shift": most, "scale": np.where(np.isinf(most), np.nan, factor / total)}
 
 
-def _norm(
-    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
-) -> dict[StatisticWord, Array]:
-    """Means and squared distances of tiles, combined over tiles and, for groups, over channels."""
+def moments(partials: Array, counts: Array, groups: int) -> tuple[Array, Array]:
+    """Means and squared distances of tiles, combined over tiles and the channels of groups: mean and biased variance,
+    (B, groups)."""
     batch, tiles, channels, _ = partials.shape
-    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
     size = channels // groups
     parts = partials.reshape(batch, tiles, groups, size, 2)
     n = counts.reshape(1, tiles, 1, 1)
     total = counts.sum() * size
     mean = over_tiles(parts[..., 0] * n).sum(axis=-1) / total
     distance = parts[..., 0] - mean[:, None, :, None]
-    variance = over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / total
+    variance: Array = over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / total
+    return mean, variance
+
+
+def _norm(
+    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+) -> dict[StatisticWord, Array]:
+    channels = partials.shape[2]
+    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+    size = channels // groups
+    mean, variance = moments(partials, counts, groups)
     deviation = 1.0 / np.sqrt(variance + stage.eps)
     shift, scale = (each if size == 1 else np.repeat(each, size, axis=1) for each in (mean, deviation))
     weight, bias = operands if stage.affine else (1.0, 0.0)
-    scale = scale * weight
+    return affine(shift, scale * weight, bias, number)
+
+
+def affine(shift: Array, scale: Array, bias: Any, number: npt.DTypeLike) -> dict[StatisticWord, Array]:
+    """What Affine applies."""
     near = shift.astype(number)
     rest = np.where(np.isfinite(scale.astype(number)), (near - shift) * scale, 0.0)  # the mean lies between two numbers
     return {"shift": near.astype(np.float64), "scale": scale, "offset": rest + bias}

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from ...plan.names import INPUT, OUTPUT, ArrayName, StatisticsName
 from ...plan.sweeps import Finish
-from ...plan.tail_links import Sums, Totals
+from ...plan.tail_links import Sums, Totals, TrainedBatchNorm
 from ...plan.tails import GRADIENT, PLACES
 from ...spec.stages import GroupNorm, InstanceNorm, Softmax
 from ..plan.tail_plan import TailPlan
 from .execute import Run
 from .ready import bindings
-from .statistics import over_tiles
+from .statistics import affine, moments, over_tiles
 
 Array = npt.NDArray[Any]
 Wide = npt.NDArray[np.float64]
@@ -30,6 +30,13 @@ def run_tail(
     run = _TailRun(plan, value, gradient, operands, out)
     run.run()
     return run.sums
+
+
+def run_forward(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> list[tuple[Wide, Wide]]:
+    """Writes the result into `out`; mean and biased variance of each BatchNorm's batch, in their order."""
+    run = _TailRun(plan, value, value, operands, out)
+    run.run()
+    return run.moments
 
 
 def run_places(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> None:
@@ -49,9 +56,12 @@ class _TailRun(Run):
         self.sweeps = bindings(plan)
         self.skipped = np.zeros(value.shape[0], np.int64)
         self.sums: dict[int, list[Wide]] = {}
+        self.moments: list[tuple[Wide, Wide]] = []  # mean and variance of batches, in the order of their norms
         self.deviations: dict[ArrayName, Wide] = {}  # of norms without weights, by the name of their statistics
 
     def _finish(self, of: Finish, partials: Wide, counts: Wide) -> dict[ArrayName, Wide]:
+        if isinstance(of.stage, TrainedBatchNorm):
+            return self._batch(of, of.stage, partials, counts)
         if not isinstance(of.stage, Sums):
             found = super()._finish(of, partials, counts)
             if isinstance(of.stage, (InstanceNorm, GroupNorm)) and isinstance(of.result, StatisticsName):
@@ -59,6 +69,19 @@ class _TailRun(Run):
             return found
         with np.errstate(all="ignore"):
             return self._summed(of, of.stage, over_tiles(partials), counts.sum())
+
+    def _batch(self, of: Finish, stage: TrainedBatchNorm, partials: Wide, counts: Wide) -> dict[ArrayName, Wide]:
+        """Statistics of all samples together, the same for each."""
+        assert isinstance(of.result, StatisticsName)
+        batch, tiles, channels, words = partials.shape
+        with np.errstate(all="ignore"):
+            together = partials.reshape(1, batch * tiles, channels, words)
+            mean, variance = moments(together, np.tile(counts, batch), channels)
+            deviation = 1.0 / np.sqrt(variance + stage.eps)
+            vectors = affine(mean, deviation, 0.0, self.number)
+        self.moments.append((mean[0], variance[0]))
+        self.deviations[of.result] = np.repeat(deviation, batch, axis=0)
+        return {of.result.vector(word): np.repeat(each, batch, axis=0) for word, each in vectors.items()}
 
     def _summed(self, of: Finish, stage: Sums, sums: Wide, voxels: float) -> dict[ArrayName, Wide]:
         """`sums` (B, C, totals of the sweep)."""
@@ -89,6 +112,8 @@ class _TailRun(Run):
 
 def _of_groups(norm: Any, sums: Wide, voxels: float) -> Wide:
     """Means over what the norm takes together, from sums (B, C) over the voxels of channels."""
+    if isinstance(norm, TrainedBatchNorm):
+        return np.repeat(sums.sum(axis=0, keepdims=True) / (voxels * len(sums)), len(sums), axis=0)
     if isinstance(norm, InstanceNorm):
         return sums / voxels
     batch, channels = sums.shape
