@@ -20,6 +20,14 @@ KEY = "a" * 64
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 
 
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To somebody who is neither us nor root."""
+    if os.getuid() == 0:
+        os.chown(path, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 54321)
+
+
 def never() -> bytes:
     raise AssertionError("made again")
 
@@ -101,7 +109,7 @@ def test_damaged_entry_is_deleted_and_rebuilt_never_loaded(folder, damage):
 def test_entry_of_another_owner_is_deleted(folder, monkeypatch):
     ObjectCache(folder).put(KEY, b"code")
     trusting = ObjectCache(folder)
-    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    give_away(entries(folder)[0], monkeypatch)
     assert trusting.get(KEY) is None
     assert not entries(folder)
 
@@ -123,12 +131,42 @@ def test_directory_writable_for_others_is_refused_with_one_warning(folder, mode,
 
 
 @posix
+def test_what_belongs_to_root_is_read(folder, monkeypatch):
+    """As whoever wrote the programs that run; and nothing of it is changed."""
+    monkeypatch.setattr("convt3d.cache._ROOT", os.getuid())
+    ObjectCache(folder).put(KEY, b"code", "about it")
+    before = entries(folder)[0].stat()
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    store = ObjectCache(folder)
+    assert store.fetch(KEY, never) == b"code"
+    assert [(entry.key, entry.about, entry.payload, entry.sound) for entry in store.entries()] == [
+        (KEY, "about it", b"code", True)
+    ]
+    assert (entries(folder)[0].stat().st_uid, entries(folder)[0].stat().st_size) == (before.st_uid, before.st_size)
+    folder.chmod(0o777)
+    assert ObjectCache(folder).directory is None
+
+
+def test_entries_are_looked_at_and_left(folder):
+    """A damaged one is told, and neither loaded nor deleted until somebody asks for its key."""
+    store = ObjectCache(folder)
+    store.put(KEY, b"code", "first")
+    store.put("b" * 64, b"other", "second")
+    damage_flip(folder / f"{KEY}.obj")
+    found = {entry.key: entry for entry in ObjectCache(folder).entries()}
+    assert [found[key].sound for key in (KEY, "b" * 64)] == [False, True]
+    assert found[KEY].payload == b""
+    assert store.remove(found[KEY])
+    assert [entry.about for entry in store.entries()] == ["second"]
+
+
+@posix
 def test_directory_of_another_owner_is_refused(folder, monkeypatch):
     folder.mkdir(mode=0o700)
     monkeypatch.delenv("CONVT3D_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
-    folder.rename(folder.parent / "convt3d")
-    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    folder = folder.rename(folder.parent / "convt3d")
+    give_away(folder, monkeypatch)
     with pytest.warns(RuntimeWarning, match="somebody else"):
         assert object_cache().directory is None
 
@@ -346,7 +384,7 @@ def test_the_state_of_the_directory_is_told_and_nothing_is_created(monkeypatch, 
 def test_a_place_without_permission_is_told(monkeypatch, folder):
     folder.mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    assert obstacle(monkeypatch, folder).endswith("cache cannot be written")
+    assert obstacle(monkeypatch, folder).endswith("cache cannot be read")
     assert obstacle(monkeypatch, folder / "deep" / "inside").endswith(f"deep cannot be created in {folder}")
 
 

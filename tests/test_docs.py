@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "convt3d"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     *("interpreter", "errors", "units", "recent", "cache"),
-    *("spec", "plan", "cpu", "gpu", "front", "torch", "bench", "judge", "cli"),
+    *("spec", "plan", "cpu", "gpu", "front", "torch", "jax", "bench", "judge", "cli"),
 )
 FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 SUFFIXES = (

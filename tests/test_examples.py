@@ -46,10 +46,17 @@ PRINTS = {
         "-> (1, 8, 24, 48, 40)",
         "of the scale",
     ),
+    "jax_training.py": (
+        "step 0: loss ",
+        "step 60: loss ",
+        "learnt to ",
+        "each sample's own gradient (4, 2, 1, 2, 2, 2)",
+    ),
     "nnunet.py": ("stock ", " ms, optimized ", "maximum difference "),
     "sliding_window.py": ("labels (1, 2, 60, 56, 48): stock ", " ms, optimized ", "maximum difference "),
 }
 NEED_TORCH = ("torch_tensors.py", "unet3d.py")
+NEED_JAX = ("jax_training.py",)
 # Networks of other people: the extra `models`.
 NEED_MODELS = {"nnunet.py": "dynamic_network_architectures", "sliding_window.py": "monai"}
 
@@ -63,6 +70,8 @@ def run(path: Path, **environment: str) -> str:
 def test_example_prints(name: str) -> None:
     if name in NEED_TORCH or name in NEED_MODELS:
         pytest.importorskip("torch")
+    if name in NEED_JAX:
+        pytest.importorskip("jax")
     if name not in NEED_MODELS:
         output = run(EXAMPLES / name)
     elif importlib.util.find_spec(NEED_MODELS[name]) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -20,11 +21,13 @@ def everything() -> dict[str, Any]:
         f"convt3d.Pipeline.{name}": getattr(convt3d.Pipeline, name) for name in ("__call__", "explain", "prepare")
     }
     found["convt3d.Prepared.__call__"] = convt3d.Prepared.__call__
-    try:
-        import convt3d.torch as front
-    except ImportError:
-        return found
-    return found | {f"convt3d.torch.{name}": getattr(front, name) for name in front.__all__}
+    for library in ("torch", "jax"):
+        try:
+            front = import_module(f"convt3d.{library}")
+        except ImportError:
+            continue
+        found |= {f"convt3d.{library}.{name}": getattr(front, name) for name in front.__all__}
+    return found
 
 
 PUBLIC = everything()

@@ -23,7 +23,7 @@ TABLES = {
     "gradient": "convt3d.torch.stage_gradients.GRADIENTS",
     "gradient on the CPU": "convt3d.plan.tails.BACK",
     "ONNX": "convt3d.bench.contenders.as_onnx.ONNX",
-    "JAX": "convt3d.bench.contenders.as_jax.JAX",
+    "JAX": "convt3d.jax.formulas.JAX",
 }
 # Parameters with which a stage takes all the tensors it can take.
 FULL = {"bias": True, "affine": True, "other": "channel", "scale": "channel", "min": 0.0}
@@ -47,8 +47,8 @@ BACKENDS = """
 Each has a table of its own, in the file named: the meaning in float64 (`spec/reference.py`), how a stage is cut into
 sweeps (`plan/sweeps.py`), code for the CPU (`cpu/code/chain.py`) and for GPUs (`gpu/text/chain.py`), PyTorch's own
 operations (`torch/stock.py`), gradients by those (`torch/stage_gradients.py`) and by our kernels on the CPU
-(`plan/tails.py`), and what peers of the benchmark are told, ONNX (`bench/contenders/as_onnx.py`) and JAX
-(`bench/contenders/as_jax.py`).
+(`plan/tails.py`), what peers of the benchmark are told in ONNX (`bench/contenders/as_onnx.py`), and JAX's own
+operations (`jax/formulas.py`), from which its gradients follow.
 
 """
 

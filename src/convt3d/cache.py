@@ -1,7 +1,8 @@
 """Compiled code and other things that take long to find out, kept in memory and on disk for the next process.
 
-Nothing is loaded that somebody else could have written: the directory and each entry must be ours and writable by us
-alone. A disk problem means "not cached": damaged entries are deleted and rebuilt, a read-only or full disk is skipped.
+Nothing is loaded that somebody else could have written: the directory and each entry must be ours, or the system's own
+(root's), and writable by nobody else. A disk problem means "not cached": damaged entries are deleted and rebuilt, a
+read-only directory is read, a full disk is skipped.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import NamedTuple
 
 from .recent import Recent
 
@@ -23,11 +25,14 @@ DISK_LIMIT = 256 << 20
 MEMORY_LIMIT = 64 << 20
 
 _FOREIGN = "is owned by or writable for somebody else; run `chmod 700` on it"
-_MAGIC = b"CONVT3D1"
-_HEADER = struct.Struct("<8sQ32s")  # magic, payload length, sha256 of key and payload
+_MAGIC = b"CONVT3D2"
+_HEADER = struct.Struct(
+    "<8sQQ32s"
+)  # magic, lengths of what is said about it and of the payload, sha256 of key and both
 _ENTRY_SUFFIX = ".obj"
 _TEMPORARY_PREFIX = "tmp-"
 _ABANDONED_SECONDS = 3600.0
+_ROOT = 0
 # Without O_NONBLOCK, opening a pipe would wait for a writer.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -85,9 +90,21 @@ def _obstacle(directory: Path) -> str | None:
         return f"{directory}: {getattr(problem, 'strerror', None) or problem}"
     if not stat.S_ISDIR(status.st_mode):
         return f"{directory} is not a directory"
-    if not _only_ours(status):
+    if not _trusted(status):
         return f"{directory} {_FOREIGN}"
-    return None if os.access(directory, os.W_OK | os.X_OK) else f"{directory} cannot be written"
+    return None if os.access(directory, os.R_OK | os.X_OK) else f"{directory} cannot be read"
+
+
+class Entry(NamedTuple):
+    """A file of the cache as it is; `sound` unless it is damaged or somebody else could have written it."""
+
+    key: str
+    path: Path
+    size: int  # of the file
+    used: float  # when, in seconds since 1970
+    sound: bool
+    about: str = ""
+    payload: bytes = b""
 
 
 class ObjectCache:
@@ -99,14 +116,15 @@ class ObjectCache:
         self._disk_limit = disk_limit
         self._memory: Recent[bytes] = Recent(memory_limit)
 
-    def fetch(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """The object of `key`; made, and kept, if it is nowhere. Threads asking for the same key make it once."""
+    def fetch(self, key: str, make: Callable[[], bytes], about: str = "") -> bytes:
+        """The object of `key`; made, and kept, if it is nowhere. Threads asking for the same key make it once. `about`
+        is what `entries` says of it."""
 
         def find() -> tuple[bytes, int]:
             payload = self._read(key)
             if payload is None:
                 payload = make()
-                self._store(key, payload)
+                self._store(key, payload, about)
             return payload, len(payload)
 
         return self._memory.once(key, find)
@@ -120,16 +138,37 @@ class ObjectCache:
                 self._memory.put(key, payload, len(payload))
         return payload
 
-    def put(self, key: str, payload: bytes) -> None:
-        """Keep an object in memory and, if the disk allows it, on disk."""
+    def put(self, key: str, payload: bytes, about: str = "") -> bool:
+        """Keep an object in memory and, if the disk allows it, on disk; whether it does."""
         self._memory.put(key, payload, len(payload))
-        self._store(key, payload)
+        return self._store(key, payload, about)
 
-    def _store(self, key: str, payload: bytes) -> None:
+    def _store(self, key: str, payload: bytes, about: str) -> bool:
         if self.directory is not None:
             with suppress(OSError):  # read-only, full, or removed meanwhile: memory is enough
-                self._write(self.directory, key, payload)
+                self._write(self.directory, key, payload, about)
                 self._evict(self.directory)
+                return True
+        return False
+
+    def entries(self) -> list[Entry]:
+        """All that is on disk, oldest first. Nothing is deleted, and nothing counts as used."""
+        found = []
+        for path in self.directory.glob(f"*{_ENTRY_SUFFIX}") if self.directory else ():
+            try:
+                status = path.lstat()
+            except OSError:  # another process was faster
+                continue
+            key = path.name.removesuffix(_ENTRY_SUFFIX)
+            content = _unwrap(key, self._content(path) or b"")
+            found.append(Entry(key, path, status.st_size, status.st_mtime, content is not None, *(content or ())))
+        return sorted(found, key=lambda entry: (entry.used, entry.key))
+
+    def remove(self, entry: Entry) -> bool:
+        """Forget one entry; whether it is gone."""
+        self._memory.clear()
+        _delete(entry.path)
+        return not os.path.lexists(entry.path)
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk."""
@@ -142,32 +181,38 @@ class ObjectCache:
         if self.directory is None:
             return None
         path = self.directory / (key + _ENTRY_SUFFIX)
+        content = self._content(path)
+        if content is None:
+            return None
+        found = _unwrap(key, content)
+        if found is None:
+            _delete(path)
+            return None
+        with suppress(OSError):
+            os.utime(path)  # eviction takes the oldest: mark it as used
+        return found[1]
+
+    def _content(self, path: Path) -> bytes | None:
+        """Of a file, nothing where it may not be used; None where there is none."""
         try:
             # The open file is checked, not the name: the name could point elsewhere a moment later.
             descriptor = os.open(path, _READ_FLAGS)
             try:
                 status = os.fstat(descriptor)
-                usable = stat.S_ISREG(status.st_mode) and _only_ours(status) and status.st_size <= self._disk_limit
-                content = _read_all(descriptor) if usable else b""
+                usable = stat.S_ISREG(status.st_mode) and _trusted(status) and status.st_size <= self._disk_limit
+                return _read_all(descriptor) if usable else b""
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
             return None
         except OSError:  # a symbolic link, a directory, an unreadable file or disk
-            content = b""
-        payload = _unwrap(key, content)
-        if payload is None:
-            _delete(path)
-            return None
-        with suppress(OSError):
-            os.utime(path)  # eviction takes the oldest: mark it as used
-        return payload
+            return b""
 
-    def _write(self, directory: Path, key: str, payload: bytes) -> None:
+    def _write(self, directory: Path, key: str, payload: bytes, about: str) -> None:
         temporary = directory / f"{_TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
         try:
             with open(os.open(temporary, _WRITE_FLAGS, 0o600), "wb") as file:
-                file.write(_wrap(key, payload))
+                file.write(_wrap(key, about, payload))
             # Readers see the old entry or the whole new one. A crash of the system may tear it: the digest finds out.
             os.replace(temporary, directory / (key + _ENTRY_SUFFIX))
         except BaseException:
@@ -228,24 +273,26 @@ def _read_all(descriptor: int) -> bytes:
         return file.read()
 
 
-def _wrap(key: str, payload: bytes) -> bytes:
-    return _HEADER.pack(_MAGIC, len(payload), _digest(key, payload)) + payload
+def _wrap(key: str, about: str, payload: bytes) -> bytes:
+    said = about.encode()
+    return _HEADER.pack(_MAGIC, len(said), len(payload), _digest(key, said + payload)) + said + payload
 
 
-def _unwrap(key: str, content: bytes) -> bytes | None:
-    """The payload of an entry, or None if it is damaged, truncated or belongs to another key."""
+def _unwrap(key: str, content: bytes) -> tuple[str, bytes] | None:
+    """What an entry says about itself and its payload; None if it is damaged, truncated or belongs to another key."""
     if len(content) < _HEADER.size:
         return None
-    magic, length, digest = _HEADER.unpack_from(content)
-    payload = content[_HEADER.size :]
-    sound = magic == _MAGIC and length == len(payload) and digest == _digest(key, payload)
-    return payload if sound else None
+    magic, said, length, digest = _HEADER.unpack_from(content)
+    rest = content[_HEADER.size :]
+    if magic != _MAGIC or said + length != len(rest) or digest != _digest(key, rest):
+        return None
+    return rest[:said].decode(), rest[said:]
 
 
-def _digest(key: str, payload: bytes) -> bytes:
+def _digest(key: str, rest: bytes) -> bytes:
     import hashlib
 
-    return hashlib.sha256(key.encode() + b"\0" + payload).digest()
+    return hashlib.sha256(key.encode() + b"\0" + rest).digest()
 
 
 def _prepare(directory: Path) -> str | None:
@@ -255,7 +302,7 @@ def _prepare(directory: Path) -> str | None:
         status = directory.stat()
     except (OSError, ValueError) as problem:
         return _obstacle(directory) or f"{directory}: {problem}"
-    return None if _only_ours(status) else f"{directory} {_FOREIGN}"
+    return None if _trusted(status) else f"{directory} {_FOREIGN}"
 
 
 def _warn(why: str) -> None:
@@ -265,10 +312,11 @@ def _warn(why: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def _only_ours(status: os.stat_result) -> bool:
+def _trusted(status: os.stat_result) -> bool:
+    """Whether nobody could have written it but us, and the system, which wrote the programs that run."""
     if not hasattr(os, "getuid"):  # Windows: the profile folder is private by its access list
         return True
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in (os.getuid(), _ROOT) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _delete(path: Path) -> None:

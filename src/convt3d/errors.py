@@ -163,6 +163,17 @@ class ProblemFileError(Error, ValueError):
     """
 
 
+class PackError(Error, ValueError):
+    """A kernel pack that is damaged, or not signed with the key that was given; a ValueError, too.
+
+    Examples
+    --------
+    >>> import convt3d
+    >>> issubclass(convt3d.PackError, ValueError)
+    True
+    """
+
+
 class UnsupportedStageError(Error, KeyError):
     """A stage that a backend cannot compute, or was never told of; a KeyError, too.
 

@@ -16,7 +16,7 @@ WIDTH = 380
 
 # --- bars: one case, everyone in it -----------------------------------------------------------------------------------
 
-BAR_LEFT, BAR_ROOM, BAR_STEP = 104, 150, 21
+BAR_LEFT, BAR_ROOM, BAR_STEP = 120, 134, 21
 CLIPPED = 12.0  # times the fastest: longer bars are cut, and say so
 
 

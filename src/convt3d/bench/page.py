@@ -24,6 +24,7 @@ TERMS = {
     "needed GFLOP/s": "multiply-adds that reach the result, zeros that a stride inserts left out, two FLOP each",
     "nominal": "FLOP as usually counted: 2 · batch · Cin · Cout · kernel · input volume",
     "of sgemm": "needed rate over the rate of numpy's matrix product with as many threads",
+    "of peak": "needed rate over that of a loop of multiply-adds in registers, which nothing but fewer products beats",
     "of roofline": "the time that matrix product and streaming copy leave at least, over the time taken",
     "kept": "PyTorch with the memory of large results kept between calls, which glibc otherwise gives back: about half "
     "of the time of large results is the wait for fresh pages",

@@ -22,7 +22,7 @@ from .suites import SUITES
 from .svg import shown
 from .table import rate_text, share_text
 
-HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "fastest peer")
+HEAD = ("case", "time", "needed GFLOP/s", "of sgemm", "of peak", "fastest peer")
 TORCH = {"torch": "PyTorch", "torch-kept": "PyTorch, memory kept"}  # columns of their own, where they were timed
 
 
@@ -52,7 +52,8 @@ def _case(row: Mapping[str, Any], torch: Sequence[str]) -> str:
     nearest = f"{shown(peer.name)}, {_times(peer)} our time" if peer else "-"
     ratios = [_times(figures.get(name)) for name in torch]
     time = duration(own.seconds.value) if own.seconds else "-"
-    return _line([row["name"], time, rate_text(own.needed_gflops), share_text(own.of_gemm), nearest, *ratios])
+    shares = [share_text(own.of_gemm), share_text(own.of_registers)]
+    return _line([row["name"], time, rate_text(own.needed_gflops), *shares, nearest, *ratios])
 
 
 def _times(peer: Figures | None) -> str:

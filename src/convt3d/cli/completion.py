@@ -38,7 +38,7 @@ def _options(command: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _values(action: argparse.Action) -> list[str]:
     """What may stand for it, where that is known; files are what a shell offers anyway."""
-    if action.metavar == "SLUG":
+    if str(action.metavar).partition(" ")[0] == "SLUG":
         return [short_name(slug) for slug in PROBLEMS]
     return list(map(str, action.choices or ()))
 

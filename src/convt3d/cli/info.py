@@ -58,7 +58,9 @@ def _kernel_cache(document: dict[str, Any]) -> str:
     directory, why_not = document["cache_directory"], document["cache_obstacle"]
     if why_not:
         return why_not if why_not == "off" else f"in memory only: {why_not}"
-    return str(directory) if os.path.exists(directory) else f"{directory} (the first kernel creates it)"
+    if not os.path.exists(directory):
+        return f"{directory} (the first kernel creates it)"
+    return str(directory) if os.access(directory, os.W_OK) else f"{directory} (read only)"
 
 
 def _cache(document: dict[str, Any], name: str) -> str:

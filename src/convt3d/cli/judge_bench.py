@@ -11,9 +11,10 @@ from typing import Any
 from ..bench.balance import measured_rates
 from ..cpu.plan.plan import Plan, make_plan
 from ..cpu.plan.roofline import caller_bytes
+from ..errors import ArgumentError
 from ..judge.cases import changed_values
 from ..judge.check import check
-from ..judge.languages import problem_of
+from ..judge.languages import language_of, problem_of
 from ..judge.peers import EAGER, OWN
 from ..judge.timing import KERNEL, Timing, time_file
 from ..spec.dtypes import DType
@@ -28,6 +29,9 @@ from .terminal import Progress, Screen
 
 
 def bench_file(args: argparse.Namespace) -> int:
+    if language_of(args.file) == "cuda":
+        rule = "is run on the CPU, which tells whether it is right, and nothing about its time on a GPU"
+        raise ArgumentError("bench", "FILE", args.file, rule, "Use `convt3d check`")
     options, problem = options_of(args), problem_of(args.file, args.problem)
     values = changed_values(problem, named_values(problem, args.size), settings(problem, args.set))
     check_memory(problem, values, options.dtype)

@@ -13,6 +13,7 @@ from ..bench.contenders import MODULES
 from ..bench.record import version
 from ..bench.suites import SUITES
 from ..cpu.plan.choice import ALGORITHMS, AUTO, PRECISIONS
+from ..cpu.plan.machine import WORDS
 from ..errors import Error
 from ..gpu.config import GENERATIONS
 from ..judge.export import LANGUAGES as EXPORTED
@@ -20,6 +21,8 @@ from ..judge.starter import LANGUAGES
 from ..spec.dtypes import DTYPES
 from . import catalogue, report
 from .bench import bench
+from .cache import ACTIONS as CACHE_ACTIONS
+from .cache import cache
 from .completion import SHELLS, completion
 from .demo import demo
 from .explain import DUMPS, explain_plan
@@ -106,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--watch", action="store_true", help="judge again whenever FILE changes, until Ctrl-C")
     _add_set(checker, "change one size or scalar of --case (default: sample); may be repeated")
 
+    _add_cache(commands)
     _add(commands, "info", info, "CPU, versions and cache directory")
     demonstration = _add(commands, "demo", demo, "the five operators at benchmark shapes, timed and checked")
     demonstration.add_argument("--quick", action="store_true", help="one sample of each")
@@ -115,6 +119,31 @@ def _parser() -> argparse.ArgumentParser:
     completing.add_argument("shell", choices=SHELLS, help="which shell")
     completing.set_defaults(command=lambda args: completion(args, parser))
     return parser
+
+
+def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = (
+        "kernels on disk: `warm` makes them in advance, `list` and `verify` look at them, `clear` removes them, "
+        "`export` and `import` carry them to another container or user in a signed pack"
+    )
+    parser = _add(commands, "cache", cache, text)
+    parser.add_argument("action", choices=CACHE_ACTIONS, help="what to do")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="SLUG | PIPELINE | FILE",
+        help="of warm: problems or pipelines; of export: a new file",
+    )
+    warming = parser.add_argument_group("of warm")
+    warming.add_argument("--shape", action="append", default=[], metavar="INPUT:WEIGHT", help="1x32x8x8x8:32x16x3x3x3")
+    warming.add_argument("--size", default="benchmark", metavar="NAME", help="of a problem (default benchmark)")
+    warming.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="may be repeated (float32)")
+    warming.add_argument("--isa", action="append", default=[], choices=WORDS, help="as CONVT3D_ISA; may be repeated")
+    warming.add_argument("--readable", action="store_true", help="also of import: let all users read the directory")
+    parser.add_argument("--stale", action="store_true", help="of clear: only what nothing here can use")
+    packs = parser.add_argument_group("of export and import")
+    packs.add_argument("--key", metavar="FILE", help="secret of 16 bytes or more that signs the pack, or checks it")
+    packs.add_argument("--unsigned", action="store_true", help="of import: take a pack without asking who made it")
 
 
 def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -134,7 +163,14 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     suites.add_argument(
         "--suite", action="append", default=[], choices=[*SUITES, "networks"], help="all but networks, unless named"
     )
-    suites.add_argument("--peer", action="append", default=[], choices=MODULES, help="all, unless some are named")
+    suites.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        choices=MODULES,
+        metavar="NAME",
+        help=f"all, unless some are named: {', '.join(MODULES)}",
+    )
     suites.add_argument("--filter", action="append", default=[], metavar="TEXT", help="cases whose name holds it")
     suites.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
     suites.add_argument(

@@ -159,12 +159,19 @@ def tensor_storage(tensor: Any, dtype: DType, torch: Any, *, writable: bool = Fa
     )
 
 
+def storage_at(address: int, dtype: DType, shape: tuple[int, ...]) -> Storage:
+    """Numbers in the order of rows that lie at an address; whoever owns them keeps them there meanwhile."""
+    return np.asarray(_Memory(None, address, _NUMPY_WORDS[dtype.storage], shape, None))
+
+
 class _Memory:
     """Where an array lies, as numpy asks for it; keeps the owner alive as long as numpy has the array."""
 
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, owner: Any, address: int, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    def __init__(
+        self, owner: Any, address: int, kind: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+    ) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "version": 3,

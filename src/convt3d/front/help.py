@@ -49,6 +49,13 @@ def tensor_help(operator: Operator) -> str:
     return _help(operator, "Tensor", operator.arguments, result, _ERRORS, _TORCH)
 
 
+def jax_help(operator: Operator) -> str:
+    """Of the function on JAX arrays."""
+    return _help(
+        operator, "Array", operator.arguments, "of the type of `input`; it can be differentiated", _ERRORS, _JAX
+    )
+
+
 def module_help(operator: Operator, name: str) -> str:
     """Of the module."""
     affine = Argument("elementwise_affine", "word", "Whether the norm has a weight and a bias to learn.", False)
@@ -87,6 +94,12 @@ _TORCH = (
     ">>> from torch import float32, ones",
     '>>> kind = {"dtype": float32}',
     ">>> convt3d.torch.",
+)
+_JAX = (
+    ">>> import convt3d.jax",
+    ">>> from jax.numpy import float32, ones",
+    '>>> kind = {"dtype": float32}',
+    ">>> convt3d.jax.",
 )
 
 

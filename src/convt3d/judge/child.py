@@ -322,7 +322,8 @@ class Native(Kernel):
 
     def __init__(self, path: str) -> None:
         try:
-            self.function = ctypes.CDLL(path).solution
+            library = ctypes.CDLL(path)
+            self.function = library.solution
         except AttributeError:
             raise Refused("wrong signature", 'the library has no symbol `solution` (C++ needs extern "C")') from None
         except NotAllowed:
@@ -330,13 +331,22 @@ class Native(Kernel):
         except OSError as error:
             raise Refused("compile error", f"not a library of this machine: {error}") from None
         self.function.restype = None
+        self.fault = getattr(library, "convt3d_device_fault", None)  # of CUDA, see cuda.py
+        if self.fault is not None:
+            self.fault.restype = ctypes.c_char_p
 
     def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
         args = [
             ctypes.c_void_p(addresses[name]) if kind == "[VAR]" else CTYPES[kind](case["values"][name])
             for name, kind in case["parameters"]
         ]
-        return lambda: self.function(*args)
+
+        def call() -> None:
+            self.function(*args)
+            if self.fault is not None and (said := self.fault().decode()):
+                raise Refused(*said.split(": ", 1))
+
+        return call
 
 
 class Function(Kernel):

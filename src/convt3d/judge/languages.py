@@ -6,7 +6,7 @@
 | .py that imports triton | the same, through Triton's interpreter |
 | .c, .cc, .cpp, .cxx | a shared library, by the system's compiler |
 | .so, .dylib | used as it is |
-| .cu | compiled by nvcc if there is one, and not run |
+| .cu | a shared library that plays a GPU on the CPU; where that cannot be, compiled by nvcc, and not run |
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import ArgumentError, described
 from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
+from .cuda import compilations, host_source
 from .sandbox import Ended, Limits, Sandbox, TimedOut
 from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
 
@@ -34,6 +36,7 @@ LIBRARY_SUFFIXES = (".so", ".dylib")
 COMPILERS = {"c": ("cc", "gcc", "clang"), "cpp": ("c++", "g++", "clang++")}
 STANDARDS = {"c": "-std=gnu11", "cpp": "-std=gnu++17"}
 REALS = {"float32": "float", "float64": "double", "float16": "_Float16", "bfloat16": "__bf16"}
+CUDA_REALS = {**REALS, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 MOST_SOURCE = 4_000_000  # bytes
 # What a kernel has no use for, and one that means to take the judge's rules off has.
 INSIDES = ("__main__", "_destroy", "_getframe", "_current_frames", "currentframe", "f_back", "f_globals", "tb_frame")
@@ -169,28 +172,18 @@ def make_program(
         )
     if language == "library":
         return Program("native", path, language, allow_torch=allow_torch)
-    if language == "cuda":
-        _compile_cuda(path, problem, dtype, folder, limits)
-    return Program(
-        "native", _compile(path, language, problem, dtype, folder, limits), language, allow_torch=allow_torch
-    )
+    compiled = _compile_cuda if language == "cuda" else partial(_compile, language)
+    return Program("native", compiled(path, problem, dtype, folder, limits), language, allow_torch=allow_torch)
 
 
 def compiler_of(language: str) -> str | None:
-    if language == "cuda":
-        return shutil.which("nvcc")
     named = os.environ.get({"c": "CC", "cpp": "CXX"}[language])
     return next((found for name in (named, *COMPILERS[language]) if name and (found := shutil.which(name))), None)
 
 
-def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
-    compiler = compiler_of(language)
-    if compiler is None:
-        names = " or ".join(COMPILERS[language])
-        rule = f"needs a compiler of this machine ({names}), and there is none"
-        raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
-    library, caller = os.path.join(folder, "kernel.so"), os.path.join(folder, f"call.{language}")
-    Path(caller).write_text(_call_text(problem, language), encoding="utf-8")
+def _compile(language: str, path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
+    compiler = _needed_compiler(language, path)
+    library, caller = _library_and_call(language, problem, folder)
     flags = [STANDARDS[language], "-O3", "-march=native", "-fopenmp", "-fPIC", *_macros(dtype)]
     plain = [flag for flag in flags if flag not in ("-fopenmp", "-march=native")]  # not every compiler has them
     for choice in (flags, plain):
@@ -208,6 +201,22 @@ def _compile(path: str, language: str, problem: Problem, dtype: DType, folder: s
     raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
 
 
+def _needed_compiler(language: str, path: str) -> str:
+    compiler = compiler_of(language)
+    if compiler is None:
+        names = " or ".join(COMPILERS[language])
+        rule = f"needs a compiler of this machine ({names}), and there is none"
+        raise ArgumentError("judge", "FILE", path, rule, "Install one, or give a shared library")
+    return compiler
+
+
+def _library_and_call(language: str, problem: Problem, folder: str) -> tuple[str, str]:
+    """Where the library goes, and the file with a call."""
+    caller = os.path.join(folder, f"call.{language}")
+    Path(caller).write_text(_call_text(problem, language), encoding="utf-8")
+    return os.path.join(folder, "kernel.so"), caller
+
+
 def _check_compiler(
     compiler: str, language: str, flags: Sequence[str], dtype: DType, folder: str, limits: Limits
 ) -> None:
@@ -221,18 +230,33 @@ def _check_compiler(
         raise ArgumentError("judge", "compiler", described(compiler), rule, remedy)
 
 
-def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> None:
-    """Always ends in a verdict: there is no GPU here to run it."""
-    compiler = compiler_of("cuda")
-    if compiler is None:
-        rule = "needs nvcc to be compiled, and there is none here (it is not run in any case)"
-        raise ArgumentError("judge", "FILE", path, rule, "Install the CUDA toolkit, or judge it where that is")
-    reals = {**REALS, "float16": "__half", "bfloat16": "__nv_bfloat16"}
-    macros = [f"-DCONVT3D_REAL={reals[dtype.name]}", *_macros(dtype)[1:]]
-    code, told = _run([compiler, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)
+def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
+    """For the CPU; where that fails, what nvcc says of the file."""
+    compiler = _needed_compiler("cpp", path)
+    library, caller = _library_and_call("cpp", problem, folder)
+    source = os.path.join(folder, Path(path).name)
+    Path(source).write_text(host_source(_text(path)), encoding="utf-8")
+    macros = [f"-DCONVT3D_REAL={CUDA_REALS[dtype.name]}", *_macros(dtype)[1:]]
+    beside = f"-I{os.path.dirname(path)}"
+    for command in compilations(compiler, source, caller, library, [*macros, beside]):
+        code, told = _run(command, folder, limits)
+        if code:
+            break
+    else:
+        return library
+    Path(caller).write_text("", encoding="utf-8")
+    alone, told_alone = _run(next(compilations(compiler, source, caller, library, [*macros, beside])), folder, limits)
+    if not alone:
+        raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise rejected(COMPILE_ERROR, told_alone)
+    code, theirs = _run([nvcc, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)
     if code:
-        raise rejected(COMPILE_ERROR, told)
-    raise rejected(NOT_RUN, "nvcc accepts it; nothing was run, so nothing is known about its results")
+        raise rejected(COMPILE_ERROR, theirs)
+    raise rejected(
+        NOT_RUN, f"nvcc accepts it, but it cannot be run on a CPU, so nothing is known of its results: {told_alone}"
+    )
 
 
 def _macros(dtype: DType) -> list[str]:

@@ -26,6 +26,7 @@ from ..spec.dtypes import DType
 from ..spec.problems import Problem
 from .arena import Arena, Spot, region_bytes, tensor_bytes
 from .child import LIBRARIES, SLOTS
+from .cuda import with_lines
 from .languages import Program, missing_module
 from .sandbox import GIGABYTE, PROTECTIONS, Ended, Limits, Sandbox, TimedOut, script
 from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, Rejected, rejected
@@ -293,7 +294,8 @@ class Session:
             remedy = "Install it; a module beside FILE is not found, since a kernel is one file"
             raise ArgumentError("judge", "FILE", self.program.path, rule, remedy)
         if word is not None:
-            raise rejected(word, self._told(str(reply.get("detail", ""))[:2000]))
+            detail = self._told(str(reply.get("detail", ""))[:2000])
+            raise rejected(word, with_lines(detail, self.program.path) if self.program.language == "cuda" else detail)
         return reply
 
     def _ending(self, ended: Ended) -> Exception:

@@ -17,6 +17,8 @@ WRONG_VALUES = "wrong values"
 OUT_OF_BOUNDS = "out of bounds"
 INPUT_MUTATED = "input mutated"
 NOT_ALLOWED = "not allowed"
+RACE = "race"
+BARRIER = "barrier"
 NOT_RUN = "compiled, not run"
 
 WORDS = (
@@ -31,10 +33,12 @@ WORDS = (
     OUT_OF_BOUNDS,
     INPUT_MUTATED,
     NOT_ALLOWED,
+    RACE,
+    BARRIER,
     NOT_RUN,
 )
 # Those the kernel's process may say; the others are the judge's to find.
-SAYABLE = (COMPILE_ERROR, WRONG_SIGNATURE, CRASH, WRONG_SHAPE, WRONG_DTYPE, NOT_ALLOWED)
+SAYABLE = (COMPILE_ERROR, WRONG_SIGNATURE, CRASH, WRONG_SHAPE, WRONG_DTYPE, OUT_OF_BOUNDS, NOT_ALLOWED, RACE, BARRIER)
 QUOTED = "    | "  # stands before each line but the first of a reason
 
 

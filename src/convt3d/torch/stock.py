@@ -179,7 +179,7 @@ def _layer_norm(stage: stages.LayerNorm, v: Tensor, weight: Tensor | None = None
     if stage.over == "width":
         return functional.layer_norm(v, v.shape[4:], weight, bias, stage.eps)
     weight, bias = (None if each is None else each.reshape(-1) for each in (weight, bias))
-    return functional.layer_norm(v.movedim(1, -1), v.shape[1:2], weight, bias, stage.eps).movedim(-1, 1)
+    return functional.layer_norm(v.movedim(1, 4), v.shape[1:2], weight, bias, stage.eps).movedim(4, 1)
 
 
 def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:

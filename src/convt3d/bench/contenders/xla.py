@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from ...cpu.plan.cores import available_cores
+from ...jax.formulas import jax_function
 from ..cases import Arrays, Case, Storage
-from .as_jax import jax_function
 from .base import Ready, UnsupportedError
 
 

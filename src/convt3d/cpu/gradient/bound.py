@@ -43,7 +43,7 @@ class BoundKernel:
         checked = self.machine.check_bounds
         if checked:
             scratch[...] = 0xFF  # NaN: what nobody wrote shows
-        code = compiled(self.key, self.write_ir, ("run",), self.machine)
+        code = compiled(self.key, self.write_ir, ("run",), self.machine, name=self.name)
         with faults(self.name) if checked else nullcontext(0) as noted:
             words = call_numbers([SweepCall(scratch, scratch, 0, 0, noted), *call], checked)
             at = len(self._known)

@@ -5,6 +5,7 @@ Usable cores are those of the CPU affinity mask, limited by the cgroup CPU quota
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
@@ -23,6 +24,7 @@ MOST_THREADS = 1024  # each has memory of its own
 _Reader = Callable[[Path], "float | None"]
 _scoped_threads: ContextVar[int | None] = ContextVar("convt3d_num_threads", default=None)
 _process_threads: int | None = None
+changes = ctypes.c_int64(0)  # how often `set_num_threads` was called: native code looks at it
 
 
 @answers
@@ -82,6 +84,7 @@ def set_num_threads(count: int | None) -> None:
     """
     global _process_threads
     _process_threads = None if count is None else _checked(count, "set_num_threads")
+    changes.value += 1
 
 
 @answers

@@ -32,6 +32,7 @@ _IDENTITY = frozenset(
     ]
 )
 _FEATURES = ("flags", "Features")
+FACTS = "facts of the CPU"  # what the entry says of itself
 
 
 def llvm_host() -> tuple[str, dict[str, bool]]:
@@ -44,7 +45,8 @@ def llvm_host() -> tuple[str, dict[str, bool]]:
     import llvmlite
 
     key = hashlib.sha256(f"host\0{llvmlite.__version__}\0{identity}".encode()).hexdigest()
-    name, features = json.loads(object_cache().fetch(key, lambda: json.dumps(_ask_llvm()).encode()))
+    about = json.dumps({"name": FACTS, "llvmlite": llvmlite.__version__, "identity": identity})
+    name, features = json.loads(object_cache().fetch(key, lambda: json.dumps(_ask_llvm()).encode(), about))
     return name, features
 
 

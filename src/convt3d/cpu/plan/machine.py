@@ -114,6 +114,14 @@ def machine() -> Machine:
     return _detect(os.environ.get(ISA_VARIABLE, "").strip(), os.environ.get(CHECK_VARIABLE, "").strip())
 
 
+def machines() -> list[Machine]:
+    """This machine, and the lower ones that `CONVT3D_ISA` may ask for."""
+    best = _detect("", "")
+    levels = LEVELS[architecture()]
+    lower = levels[next(at for at, level in enumerate(levels) if level.name == best.isa) :]
+    return [best, *(_detect(level.name, "") for level in lower)]
+
+
 @cache
 def _detect(asked: str, check: str) -> Machine:
     if check not in ("", "0", "1"):

@@ -381,8 +381,3 @@ class Method:
     def most_pieces(self) -> int:
         """Of any group at any point: products that are summed for each input channel."""
         return max(prod(max(map(len, one.pieces_at)) for one in group) for group in self.groups)
-
-    @lazy
-    def most_products(self) -> int:
-        """Of any group: products for each input channel."""
-        return max(prod(one.products for one in group) for group in self.groups)

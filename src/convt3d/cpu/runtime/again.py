@@ -15,10 +15,25 @@ import numpy.typing as npt
 from ..plan.cores import get_num_threads
 from ..words import Words
 from .bind import BEFORE, COUNTER, Binding
-from .memory import shared_scratch
+from .memory import empty, shared_scratch
 from .team import launch
 
 Array = npt.NDArray[Any]
+
+_FIRST = 2  # number of the input
+
+
+class Standing(NamedTuple):
+    """A table of its own, with scratch memory, for native code that fills in the addresses itself, a call at a time."""
+
+    function: int
+    table: int  # its argument
+    threads: int
+    counter: int  # address of the word that is 0 when a call begins
+    places: list[tuple[int, int]]  # words for an address, and which: of the input, the result, and further arrays
+    marks: tuple[int, int]  # address and number of the words that say which samples were left out; 0 again afterwards
+    nbytes: int
+    kept: object
 
 
 class _Table(NamedTuple):
@@ -71,6 +86,26 @@ class Again:
             table.skipped[...] = 0
         self._free.append(table)
         return complete
+
+    def standing(self) -> Standing:
+        """The same for native code, with as many threads as a call would use now."""
+        table = self._table()
+        threads = min(get_num_threads(), self._threads)
+        scratch = empty(max(1, self._scratch * threads), np.uint8)
+        marks = table.address + 8 * (len(table.words) - self._batch)
+        for at, number in self._places:
+            if number < _FIRST:
+                table.words[at] = (scratch.ctypes.data, marks)[number]
+        return Standing(
+            self._function.address,
+            table.address + 8 * BEFORE,
+            threads,
+            table.address + 8 * COUNTER,
+            [(table.address + 8 * at, number - _FIRST) for at, number in self._places if number >= _FIRST],
+            (marks, 0 if self._marks_nothing else self._batch),
+            scratch.nbytes + len(table.words) * 8,
+            (self, table, scratch),
+        )
 
     def _table(self) -> _Table:
         words = self._template.copy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -75,6 +75,7 @@ class Build:
     ir: str
     target: Target
     names: tuple[str, ...] = ()
+    given: Mapping[str, int] = field(default_factory=dict)  # addresses of what the code expects from elsewhere
     recipe: str = "quick"
     dumps: MutableMapping[str, str] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -105,9 +106,10 @@ def compile_ir(
     return build
 
 
-def load(object_code: bytes, names: Sequence[str]) -> Code:
-    """Load an object file emitted for this machine and find the functions `names` in it."""
-    build = Build("", Target.of(machine()), names=tuple(names), object_code=object_code)
+def load(object_code: bytes, names: Sequence[str], given: Mapping[str, int] | None = None) -> Code:
+    """Load an object file emitted for this machine and find the functions `names` in it. `given` are addresses of
+    names that it expects and the process does not know by itself."""
+    build = Build("", Target.of(machine()), names=tuple(names), given=given or {}, object_code=object_code)
     _run(build, LOAD_STEPS)
     assert build.code is not None
     return build.code
@@ -181,7 +183,7 @@ def _free(build: Build) -> None:
 
 
 def _load(build: Build) -> None:
-    image = link(build.object_code, build.names)
+    image = link(build.object_code, build.names, build.given)
     build.code = Code(image, image.addresses) if image else _load_by_llvm(build)
 
 
@@ -190,7 +192,7 @@ def _load_by_llvm(build: Build) -> Code:
 
     _initialise(cross=False)
     # The loader ends the whole process on a symbol it cannot find, so it only sees objects that are complete.
-    for name, address in in_process(undefined_symbols(build.object_code)).items():
+    for name, address in in_process(undefined_symbols(build.object_code), build.given).items():
         llvm.add_symbol(name, address)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(build.target))
     engine.add_object_file(llvm.ObjectFileRef.from_data(build.object_code))

@@ -45,7 +45,7 @@ class ContentCache(Generic[Value]):
         make: Callable[[tuple[Array, ...]], tuple[Value, Iterable[Array]]],
     ) -> Value:
         """The value, made by make(sources) -> (value, the arrays in it) where none is kept."""
-        full_key = (key, *(_sample(source) for source in sources))
+        full_key = (key, *(sample(source) for source in sources))
         entry = self.entries.get(full_key)
         if entry is not None and all(map(_is_of, entry[0], sources)):
             return entry[1]
@@ -75,7 +75,7 @@ def _copy(array: Array) -> Array:
     return copy
 
 
-def _sample(array: Array) -> tuple[Any, ...]:
+def sample(array: Array) -> tuple[Any, ...]:
     """Layers of equal shape differ in some of these numbers, so each has an entry of its own."""
     step = max(1, array.size // 64)
     return array.shape, array.dtype.str, array.reshape(-1)[::step].tobytes()

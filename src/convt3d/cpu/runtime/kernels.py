@@ -20,4 +20,4 @@ def kernel(structure: Structure, machine: Machine) -> Code:
         compilations += 1
         return emit(structure, machine)
 
-    return compiled(structure.key, write, ("run",), machine)
+    return compiled(structure.key, write, ("run",), machine, name=structure.name)

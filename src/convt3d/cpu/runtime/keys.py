@@ -1,10 +1,13 @@
-"""Names of compiled objects in the cache: they change with anything that could change the code."""
+"""Names of compiled objects in the cache: they change with anything that could change the code. And what entries say
+of themselves, so that people see what they have, and for which machine it is."""
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ..plan.machine import Machine
 
@@ -20,6 +23,24 @@ def entry_key(plan_key: str, machine: Machine) -> str:
     checked = "checked" if machine.check_bounds else ""
     parts = (plan_key, source_fingerprint(), llvmlite.__version__, machine.cpu, machine.features, checked)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def about_entry(name: str, machine: Machine) -> str:
+    """What the entry of a kernel says of itself."""
+    import llvmlite
+
+    bound = Bound(machine.isa, machine.cpu, machine.features, llvmlite.__version__, source_fingerprint())
+    return json.dumps({"name": name, **bound._asdict()})
+
+
+class Bound(NamedTuple):
+    """What code is for: it is asked for where all of it is the same."""
+
+    isa: str
+    cpu: str
+    features: str
+    llvmlite: str
+    sources: str  # fingerprint
 
 
 @cache

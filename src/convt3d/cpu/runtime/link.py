@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .elf import X86_64, ObjectFile
 
@@ -27,8 +27,9 @@ class Image:
         self.addresses = addresses
 
 
-def link(object_code: bytes, names: Sequence[str]) -> Image | None:
-    """The functions `names` of an object file; None where LLVM's loader is needed, RuntimeError where none will do."""
+def link(object_code: bytes, names: Sequence[str], given: Mapping[str, int]) -> Image | None:
+    """The functions `names` of an object file; None where LLVM's loader is needed, RuntimeError where none will do.
+    `given` are addresses of names that the code expects and the process does not know by itself."""
     if not sys.platform.startswith("linux") or not ObjectFile.recognises(object_code):
         return None
     file = ObjectFile(object_code)
@@ -42,7 +43,7 @@ def link(object_code: bytes, names: Sequence[str]) -> Image | None:
     defined = {one.name: base + places[one.section] + one.value for one in file.symbols if one.section in places}
     if absent := [name for name in names if name not in defined]:
         raise RuntimeError(f"the object file does not define {', '.join(absent)}")
-    outside = in_process(one.symbol.name for one in relocations if not one.symbol.section)
+    outside = in_process((one.symbol.name for one in relocations if not one.symbol.section), given)
     for index, place in places.items():
         section = file.sections[index]
         memory[place : place + section.size] = object_code[section.start : section.start + section.size]
@@ -66,10 +67,12 @@ def _places(file: ObjectFile) -> tuple[dict[int, int], int]:
     return places, max(1, end)
 
 
-def in_process(names: Iterable[str]) -> dict[str, int]:
-    """Addresses of functions of this process, such as the C library's. RuntimeError names those it does not have."""
-    found, missing = {}, []
-    for name in sorted(set(names)):
+def in_process(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
+    """Addresses that are `given`, and those of functions of this process, such as the C library's. RuntimeError names
+    those it does not have."""
+    wanted = set(names)
+    found, missing = {name: given[name] for name in wanted & set(given)}, []
+    for name in sorted(wanted - set(given)):
         try:
             found[name] = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
         except AttributeError:

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..plan.machine import architecture
-from .build import Function
+from .build import Code, Function
 from .compiled import compiled
 
 LISTEN_TURNS = 4000  # of some 25 ns: twice what waking a thread takes on a virtual machine
@@ -316,15 +316,20 @@ _PAUSE = {
 
 
 class _Native:
-    """`attend` and `launch` of the text above."""
+    """The same, to be called, for as long as the process lives."""
 
     def __init__(self) -> None:
-        self.code = compiled("team", team_ir, ("attend", "launch"))
+        self.code = team_code()
         # Workers are inside this code until the process ends: it must outlive even the interpreter's last clean-up.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))
         word, pointer = ctypes.c_int64, ctypes.c_void_p
         self.attend: Any = self.code.function("attend", pointer, word, word)
         self.launch: Any = self.code.function("launch", pointer, word, pointer, pointer, word, word)
+
+
+def team_code() -> Code:
+    """`attend` and `launch` of the text above."""
+    return compiled("team", team_ir, ("attend", "launch"))
 
 
 def team_ir(arch: str | None = None) -> str:
@@ -389,6 +394,17 @@ def launch(function: Function, arguments: int, n_threads: int) -> None:
         if team.count < wanted:
             team.grow(wanted)
         native.launch(team.boxes, team.count, function.address, arguments, n_threads, LISTEN_TURNS)
+
+
+def team(n_threads: int) -> tuple[int, int, int]:
+    """For native code that starts so many threads itself: addresses of `launch` and of the boxes, and how many workers
+    there are. All 0 where one thread does it."""
+    if n_threads == 1:
+        return 0, 0, 0
+    native, wanted = _native(), min(n_threads - 1, MOST_WORKERS)
+    if _team.count < wanted:
+        _team.grow(wanted)
+    return native.code.addresses["launch"], _team.boxes, _team.count
 
 
 def _launch_by_python(call: Any, arguments: int, n_threads: int) -> None:
