@@ -185,13 +185,15 @@ def clear_totals(context: Links, link: int, stage: way.Totals) -> None:
         b.store(constant(vector(F64, k.lanes), 0.0), room.pointer, at)
 
 
-def store_totals(context: Links, link: int, stage: way.Totals, first: int, words: int, partials: ir.Value) -> None:
-    """Behind the chain: partials[item][channel][first, ...] of `words`, in float64."""
+def store_totals(
+    context: Links, link: int, stage: way.Totals, first: int, words: int, partials: ir.Value, all_channels: Number
+) -> None:
+    """Behind the chain: partials[item][channel][first, ...] of `words`, in float64; an item has `all_channels`."""
     k, b, room = context.k, context.k.b, context.words[link].sums
     parts = len(sums.nothing(k.number, k.lanes))
     assert k.item is not None
     with b.loop(0, context.channels) as c:
-        place = b.mul(b.add(b.mul(k.item, context.channels), c), words)
+        place = b.mul(b.add(b.mul(k.item, all_channels), b.add(k.first_channel, c)), words)
         for number in range(len(stage.factors)):
             own = [b.load(room.pointer, _place(context, c, number, part), F64, k.lanes) for part in range(parts)]
             b.store(sums.total_of_lanes(b, own), partials, b.add(place, first + number))

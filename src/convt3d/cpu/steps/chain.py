@@ -140,7 +140,7 @@ class Chain(Step):
         left = emit_chain(tile.k, links, self.links, tile.value, tile.runs)
         first = 0
         for at, stage in totals:
-            store_totals(links, at, stage, first, self.statistics, call[-1].partials)
+            store_totals(links, at, stage, first, self.statistics, call[-1].partials, tile.all_channels)
             first += len(stage.factors)
         if left is not tile.channels:  # they were all there, and one is left
             tile.all_channels = tile.channels = left
