@@ -21,6 +21,7 @@ TABLES = {
     "GPU": "convt3d.gpu.text.chain.GPU",
     "PyTorch": "convt3d.torch.stock.STOCK",
     "gradient": "convt3d.torch.stage_gradients.GRADIENTS",
+    "gradient on the CPU": "convt3d.plan.tails.BACK",
     "ONNX": "convt3d.bench.contenders.as_onnx.ONNX",
     "JAX": "convt3d.jax.formulas.JAX",
 }
@@ -46,8 +47,9 @@ BACKENDS = """
 
 Each has a table of its own, in the file named: the meaning in float64 (`spec/reference.py`), how a stage is cut into
 sweeps (`plan/sweeps.py`), code for the CPU (`cpu/code/chain.py`) and for GPUs (`gpu/text/chain.py`), PyTorch's own
-operations (`torch/stock.py`), gradients (`torch/stage_gradients.py`), what peers of the benchmark are told in ONNX
-(`bench/contenders/as_onnx.py`), and JAX's own operations (`jax/formulas.py`), from which its gradients follow.
+operations (`torch/stock.py`), gradients by those (`torch/stage_gradients.py`) and by our kernels on the CPU
+(`plan/tails.py`), what peers of the benchmark are told in ONNX (`bench/contenders/as_onnx.py`), and JAX's own
+operations (`jax/formulas.py`), from which its gradients follow.
 
 """
 

@@ -68,7 +68,7 @@ def drawn_tiles(seed: int) -> Iterator[None]:
 def streamed(everything: bool) -> Iterator[None]:
     """Plans made inside store all results past the caches, except those in place; or none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_cached_bytes", lambda host: 0 if everything else 1 << 60)
+        patch.setattr(planning, "cached_bytes", lambda host: 0 if everything else 1 << 60)
         planning._make_plan.cache_clear()
         try:
             yield

@@ -107,7 +107,7 @@ def test_a_case_leaves_the_memory_of_later_calls_alone(monkeypatch: pytest.Monke
     usual = memory._aligned, memory._mapped
     check(SMALL)
     assert (memory._aligned, memory._mapped) == usual
-    monkeypatch.setattr(execute._Run, "run", _tampered(TAMPERS["one voxel missing"][0]))
+    monkeypatch.setattr(execute.Run, "run", _tampered(TAMPERS["one voxel missing"][0]))
     with pytest.raises(Failed):
         check(SMALL)
     assert (memory._aligned, memory._mapped) == usual
@@ -202,7 +202,7 @@ def test_a_result_without_some_axis(over: str) -> None:
 
 
 def _tampered(change: Any) -> Any:
-    honest = execute._Run.run
+    honest = execute.Run.run
 
     def run(self: Any) -> None:
         honest(self)
@@ -226,7 +226,7 @@ def _scale(array: Any, by: float) -> None:
 @pytest.mark.parametrize("name", TAMPERS)
 def test_a_wrong_result_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change, said = TAMPERS[name]
-    monkeypatch.setattr(execute._Run, "run", _tampered(change))
+    monkeypatch.setattr(execute.Run, "run", _tampered(change))
     with pytest.raises(Failed, match=said):
         check(SMALL)
 

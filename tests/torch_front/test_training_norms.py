@@ -13,6 +13,9 @@ from torch.nn import functional  # noqa: E402
 
 import convt3d  # noqa: E402
 import convt3d.torch as ct  # noqa: E402
+from convt3d.spec.text import read_stages  # noqa: E402
+from convt3d.torch import stock  # noqa: E402
+from convt3d.torch.tails import trained_way  # noqa: E402
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.7, None])
@@ -156,3 +159,75 @@ def test_statistics_that_changed_before_backward_are_an_error(affine: bool, tail
     statistics[changed].add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+TAILS = (
+    "BatchNorm(affine=True) -> ReLU()",
+    "BatchNorm(eps=0.01) -> GELU() -> Multiply('channel')",
+    "LeakyReLU() -> BatchNorm(affine=True) -> SiLU() -> BatchNorm() -> PReLU()",
+)
+
+
+def _eager(pipeline: convt3d.Pipeline, x: Any, operands: list[Any]) -> Any:
+    """As PyTorch's functions compute it, running statistics included."""
+
+    def batch_norm(stage: Any, v: Any, mean: Any, var: Any, *affine: Any) -> Any:
+        weight, bias = affine or (None, None)
+        return functional.batch_norm(v, mean, var, weight, bias, True, 0.3, stage.eps)
+
+    return stock.run(pipeline, x, operands, {convt3d.BatchNorm: batch_norm})
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last_3d"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_kernels_of_ours(tail: str, layout: str, dtype: str) -> None:
+    """Values, running statistics and all gradients; in float32 as near to float64's as PyTorch's own are."""
+    torch.manual_seed(2)
+    pipeline = convt3d.Pipeline(*read_stages(f"ConvTranspose3d(stride=2) -> {tail}"))
+    assert trained_way(pipeline) is not None
+    shapes = [(2, 3, 4, 5, 6), (3, 6, 3, 3, 3), *((6,) for _ in pipeline.slots[1:])]
+    fixed = [False, *(slot.operand.role.startswith("running_") for slot in pipeline.slots)]
+    made = [torch.rand(shape, dtype=torch.float64) + 0.25 for shape in shapes]
+    made[0] = torch.randn(shapes[0], dtype=torch.float64)
+    made[1] -= 0.75
+    found = []
+    for kind, function in (
+        (dtype, lambda x, own: ct.pipeline(x, own, pipeline, training=True, momentum=0.3)),
+        ("float64", lambda x, own: _eager(pipeline, x, own)),
+    ):
+        given = [each.to(getattr(torch, kind), copy=True) for each in made]
+        given[0] = given[0].contiguous(memory_format=getattr(torch, layout))
+        leaves = [each.requires_grad_() for each, stays in zip(given, fixed, strict=True) if not stays]
+        for _ in range(2):
+            y = function(given[0], given[1:])
+        if kind == dtype:
+            assert y.stride() == _eager(pipeline, given[0], [each.clone() for each in given[1:]]).stride()
+        grads = torch.autograd.grad(y.square().sum(), leaves)
+        found.append([y.detach(), *grads, *(each for each, stays in zip(given, fixed, strict=True) if stays)])
+    for mine, theirs in zip(*found, strict=True):
+        scale = max(1.0, float(theirs.abs().max()))
+        torch.testing.assert_close(
+            mine.double(), theirs, rtol=0.0, atol=(1e-11 if dtype == "float64" else 2e-5) * scale
+        )
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_gradients_of_gradients(tail: str) -> None:
+    torch.manual_seed(3)
+    pipeline = convt3d.Pipeline(*read_stages(f"Conv3d(padding=1) -> {tail}"))
+    own = [torch.rand(4, dtype=torch.float64) + 0.5 for _ in pipeline.slots[1:]]
+    x, w = torch.randn(2, 2, 2, 3, 2, dtype=torch.float64), torch.randn(4, 2, 3, 3, 3, dtype=torch.float64)
+
+    def trained(x: Any, w: Any) -> Any:
+        return ct.pipeline(x, [w, *(each.clone() for each in own)], pipeline, training=True)
+
+    given = (x.requires_grad_(), w.requires_grad_())
+    assert torch.autograd.gradcheck(trained, given, fast_mode=True)
+    assert torch.autograd.gradgradcheck(trained, given, fast_mode=True)
+
+
+def test_one_value_for_each_channel_is_refused() -> None:
+    x, w = torch.randn(1, 2, 1, 1, 1), torch.randn(4, 2, 1, 1, 1)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        ct.pipeline(x, [w, torch.zeros(4), torch.ones(4)], "Conv3d() -> BatchNorm()", training=True)

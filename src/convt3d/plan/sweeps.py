@@ -34,7 +34,7 @@ class Link:
     @property
     def takes_tensor(self) -> bool:
         """Whether it reads an array of the value's shape, which stands in a buffer of its own."""
-        return isinstance(self.stage, s.Binary) and self.stage.other == "tensor"
+        return getattr(self.stage, "other", None) == "tensor"
 
     @property
     def collapses_channels(self) -> bool:
@@ -163,11 +163,11 @@ class Sweep:
 def cut(pipeline: Pipeline, trace: Trace, conv_apart: bool = False) -> tuple[Sweep, ...]:
     """The sweeps of a simplified pipeline. `conv_apart`: what a pool before the convolution makes is stored, and none
     of it is made twice."""
-    return _Cutter(pipeline, trace, conv_apart).run()
+    return Cutter(pipeline, trace, conv_apart).run()
 
 
-class _Cutter:
-    def __init__(self, pipeline: Pipeline, trace: Trace, conv_apart: bool) -> None:
+class Cutter:
+    def __init__(self, pipeline: Pipeline, trace: Trace, conv_apart: bool = False) -> None:
         self.pipeline, self.trace, self.conv_apart = pipeline, trace, conv_apart
         self.sweeps: list[Sweep] = []
         self.source: ArrayName = INPUT
@@ -182,7 +182,7 @@ class _Cutter:
 
     def run(self) -> tuple[Sweep, ...]:
         for index, stage in enumerate(self.pipeline.stages):
-            lower = _Cutter.pad if isinstance(stage, s.padding.Pad) else LOWER[type(stage)]
+            lower = Cutter.pad if isinstance(stage, s.padding.Pad) else LOWER[type(stage)]
             lower(self, index)
         self._natural()
         self._end(self.trace.output, OUTPUT)
@@ -390,19 +390,19 @@ def _stays_in_chain(stage: Stage, trace: Trace, index: int, local: frozenset[str
     return not stage.couples & {"depth", "height", "width"}
 
 
-LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
+LOWER: StageTable[Callable[[Cutter, int], None]] = StageTable(
     "sweeps",
     __name__,
     {
-        **dict.fromkeys((s.Conv3d, s.ConvTranspose3d), _Cutter.conv),
-        s.Keep: _Cutter.keep,
-        s.Recall: _Cutter.recall,
-        s.LayerNorm: _Cutter.layer_norm,
-        s.Softmax: _Cutter.softmax,
-        **dict.fromkeys((s.MaxPool3d, s.AvgPool3d), _Cutter.pool),
-        **dict.fromkeys((s.GroupNorm, s.InstanceNorm), _Cutter.norm),
-        **dict.fromkeys((s.Sum, s.Mean, s.Max, s.LogSumExp), _Cutter.reduction),
-        **dict.fromkeys((s.Add, s.Subtract, s.Multiply, s.Divide), _Cutter.binary),
+        **dict.fromkeys((s.Conv3d, s.ConvTranspose3d), Cutter.conv),
+        s.Keep: Cutter.keep,
+        s.Recall: Cutter.recall,
+        s.LayerNorm: Cutter.layer_norm,
+        s.Softmax: Cutter.softmax,
+        **dict.fromkeys((s.MaxPool3d, s.AvgPool3d), Cutter.pool),
+        **dict.fromkeys((s.GroupNorm, s.InstanceNorm), Cutter.norm),
+        **dict.fromkeys((s.Sum, s.Mean, s.Max, s.LogSumExp), Cutter.reduction),
+        **dict.fromkeys((s.Add, s.Subtract, s.Multiply, s.Divide), Cutter.binary),
         **dict.fromkeys(
             (
                 s.BatchNorm,
@@ -421,7 +421,7 @@ LOWER: StageTable[Callable[[_Cutter, int], None]] = StageTable(
                 s.Softplus,
                 s.Tanh,
             ),
-            _Cutter.link,
+            Cutter.link,
         ),
     },
 )

@@ -207,6 +207,13 @@ def memory(operator: str, shape: tuple[int, ...], kind: Any, memory_format: Any 
     return torch.from_numpy(stored)
 
 
+def result_like(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of this shape and of the other's type and memory format."""
+    plain = tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last_3d)
+    chosen = torch.contiguous_format if plain else torch.channels_last_3d
+    return memory("gradients", shape, tensor.dtype, chosen)
+
+
 def _full(array: Storage) -> Storage:
     """With five axes, as broadcasting adds them."""
     return array.reshape((1,) * (5 - array.ndim) + array.shape)

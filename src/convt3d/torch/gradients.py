@@ -1,8 +1,9 @@
 """Gradients of a pipeline: values are computed again from the input, a few samples at a time, never stored between;
-the convolution among them by our kernels, unless gradients of the gradients are recorded.
+by our kernels, unless gradients of the gradients are recorded.
 
-Each stage says how a gradient passes it and which values that takes, in PyTorch's own backward operations. What a
-gradient does not need is not computed again: conv -> ReLU needs nothing but the result.
+Each stage also says how a gradient passes it and which values that takes, in PyTorch's own backward operations, for all
+that our kernels do not take. What a gradient does not need is not computed again: conv -> ReLU needs nothing but the
+result.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import torch
 
 from ..spec.pipeline import Pipeline
 from .convolutions import own_convolutions, takes
+from .direct import direct
 from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
 from .stock import NO_OTHERS, Tensor, as_value, batched, own_operands, value_shapes, values, weights_of
+from .tails import Tail, Way, way_back
 
+_MOST_PLACES = 2**31 - 1  # of a volume, which kernels name by 32 bits
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
 
 
@@ -112,9 +116,22 @@ def _chunk(
     return chunk if chunk < batch and again > 0 else None
 
 
+def _way(
+    pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool], result_kept: bool
+) -> Way | None:
+    """How our kernels take the gradient to the convolution's result, where they do."""
+    if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
+        return None
+    if len(pipeline.convolutions) > 1 or any(
+        prod(shape[2:]) > _MOST_PLACES for shape in value_shapes(pipeline, x, operands)
+    ):
+        return None
+    return way_back(pipeline, tuple(wanted), result_kept)
+
+
 def _chunk_gradients(
     pipeline: Pipeline,
-    grad: Tensor | None,
+    grad: Tensor,
     x: Tensor,
     operands: Sequence[Tensor],
     result: Tensor | None,
@@ -125,12 +142,21 @@ def _chunk_gradients(
     first = first_stage(pipeline, wanted)
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
     others = own_convolutions(pipeline) if takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
+    found: list[Tensor | None] = []
+    way, last = _way(pipeline, grad, x, operands, wanted, result is not None), count
+    if way is not None:
+        last = pipeline.conv_index + 1
+        need = {number for number in need if number < last}
+        if result is None:
+            need.add(last)
     known: dict[int, Any] = values(pipeline, x, operands, need, others)
-    if result is not None:
+    if way is not None:
+        start = known.pop(last) if result is None else result
+        grad, found = Tail(pipeline, x.shape, operands, start).back(way, grad, wanted, result is None)
+    elif result is not None:
         known[count] = result
     pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
-    found: list[Tensor | None] = []
-    for index in reversed(range(first, count)):
+    for index in reversed(range(first, last)):
         stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
         rule = GRADIENTS[type(stage)]
         r = r if "r" in rule.uses_of(stage) else None  # frees what no stage needs any more

@@ -26,12 +26,18 @@ _conv_transpose3d, _conv3d = functional.conv_transpose3d, functional.conv3d
 AXES = stages.OVER
 
 
-def run(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], others: Others = NO_OTHERS) -> Tensor:
+def run(
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    others: Others = NO_OTHERS,
+    known: tuple[int, Tensor] | None = None,
+) -> Tensor:
     """The result as eager PyTorch computes it, in the memory format of the operators; `others` are meanings that some
-    stages have instead of PyTorch's."""
+    stages have instead of PyTorch's. `known` is a value that is there already, and its number."""
     x, operands, unbatched = batched(pipeline, x, operands)
     last = len(pipeline.stages)
-    value = values(pipeline, x, operands, {last}, others)[last]
+    value = values(pipeline, x, operands, {last}, others, known)[last]
     if not torch._C._functorch.is_functorch_wrapped_tensor(x):
         value = value.contiguous(memory_format=result_format(pipeline, x, weights_of(pipeline, operands)))
     return as_result(pipeline, value, unbatched)
@@ -89,12 +95,19 @@ def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> 
 
 
 def values(
-    pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], wanted: set[int], others: Others = NO_OTHERS
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    wanted: set[int],
+    others: Others = NO_OTHERS,
+    known: tuple[int, Tensor] | None = None,
 ) -> dict[int, Tensor]:
-    """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used."""
-    found = {0: x} if 0 in wanted else {}
-    kept, value = {"x": x}, x
-    for index in range(max(wanted, default=0)):
+    """The wanted values, by number: value i enters stage i. Others are dropped as soon as they have been used. Those
+    behind one that is `known`, with its number, are computed from there."""
+    first, value = known or (0, x)
+    found = {first: value} if first in wanted else {}
+    kept = {"x": x}
+    for index in range(first, max(wanted, default=0)):
         stage, own = pipeline.stages[index], own_operands(pipeline, operands, index)
         if stage.uses:
             own = [kept[stage.uses]]

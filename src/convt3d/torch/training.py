@@ -1,5 +1,6 @@
 """BatchNorm in training: the convolution is ours, statistics are the batch's, and running ones are updated as PyTorch
-does it. All else is PyTorch's own operations, with their gradients."""
+does it. Where our kernels know all stages behind the convolution, they compute these and take the gradient back through
+them, from the convolution's result, which is kept as eager PyTorch keeps it; else PyTorch's own operations do."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ from torch.nn import functional
 
 from ..errors import ArgumentTypeError, described
 from ..spec.checks import real
+from ..spec.pipeline import Pipeline
 from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
-from .convolutions import conv
+from .convolutions import conv, takes
+from .direct import direct
 from .operators import BY_NAME
 from .stock import Tensor
+from .tails import Moments, Tail, Way, trained, trained_way
 
 
 def train(
@@ -29,7 +33,87 @@ def train(
         weight, bias = (each.reshape(-1) for each in affine) if affine else (None, None)
         return functional.batch_norm(v, mean.view(-1), var.view(-1), weight, bias, True, share, stage.eps)
 
-    return stock.run(pipeline, x, given, {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm})
+    others: stock.Others = {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm}
+    way = trained_way(pipeline)
+    if way is None or x.dim() not in (4, 5):
+        return stock.run(pipeline, x, given, others)
+    x, tensors, unbatched = stock.batched(pipeline, x, given)
+    behind = pipeline.conv_index + 1
+    value = stock.values(pipeline, x, tensors, {behind}, others)[behind]
+    if not _ours(value, tensors):
+        return stock.run(pipeline, x, given, others, (behind, value))
+    moments: list[Moments] = []
+    running = [slot.operand.role.startswith("running_") for slot in pipeline.slots]
+    own = [each.detach().clone() if moved else each for each, moved in zip(tensors, running, strict=True)]
+    result = _Trained.apply(pipeline, way, moments, x.shape, value, *own)
+    _move(pipeline, tensors, moments, share, value.numel() // value.shape[1])
+    return stock.as_result(pipeline, result, unbatched)
+
+
+def _ours(value: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether our kernels may compute with these tensors as they are. A single value for each channel is refused by
+    PyTorch."""
+    with torch.no_grad():
+        return takes(value, *tensors) and direct((value, *tensors)) and value.numel() > value.shape[1]
+
+
+def _move(pipeline: Pipeline, tensors: Sequence[Tensor], moments: Sequence[Moments], share: float, count: int) -> None:
+    """Running statistics towards those of the batch; the variance among them is the unbiased one."""
+    norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, BatchNorm)]
+    with torch.no_grad():
+        for index, (mean, variance) in zip(norms, moments, strict=True):
+            running = stock.own_operands(pipeline, tensors, index)[:2]
+            for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
+                old.copy_(old.double() * (1.0 - share) + torch.from_numpy(new).reshape(old.shape) * share)
+
+
+class _Trained(torch.autograd.Function):  # type: ignore[misc]
+    """apply(pipeline, way, moments, shape of x, the convolution's result, *operands). `moments` gets mean and variance
+    of each batch. Running statistics among the operands are not read."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pipeline: Pipeline, way: Way, moments: list[Moments], shape: Any, value: Tensor, *own: Tensor
+    ) -> Tensor:
+        ctx.pipeline, ctx.way, ctx.shape = pipeline, way, shape
+        ctx.save_for_backward(value, *own)
+        result, found = Tail(trained(pipeline), shape, own, value).forward()
+        moments += found
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        value, *own = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[4:]
+        if takes(grad, value, *own) and direct((grad, value, *own)):
+            grad, of_operands = Tail(trained(ctx.pipeline), ctx.shape, own, value).back(ctx.way, grad, wanted)
+            found = [grad, *([None] * (len(own) - len(of_operands))), *of_operands]
+        else:
+            found = _stock_gradients(ctx.pipeline, grad, value, own, wanted)
+        return *[None] * 4, *(each if want else None for each, want in zip(found, wanted, strict=True))
+
+
+def _stock_gradients(
+    pipeline: Pipeline, grad: Tensor, value: Tensor, own: Sequence[Tensor], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """By PyTorch's operations, differentiable again where gradients are recorded."""
+    again = torch.is_grad_enabled()
+    leaves = [value, *own]
+    if not again:
+        leaves = [each.detach().requires_grad_(want) for each, want in zip(leaves, wanted, strict=True)]
+    with torch.enable_grad():
+        behind, count = pipeline.conv_index + 1, len(pipeline.stages)
+        others: stock.Others = {BatchNorm: _by_batch}
+        result = stock.values(pipeline, value, leaves[1:], {count}, others, (behind, leaves[0]))[count]
+        inputs = [each for each, want in zip(leaves, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(result, inputs, grad, allow_unused=True, create_graph=again))
+    return [next(found) if want else None for want in wanted]
+
+
+def _by_batch(stage: Any, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
+    """BatchNorm without running statistics."""
+    weight, bias = (each.reshape(-1) for each in affine) if affine else (None, None)
+    return functional.batch_norm(v, None, None, weight, bias, True, 0.0, stage.eps)
 
 
 def _share(momentum: float | None, batches: Any) -> float:

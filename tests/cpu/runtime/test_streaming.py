@@ -116,7 +116,7 @@ def test_tiles_that_cut_rows(seed: int) -> None:
 
 def test_large_results_are_streamed_and_those_in_place_are_not() -> None:
     pipeline = Pipeline(ct.ConvTranspose3d(stride=2), ct.AvgPool3d(2), ct.Softmax("spatial"), ct.Multiply(2.0))
-    side = 4 * round((planning._cached_bytes(machine()) / 64) ** (1 / 3) / 4) + 8
+    side = 4 * round((planning.cached_bytes(machine()) / 64) ** (1 / 3) / 4) + 8
     operands = ((4, 16, 2, 2, 2),)
     large = planning.make_plan(pipeline, (1, 4, side, side, side), operands, DTYPES["float32"])
     assert [one.streamed for one in large.sweeps if one.sweep.dest] == [True, False]
@@ -134,7 +134,7 @@ def test_vectors_go_directly_where_rows_are_aligned() -> None:
     for ahead, direct in ((0, 1), (1, 0)):
         dest = room[start + ahead : start + ahead + 4 * 4 * 8 * 64].reshape(1, 4, 4, 8, 64)
         operands = (np.zeros(w, np.float32),)
-        run = execution._Run(Ready(plan, operands, DTYPES["float32"], None), np.zeros(x, np.float32), dest)
+        run = execution.Run(Ready(plan, operands, DTYPES["float32"], None), np.zeros(x, np.float32), dest)
         words = execution.Call(run, run.sweeps[0]).destination()
         assert (words.streamed, words.direct, words.rows) == (1, direct, 32)
 

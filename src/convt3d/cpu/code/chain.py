@@ -53,12 +53,21 @@ PLAINLY = 8  # channels whose squares are added in the type of numbers, before t
 
 
 @dataclass
+class Run:
+    """Contiguous positions that are walked: the first of the vectors walked together, and how many there are."""
+
+    at: Number
+    length: Number
+
+
+@dataclass
 class Column:
     """Where a value stands: channel, which of the vectors walked together, and its offset in a run."""
 
     channel: Number
     turn: int
     at: Number
+    run: Run
 
 
 class Links:
@@ -68,6 +77,7 @@ class Links:
         """`words` and `call` are what each link of the step declares."""
         self.k, self.words, self.call, self.channels = k, words, call, channels
         self.kept: dict[str, Scratch] = {}
+        self.deviations: dict[str, Fold] = {}  # of norms over channels whose gradient is taken
 
     def channel_count(self) -> ir.Value:
         """The number of channels in float64."""
@@ -109,39 +119,41 @@ class Links:
 
 def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scratch, runs: Runs) -> Number:
     """Applies the links to a buffer; returns how many channels it has afterwards."""
+    from .tails import TAILS  # which are written with what stands here
+
+    inner: dict[type[Stage], Emitter] = {Affine: affine, **TAILS}
     channels = context.channels
     steps: list[Step] = []
     for at, link in enumerate(links):
-        emitter: Emitter = affine if isinstance(link.stage, Affine) else CPU[type(link.stage)]
-        own = emitter(context, at, link.stage)
+        own = (inner.get(type(link.stage)) or CPU[type(link.stage)])(context, at, link.stage)
         context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
         steps += own
     with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
-        _walk(k, steps, buffer, k.b.add(base, at), channels)
+        _walk(k, steps, buffer, k.b.add(base, at), Run(at, length), channels)
     return context.channels
 
 
 Runs: TypeAlias = Callable[[], Any]  # a context manager that yields (offset, length) of contiguous positions
 
 
-def _walk(k: Kernel, steps: list[Step], buffer: Scratch, at: Number, channels: Number) -> None:
+def _walk(k: Kernel, steps: list[Step], buffer: Scratch, at: Number, run: Run, channels: Number) -> None:
     pending: list[Map] = []
     for step in steps:
         if isinstance(step, Map):
             pending.append(step)
         elif isinstance(step, Fold):
-            _over_channels(k, pending, step, buffer, at, channels)
+            _over_channels(k, pending, step, buffer, at, run, channels)
             pending = []
         else:
             for turn, value in enumerate(step.fold.result):
                 k.b.store(value, buffer.pointer, k.b.add(at, turn * k.lanes))
             channels = 1
     if pending:
-        _over_channels(k, pending, None, buffer, at, channels)
+        _over_channels(k, pending, None, buffer, at, run, channels)
 
 
 def _over_channels(
-    k: Kernel, maps: list[Map], fold: Fold | None, buffer: Scratch, at: Number, channels: Number
+    k: Kernel, maps: list[Map], fold: Fold | None, buffer: Scratch, at: Number, run: Run, channels: Number
 ) -> None:
     """One walk: load, map, store if mapped, fold."""
     b, pointer, pitch = k.b, buffer.pointer, buffer.pitch
@@ -151,7 +163,7 @@ def _over_channels(
         following: list[ir.Value] = []
         for turn, own in enumerate(_turns(carried)):
             place = b.add(at, turn * k.lanes)
-            column = Column(c, turn, place)
+            column = Column(c, turn, place, run)
             where = b.add(b.mul(c, pitch), place)
             value = b.load(pointer, where, k.number, k.lanes)
             for step in maps:

@@ -15,6 +15,7 @@ from ..ir import sums
 from ..ir.frame import Kernel, Scratch
 from ..ir.values import F64, I64, Number, constant, vector, width_of
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
+from ..steps.argmax import ArgmaxWords
 from ..steps.pool import PoolWords
 from .interleave import Planar
 from .reduce import fold
@@ -59,9 +60,9 @@ def emit_pool(
     origin, target, row = source.pointer, words.pooled.pointer, words.row.pointer
     window = Window(k, average)
     with b.loop(0, channels) as c, b.loop(0, count[0]) as d:
-        d_range, d_count = _window(k, words, 0, b.add(first[0], d), low[0])
+        d_range, d_count = window_range(k, words, 0, b.add(first[0], d), low[0])
         with b.loop(0, count[1]) as h:
-            h_range, h_count = _window(k, words, 1, b.add(first[1], h), low[1])
+            h_range, h_count = window_range(k, words, 1, b.add(first[1], h), low[1])
             # A pair of rows is added as it is: their halves never overflow.
             divisor = b.mul(b.mul(d_count, h_count), 2 if pairs else 1) if average else 1
             base = b.mul(c, source.pitch)
@@ -76,7 +77,7 @@ def emit_pool(
             if pairs:
                 _pairs(k, row, target, out, count[2], b.add if average else b.max)
             elif whole:
-                _, w_count = _window(k, words, 2, first[2], low[2])
+                _, w_count = window_range(k, words, 2, first[2], low[2])
                 parts = fold(k, row, 0, size[2], window.start(k.lanes), window.join)
                 b.store(window.over_lanes(parts, w_count), target, out)
             else:
@@ -112,7 +113,9 @@ def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number
     return Planar(pooled, conv, planar.step, left, left, conv.together_places, conv.pooled_phases)
 
 
-def _window(k: Kernel, words: PoolWords, axis: int, o: Number, low: Number) -> tuple[tuple[Number, Number], Number]:
+def window_range(
+    k: Kernel, words: PoolWords | ArgmaxWords, axis: int, o: Number, low: Number
+) -> tuple[tuple[Number, Number], Number]:
     """Range of window o, from the tile's first input, and the number it contributes to an average's divisor."""
     b, table = k.b, words.windows[axis]
     begin, end, count = (b.load(table, b.add(b.mul(o, 3), word), I64) for word in range(3))
@@ -138,7 +141,7 @@ def _windows(
     b = k.b
     first, low, count = place
     with b.loop(0, count) as at:
-        w_range, w_count = _window(k, words, 2, b.add(first, at), low)
+        w_range, w_count = window_range(k, words, 2, b.add(first, at), low)
         with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
             along.next = window.join(along.values, b.load(row, i, k.number))
         b.store(window.folded(along.result, w_count), target, b.add(out, at))

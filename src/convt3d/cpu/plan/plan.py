@@ -138,6 +138,11 @@ class Plan(BasePlan):
         return super().array_name(array) + (" (in the output array)" if array in self.aliases else "")
 
     @property
+    def operations(self) -> int:
+        """Roughly, those of the steps around the convolution included."""
+        return self.work.needed + 32 * sum(map(prod, (self.trace.values[0], self.trace.output)))
+
+    @property
     def scratch(self) -> int:
         """Bytes of tile memory for one thread."""
         return max(planned.tiling.scratch for planned in self.sweeps)
@@ -148,7 +153,7 @@ class Plan(BasePlan):
         values between sweeps, as many as have them in the cache, at least one."""
         batch = self.trace.values[0][0]
         each = self._shared_values // max(1, batch)
-        return max(1, min(batch, _cached_bytes(self.machine) // each)) if each else batch
+        return max(1, min(batch, cached_bytes(self.machine) // each)) if each else batch
 
     @property
     def intermediate(self) -> int:
@@ -282,9 +287,9 @@ def _streamed(sweep: Sweep, aliases: tuple[ArrayName, ...], dtype: DType, number
         return False
     in_place = sweep.source in aliases and (sweep.dest == OUTPUT or sweep.dest in aliases)
     item = dtype.itemsize if sweep.dest == OUTPUT else number
-    return not in_place and prod(sweep.result) * item >= _cached_bytes(host)
+    return not in_place and prod(sweep.result) * item >= cached_bytes(host)
 
 
-def _cached_bytes(host: Machine) -> int:
+def cached_bytes(host: Machine) -> int:
     """Of a result, so many may still be cached when it is complete: others use the shared cache, too."""
     return host.l3 // 4 or 4 * host.l2

@@ -144,10 +144,10 @@ class Tilings:
         where = self.where
         per_out, channels = where.kernel[1], share.channels
         tile, room = self._tile, where.machine.l2 // _PARTS // channel
-        if share.groups > 1:  # while one is computed, the next one's inputs are fetched
-            return Part(1, share.blocks, min(per_out, channels))
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
+        if share.groups > 1 and 2 * per_out * channel > where.machine.l1d:  # while one is computed, the next is fetched
+            return Part(1, share.blocks, min(per_out, channels))
         if room >= per_out:
             groups = min(share.groups, room // per_out)
             return Part(groups, share.blocks, min(groups * per_out, channels))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from ...spec.lazy import lazy
 from ...spec.stages import Conv3d
 from ..plan.geometry import STEP_WORDS
 from ..plan.plan import Plan, SweepPlan
+from ..plan.tail_plan import TailPlan
 from ..plan.tiles import Tiling
 from ..steps.base import Where
 from ..words import SweepWords, Words, call_numbers, places
@@ -28,7 +28,7 @@ BEFORE, COUNTER = 16, 8
 
 @dataclass
 class Binding:
-    plan: Plan
+    plan: Plan | TailPlan
     planned: SweepPlan
 
     @property
@@ -55,8 +55,7 @@ class Binding:
     @lazy
     def worth_sharing(self) -> bool:
         """Whether the sweep takes longer than it takes to wake another thread, some ten microseconds."""
-        plan = self.plan
-        return plan.work.needed + 32 * sum(map(prod, (plan.trace.values[0], plan.trace.output))) > _SHARED_FROM
+        return self.plan.operations > _SHARED_FROM
 
     @lazy
     def voxels(self) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
+from ..plan.tail_plan import TailPlan
 from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
 from .again import Again, Finished, Left, SweepAgain
@@ -69,7 +70,7 @@ def execute_plan(
             some = slice(start, min(start + plan.samples_together, x.shape[0]))
             _execute_some(plan.some_samples(some.stop - start), some, x, operands, out, keeper)
     else:
-        run = _Run(ready, x, out)
+        run = Run(ready, x, out)
         done = run.run()
         for sample in map(int, np.flatnonzero(run.skipped)):
             _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x, operands, out, keeper)
@@ -122,10 +123,11 @@ def _some_of(array: Array, samples: slice) -> Array:
     return array if array.shape[0] == 1 else array[samples]
 
 
-class _Run:
+class Run:
     """One execution: where the values of the plan are."""
 
     def __init__(self, ready: Ready, x: Array, out: Array) -> None:
+        self.plan: Plan | TailPlan
         self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
         self.number = np.dtype(self.plan.dtype.accumulate)
@@ -144,19 +146,17 @@ class _Run:
         if sweep.finish is not None:
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
-            self.arrays |= self._finish(binding, sweep.finish)(call.partials)
+            self.arrays |= _narrowed(self._finish(sweep.finish, call.partials, binding.voxels), self.number)
         return call, words, memory
 
-    def _finish(self, binding: Binding, of: Finish) -> Finished:
+    def _finish(self, of: Finish, partials: Array, counts: Array) -> dict[ArrayName, Array]:
         """What is made of the statistics of a sweep's tiles."""
+        return finish(of, partials, counts, [self._wide(name) for name in of.arrays], self.number)
+
+    def _finished(self, binding: Binding, of: Finish) -> Finished:
+        """The same for other tiles of the same layout."""
         given, voxels, number = [self._wide(name) for name in of.arrays], binding.voxels, self.number
-
-        def finished(partials: Array) -> dict[ArrayName, Array]:
-            results = finish(of, partials, voxels, given, number)
-            with np.errstate(over="ignore"):
-                return {name: np.ascontiguousarray(values.astype(number)) for name, values in results.items()}
-
-        return finished
+        return lambda partials: _narrowed(finish(of, partials, voxels, given, number), number)
 
     def again(self, done: list[Done], tensors: list[Array]) -> Again | None:
         """What does the same for other arrays, where that does not depend on their addresses; `tensors` are those of
@@ -172,7 +172,7 @@ class _Run:
                 value = sweep.result
                 changing.append(self.arrays[sweep.dest])
             if sweep.finish is not None:
-                partials, finished = call.partials.shape, self._finish(binding, sweep.finish)
+                partials, finished = call.partials.shape, self._finished(binding, sweep.finish)
                 changing.append(call.partials)
             numbers = {id(array): number for number, array in enumerate((scratch, *changing))}
             if len(numbers) <= len(changing):  # one array in two places
@@ -180,7 +180,7 @@ class _Run:
             again = SweepAgain(binding, words, numbers, len(self.skipped), (self.weights, call._blocks))
             sweeps.append((again, Left(value, partials, finished)))
             if sweep.finish is not None:
-                changing += [self.arrays[name] for name in self._finish(binding, sweep.finish)(call.partials)]
+                changing += [self.arrays[name] for name in self._finished(binding, sweep.finish)(call.partials)]
         return Again(sweeps, self.number)
 
     def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
@@ -204,13 +204,19 @@ class _Run:
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
 
+def _narrowed(statistics: dict[ArrayName, Array], number: np.dtype[Any]) -> dict[ArrayName, Array]:
+    """As numbers of the arithmetic type."""
+    with np.errstate(over="ignore"):
+        return {name: np.ascontiguousarray(values.astype(number)) for name, values in statistics.items()}
+
+
 _ALL = 1 << 31  # more groups, and more blocks, than there are
 
 
 class Call:
     """One sweep of an execution: what its steps ask for to fill their words."""
 
-    def __init__(self, run: _Run, binding: Binding) -> None:
+    def __init__(self, run: Run, binding: Binding) -> None:
         self.run, self.binding, self.machine = run, binding, run.plan.machine
         sweep = binding.planned.sweep
         self._dest = None if sweep.dest is None else run.dest(sweep.dest, sweep.result)
@@ -290,7 +296,9 @@ class Call:
 
     @property
     def bias(self) -> Array:
-        places = self.run.plan.conv_operands[1:]
+        plan = self.run.plan
+        assert isinstance(plan, Plan)
+        places = plan.conv_operands[1:]
         return self.run.numbers(OperandName(places[0])) if places else self.binding.no_bias
 
     @property

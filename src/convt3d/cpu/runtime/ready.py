@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...spec.dtypes import DType, float64
 from ..plan.plan import Plan
+from ..plan.tail_plan import TailPlan
 from .bind import Binding
 from .content_cache import ImmutableArray, memory_of
 from .folded import all_hold, fold, folded, remaining, with_tensors, without_tensors
@@ -112,5 +113,5 @@ def _layout(plan: Plan) -> WeightLayout:
 
 
 @lru_cache(maxsize=256)
-def bindings(plan: Plan) -> tuple[Binding, ...]:
+def bindings(plan: Plan | TailPlan) -> tuple[Binding, ...]:
     return tuple(Binding(plan, planned) for planned in plan.sweeps)

@@ -39,11 +39,11 @@ def _reduced(stage: Stage, partials: Array, counts: Array) -> Array:
     if isinstance(stage, Max):
         largest: Array = partials[..., 0].max(axis=1)
         return largest
-    total = _over_tiles(partials[..., 0])
+    total = over_tiles(partials[..., 0])
     return total / counts.sum() if isinstance(stage, Mean) else total
 
 
-def _over_tiles(parts: Array) -> Array:
+def over_tiles(parts: Array) -> Array:
     """(B, tiles, ...) -> (B, ...): NumPy adds pairwise along the last axis only."""
     total: Array = np.ascontiguousarray(parts.transpose(0, *range(2, parts.ndim), 1)).sum(axis=-1)
     return total
@@ -57,35 +57,47 @@ def _max_and_total(partials: Array) -> tuple[Array, Array]:
     """Largest value, and the sum of exp(value - largest); an infinite maximum counts as zero in the exponent."""
     most = partials[..., 0].max(axis=1)
     moved = np.exp(_finite_or_zero(partials[..., 0]) - _finite_or_zero(most)[:, None])
-    return most, _over_tiles(partials[..., 1] * moved)
+    return most, over_tiles(partials[..., 1] * moved)
 
 
 def _softmax(stage: Softmax, partials: Array, operands: list[Array]) -> dict[StatisticWord, Array]:
     factor: Any = 1.0 if stage.scale is None else operands[0] if stage.scale == "channel" else stage.scale
     if stage.shift is not None:
-        return {"scale": factor / _over_tiles(partials[..., 0])}
+        return {"scale": factor / over_tiles(partials[..., 0])}
     most, total = _max_and_total(partials)
     # inf - inf and -inf - -inf make every voxel NaN
     return {"shift": most, "scale": np.where(np.isinf(most), np.nan, factor / total)}
 
 
-def _norm(
-    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
-) -> dict[StatisticWord, Array]:
-    """Means and squared distances of tiles, combined over tiles and, for groups, over channels."""
+def moments(partials: Array, counts: Array, groups: int) -> tuple[Array, Array]:
+    """Means and squared distances of tiles, combined over tiles and the channels of groups: mean and biased variance,
+    (B, groups)."""
     batch, tiles, channels, _ = partials.shape
-    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
     size = channels // groups
     parts = partials.reshape(batch, tiles, groups, size, 2)
     n = counts.reshape(1, tiles, 1, 1)
     total = counts.sum() * size
-    mean = _over_tiles(parts[..., 0] * n).sum(axis=-1) / total
+    mean = over_tiles(parts[..., 0] * n).sum(axis=-1) / total
     distance = parts[..., 0] - mean[:, None, :, None]
-    variance = _over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / total
+    variance: Array = over_tiles(parts[..., 1] + n * distance * distance).sum(axis=-1) / total
+    return mean, variance
+
+
+def _norm(
+    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+) -> dict[StatisticWord, Array]:
+    channels = partials.shape[2]
+    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
+    size = channels // groups
+    mean, variance = moments(partials, counts, groups)
     deviation = 1.0 / np.sqrt(variance + stage.eps)
     shift, scale = (each if size == 1 else np.repeat(each, size, axis=1) for each in (mean, deviation))
     weight, bias = operands if stage.affine else (1.0, 0.0)
-    scale = scale * weight
+    return affine(shift, scale * weight, bias, number)
+
+
+def affine(shift: Array, scale: Array, bias: Any, number: npt.DTypeLike) -> dict[StatisticWord, Array]:
+    """What Affine applies."""
     near = shift.astype(number)
     rest = np.where(np.isfinite(scale.astype(number)), (near - shift) * scale, 0.0)  # the mean lies between two numbers
     return {"shift": near.astype(np.float64), "scale": scale, "offset": rest + bias}

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...plan.sweeps import Link
+from ...plan.tail_links import Derivative, Totals
 from ...spec.stage import Stage
 from ...spec.stages import CHANNELS, Keep
 from ..plan.rooms import Rooms
 from ..words import Array, Buffer, Room, SourceCall, VectorCall, Words
 from .base import Step, Where
+from .reduce import ReduceCall
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -37,8 +39,14 @@ class KeepWords(Words):
     kept: Buffer  # the value at the positions that are walked together
 
 
+@dataclass(eq=False)
+class TotalsWords(Words):
+    sums: Buffer  # of the tile, for each channel
+
+
 def scalars(stage: Stage) -> list[tuple[str, float]]:
-    """The numbers of a stage, which kernels read from a table, in order."""
+    """The numbers of a stage, which kernels read from a table, in order; a derivative has those of its stage."""
+    stage = stage.of if isinstance(stage, Derivative) else stage
     values = [(field.name, getattr(stage, field.name)) for field in fields(stage)]
     return [(name, value) for name, value in values if isinstance(value, float)]
 
@@ -48,10 +56,14 @@ def _constants(stage: Stage, number: str) -> ConstantWords:
         return ConstantWords(np.array([value for _, value in scalars(stage)], dtype=number))
 
 
+def _stage_key(stage: Stage) -> str:
+    values = [getattr(stage, field.name) for field in fields(stage)]
+    shown = ["#" if isinstance(v, float) else _stage_key(v) if isinstance(v, Stage) else repr(v) for v in values]
+    return f"{stage.name}({','.join(shown)})"
+
+
 def _link_key(link: Link) -> str:
-    stage = link.stage
-    shown = ["#" if isinstance(v, float) else repr(v) for v in (getattr(stage, f.name) for f in fields(stage))]
-    return f"{stage.name}({','.join(shown)}){','.join(array.kind for array in link.arrays)}"
+    return _stage_key(link.stage) + ",".join(array.kind for array in link.arrays)
 
 
 def _link_words(link: Link) -> type[Words] | None:
@@ -60,6 +72,8 @@ def _link_words(link: Link) -> type[Words] | None:
         return TensorWords
     if isinstance(link.stage, Keep):
         return KeepWords
+    if isinstance(link.stage, Totals):
+        return TotalsWords
     return ConstantWords if scalars(link.stage) else None
 
 
@@ -77,7 +91,8 @@ class Chain(Step):
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return tuple(SourceCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays)
+        arrays = [SourceCall if link.takes_tensor else VectorCall for link in self.links for _ in link.arrays]
+        return (*arrays, ReduceCall) if self.statistics else tuple(arrays)
 
     @property
     def key(self) -> str:
@@ -86,6 +101,10 @@ class Chain(Step):
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(link.stage.name.lower() for link in self.links)
+
+    @property
+    def statistics(self) -> int:  # type: ignore[override]
+        return sum(len(link.stage.factors) for link in self.links if isinstance(link.stage, Totals))
 
     @property
     def couples_channels(self) -> bool:  # type: ignore[override]
@@ -98,12 +117,15 @@ class Chain(Step):
                 found.append(rooms.box(*rooms.value, rooms.beyond))
             elif isinstance(link.stage, Keep):
                 found.append(rooms.add(rooms.channels, rooms.lanes))
+            elif isinstance(link.stage, Totals):  # float64, or two of them where numbers are float64
+                found.append(rooms.add(rooms.channels * len(link.stage.factors), 2 * where.lanes))
         if any(link.collapses_channels for link in self.links):
             rooms.channels = 1
         return tuple(found)
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
         from ..code.chain import Links, emit_chain
+        from ..code.tails import clear_totals, store_totals
 
         sets, arrays = iter(words), iter(call)
         own: list[Any] = [next(sets) if _link_words(link) else None for link in self.links]
@@ -112,7 +134,14 @@ class Chain(Step):
             if link.takes_tensor:
                 tile.load_box(tile.array(array[0], link.arrays[0].kind), room.box)
         links = Links(tile.k, own, given, tile.channels)
+        totals = [(at, link.stage) for at, link in enumerate(self.links) if isinstance(link.stage, Totals)]
+        for at, stage in totals:
+            clear_totals(links, at, stage)
         left = emit_chain(tile.k, links, self.links, tile.value, tile.runs)
+        first = 0
+        for at, stage in totals:
+            store_totals(links, at, stage, first, self.statistics, call[-1].partials, tile.all_channels)
+            first += len(stage.factors)
         if left is not tile.channels:  # they were all there, and one is left
             tile.all_channels = tile.channels = left
 
@@ -124,15 +153,16 @@ class Chain(Step):
             if words is ConstantWords:
                 found.append(_constants(link.stage, binding.number))
             elif words is not None:
-                found.append(TensorWords(next(left)) if words is TensorWords else KeepWords(next(left)))
+                found.append(words(next(left)))  # type: ignore[call-arg]  # the three that have one buffer
         return tuple(found)
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
-        return tuple(
+        arrays = [
             call.array(array) if link.takes_tensor else call.vector(array)
             for link in self.links
             for array in link.arrays
-        )
+        ]
+        return (*arrays, ReduceCall(call.partials)) if self.statistics else tuple(arrays)
 
     def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         return (describe_link(plan, link) for link in self.links)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
+from ...plan.tail_links import ArgmaxPool
 from ..plan.registers import register_tile
+from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
@@ -75,6 +77,7 @@ STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.Interleave: _Lowering.interleave,  # type: ignore[dict-item]
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
+    ArgmaxPool: lambda self, op, behind: Argmax(op.stage),  # type: ignore[attr-defined]
     sweeps.Chain: lambda self, op, behind: Chain(op.links),
     sweeps.RowNorm: lambda self, op, behind: RowNorm(op.runs(self.where.pipeline)[0]),
     sweeps.Reduce: lambda self, op, behind: Reduce(op.kind),  # type: ignore[attr-defined]

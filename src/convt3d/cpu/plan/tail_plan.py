@@ -1,0 +1,88 @@
+"""The plan of a gradient's way back through stages behind the convolution, from shapes and type: its sweeps, which
+start from the convolution's result, and their tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from ...plan.base import BasePlan
+from ...plan.names import OUTPUT, ArrayName
+from ...plan.tails import Places, Segment, cut_forward, cut_places, cut_tail
+from ...spec.dtypes import DType
+from ...spec.pipeline import Pipeline
+from ...spec.rewrite import Rewritten, round_scalars
+from ..steps.base import Where
+from .choice import DIRECT, choose_method, direct_method
+from .machine import Machine, machine
+from .plan import SweepPlan, cached_bytes
+from .structure import Structure
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TailPlan(BasePlan):
+    machine: Machine
+    sweeps: tuple[SweepPlan, ...]
+    segment: Segment | Places
+    aliases: tuple[ArrayName, ...] = ()
+
+    @property
+    def operations(self) -> int:
+        """Roughly."""
+        return 64 * prod(self.trace.values[self.segment.start])
+
+
+def make_tail_plan(
+    pipeline: Pipeline,
+    x: Sequence[int],
+    operands: Sequence[Sequence[int]],
+    dtype: DType,
+    segment: Segment | Places,
+    wanted: Sequence[bool] = (),
+    in_place: bool = False,
+) -> TailPlan:
+    """For an input of shape `x`, and operands of these shapes in slot order. `in_place`: the gradient takes the place
+    of the value that the sweeps start from."""
+    shapes = tuple(map(tuple, operands))
+    return _make(pipeline, tuple(x), shapes, dtype, segment, tuple(wanted), in_place, machine())
+
+
+@lru_cache(maxsize=512)
+def _make(
+    pipeline: Pipeline,
+    x: tuple[int, ...],
+    operands: tuple[tuple[int, ...], ...],
+    dtype: DType,
+    segment: Segment | Places,
+    wanted: tuple[bool, ...],
+    in_place: bool,
+    host: Machine,
+) -> TailPlan:
+    pipeline = round_scalars(pipeline, dtype)
+    trace = pipeline.trace(x, operands)
+    where = Where(pipeline, trace, host, dtype.number_bytes, direct_method(pipeline, trace, DIRECT))
+    sweeps = []
+    if isinstance(segment, Places):
+        cuts = cut_places(pipeline, trace, segment)
+    elif segment.first == len(pipeline.stages):  # nothing to go back through
+        cuts = cut_forward(pipeline, trace, segment.start)
+    else:
+        cuts = cut_tail(pipeline, trace, segment, wanted)
+    for sweep in cuts:
+        choice = choose_method(sweep, where, DIRECT)
+        structure = Structure(choice.steps, dtype.name, host.isa)
+        large = prod(sweep.result) * dtype.itemsize >= cached_bytes(host)
+        streamed = sweep.dest == OUTPUT and large and not in_place and dtype.itemsize == dtype.number_bytes
+        sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
+    return TailPlan(
+        asked=pipeline,
+        dtype=dtype,
+        trace=trace,
+        rewritten=Rewritten(pipeline, ()),
+        simplified=trace,
+        machine=host,
+        sweeps=tuple(sweeps),
+        segment=segment,
+    )

@@ -1,0 +1,122 @@
+"""Takes a gradient back through stages behind a convolution, on stored arrays, by the sweeps of a TailPlan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...plan.names import INPUT, OUTPUT, ArrayName, StatisticsName
+from ...plan.sweeps import Finish
+from ...plan.tail_links import Sums, Totals, TrainedBatchNorm
+from ...plan.tails import GRADIENT, PLACES
+from ...spec.stages import GroupNorm, InstanceNorm, Softmax
+from ..plan.tail_plan import TailPlan
+from .execute import Run
+from .ready import bindings
+from .statistics import affine, moments, over_tiles
+
+Array = npt.NDArray[Any]
+Wide = npt.NDArray[np.float64]
+
+
+def run_tail(
+    plan: TailPlan, value: Array, gradient: Array, operands: Sequence[Array], out: Array
+) -> dict[int, list[Wide]]:
+    """Writes the gradient of value `first` into `out`, which may be `value`. Of stages whose operands get gradients it
+    returns the sums over voxels and samples that these are made of, by the stage's place."""
+    run = _TailRun(plan, value, gradient, operands, out)
+    run.run()
+    return run.sums
+
+
+def run_forward(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> list[tuple[Wide, Wide]]:
+    """Writes the result into `out`; mean and biased variance of each BatchNorm's batch, in their order."""
+    run = _TailRun(plan, value, value, operands, out)
+    run.run()
+    return run.moments
+
+
+def run_places(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> None:
+    """Writes places into `out`, integers as wide as numbers of the arithmetic."""
+    run = _TailRun(plan, value, value, operands, value)
+    run.arrays[PLACES] = out.view(run.number)
+    run.run()
+
+
+class _TailRun(Run):
+    """Vectors among the operands are 1-D, and of the caller's type."""
+
+    def __init__(self, plan: TailPlan, value: Array, gradient: Array, operands: Sequence[Array], out: Array) -> None:
+        self.plan, self.operands, self.stored_as = plan, tuple(operands), plan.dtype
+        self.arrays: dict[ArrayName, Array] = {INPUT: value, GRADIENT: gradient, OUTPUT: out}
+        self.number = np.dtype(plan.dtype.accumulate)
+        self.sweeps = bindings(plan)
+        self.skipped = np.zeros(value.shape[0], np.int64)
+        self.sums: dict[int, list[Wide]] = {}
+        self.moments: list[tuple[Wide, Wide]] = []  # mean and variance of batches, in the order of their norms
+        self.deviations: dict[ArrayName, Wide] = {}  # of norms without weights, by the name of their statistics
+
+    def _finish(self, of: Finish, partials: Wide, counts: Wide) -> dict[ArrayName, Wide]:
+        if isinstance(of.stage, TrainedBatchNorm):
+            return self._batch(of, of.stage, partials, counts)
+        if not isinstance(of.stage, Sums):
+            found = super()._finish(of, partials, counts)
+            if isinstance(of.stage, (InstanceNorm, GroupNorm)) and isinstance(of.result, StatisticsName):
+                self.deviations[of.result] = found[of.result.vector("scale")]
+            return found
+        with np.errstate(all="ignore"):
+            return self._summed(of, of.stage, over_tiles(partials), counts.sum())
+
+    def _batch(self, of: Finish, stage: TrainedBatchNorm, partials: Wide, counts: Wide) -> dict[ArrayName, Wide]:
+        """Statistics of all samples together, the same for each."""
+        assert isinstance(of.result, StatisticsName)
+        batch, tiles, channels, words = partials.shape
+        with np.errstate(all="ignore"):
+            together = partials.reshape(1, batch * tiles, channels, words)
+            mean, variance = moments(together, np.tile(counts, batch), channels)
+            deviation = 1.0 / np.sqrt(variance + stage.eps)
+            vectors = affine(mean, deviation, 0.0, self.number)
+        self.moments.append((mean[0], variance[0]))
+        self.deviations[of.result] = np.repeat(deviation, batch, axis=0)
+        return {of.result.vector(word): np.repeat(each, batch, axis=0) for word, each in vectors.items()}
+
+    def _summed(self, of: Finish, stage: Sums, sums: Wide, voxels: float) -> dict[ArrayName, Wide]:
+        """`sums` (B, C, totals of the sweep)."""
+        first, last = 0, sums[..., :0]
+        for totals in stage.totals:
+            last = sums[..., first : first + len(totals.factors)]
+            first += len(totals.factors)
+            self._keep(totals, last)
+        assert isinstance(of.result, StatisticsName)
+        vector = of.result.vector
+        if isinstance(stage.norm, Softmax):
+            return {vector("shift"): last[..., 0]}
+        if stage.norm is None:
+            return {}
+        assert stage.unit is not None
+        weight = self._wide(of.arrays[0]) if of.arrays else np.ones(sums.shape[1])
+        deviation = self.deviations[stage.unit]
+        along, plain = (_of_groups(stage.norm, last[..., at] * weight, voxels) for at in range(2))
+        return {
+            vector("scale"): deviation * weight,
+            vector("shift"): -deviation * plain,
+            vector("offset"): -deviation * along,
+        }
+
+    def _keep(self, totals: Totals, sums: Wide) -> None:
+        self.sums[totals.stage] = [sums[..., at].sum(axis=0) for at in range(len(totals.factors))]
+
+
+def _of_groups(norm: Any, sums: Wide, voxels: float) -> Wide:
+    """Means over what the norm takes together, from sums (B, C) over the voxels of channels."""
+    if isinstance(norm, TrainedBatchNorm):
+        return np.repeat(sums.sum(axis=0, keepdims=True) / (voxels * len(sums)), len(sums), axis=0)
+    if isinstance(norm, InstanceNorm):
+        return sums / voxels
+    batch, channels = sums.shape
+    size = channels // norm.num_groups
+    grouped = sums.reshape(batch, norm.num_groups, size).sum(axis=-1) / (voxels * size)
+    return np.repeat(grouped, size, axis=1)

@@ -1,0 +1,230 @@
+"""Gradients through the stages behind a convolution: every kernel against autograd in float64, whatever the layout,
+type, instruction set, tiles and number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu.steps.test_program import ARM, arm
+from helpers.draws import relaid
+from helpers.guard import Fence, fenced_like, untouched_gaps
+from helpers.tilings import poisoned
+
+torch = pytest.importorskip("torch")
+
+from convt3d.cpu.code.tile import emit  # noqa: E402
+from convt3d.cpu.plan import tail_plan as planning  # noqa: E402
+from convt3d.cpu.plan.choice import Choice  # noqa: E402
+from convt3d.cpu.plan.cores import num_threads  # noqa: E402
+from convt3d.cpu.plan.machine import machine  # noqa: E402
+from convt3d.cpu.plan.tail_plan import make_tail_plan  # noqa: E402
+from convt3d.cpu.plan.tiles import Tilings  # noqa: E402
+from convt3d.cpu.runtime import execute as execution  # noqa: E402
+from convt3d.cpu.runtime.build import compile_ir  # noqa: E402
+from convt3d.cpu.runtime.elf import undefined_symbols  # noqa: E402
+from convt3d.cpu.runtime.tails import run_places, run_tail  # noqa: E402
+from convt3d.cpu.steps.lowering import steps_of  # noqa: E402
+from convt3d.plan.tails import Places, Segment  # noqa: E402
+from convt3d.spec.dtypes import DTYPES  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.text import read_stages  # noqa: E402
+from convt3d.torch.stock import STOCK  # noqa: E402
+
+ISAS = ["avx512", "avx2", "baseline"] if machine().isa == "avx512" else [machine().isa]
+# Of the largest gradient: sums and functions run in float32 (float64 for float64), results are rounded to storage.
+TOLERANCE = {"float32": 4e-6, "float64": 1e-13, "float16": 1e-3, "bfloat16": 8e-3}
+CHAINS = [
+    "GELU() -> Multiply(0.7)",
+    "LayerNorm(affine=True) -> GELU('tanh') -> Multiply('channel')",
+    "Add(0.5) -> LayerNorm() -> SiLU()",
+    "InstanceNorm(affine=True) -> LeakyReLU(0.1)",
+    "GroupNorm(2, affine=True) -> Mish() -> Add('channel')",
+    "GroupNorm(3) -> InstanceNorm() -> PReLU()",
+    "BatchNorm(affine=True) -> ReLU()",
+    "Clamp(-0.3, 0.4) -> Softmax('spatial') -> Multiply('channel')",
+    "Tanh() -> Softmax()",
+    "Sigmoid() -> Divide('channel') -> HardSwish() -> Subtract('channel', reverse=True)",
+    "Exp() -> Divide(2.0, reverse=True) -> Softplus(2.0, 3.0) -> HardTanh(0.2, 0.9)",
+    "Exp() -> Add(1.0) -> Log() -> Subtract(0.25)",
+]
+SHAPES = [(2, 6, 3, 5, 7), (1, 6, 1, 3, 37), (3, 6, 2, 1, 11)]
+
+
+class Case:
+    """A chain of stages on one value, with stored arrays of any layout."""
+
+    def __init__(self, chain: str, shape: tuple[int, ...], dtype: str, seed: int) -> None:
+        rng, self.kind = np.random.default_rng(seed), DTYPES[dtype]
+        self.rng, self.shape = rng, shape
+        self.pipeline = Pipeline(*read_stages(f"Conv3d() -> {chain}"))
+        self.kernel = self.kind.narrow(rng.standard_normal((shape[1], shape[1], 1, 1, 1)))
+        self.value, self.gradient = (self.kind.narrow(rng.standard_normal(shape)) for _ in range(2))
+        vectors = [1 if slot.operand.kind == "slope" else shape[1] for slot in self.pipeline.slots[1:]]
+        self.vectors = [self.kind.narrow(rng.uniform(0.5, 1.5, size)) for size in vectors]
+
+    def plan(self, in_place: bool = False) -> Any:
+        operands = [self.kernel.shape, *(vector.shape for vector in self.vectors)]
+        segment = Segment(1, 1, len(self.pipeline.stages))
+        return make_tail_plan(self.pipeline, self.shape, operands, self.kind, segment, [True] * len(operands), in_place)
+
+    def run(self, out: Any, value: Any = None, gradient: Any = None) -> dict[int, list[Any]]:
+        value, gradient = (
+            own if own is not None else mine for own, mine in ((value, self.value), (gradient, self.gradient))
+        )
+        return run_tail(self.plan(out is value), value, gradient, [self.kernel, *self.vectors], out)
+
+    def empty(self) -> Any:
+        out = np.empty(self.shape, self.kind.storage)
+        out[...] = self.kind.narrow(np.array(np.nan))
+        return out
+
+    def truth(self) -> tuple[Any, list[Any]]:
+        """Gradients of the value and of all vectors, by autograd in float64."""
+        value, gradient = (torch.from_numpy(self.kind.widen(each)) for each in (self.value, self.gradient))
+        own = [torch.from_numpy(self.kind.widen(each)) for each in self.vectors]
+        leaves = [value, *own]
+        for leaf, name in zip(leaves, ["", *(slot.operand.role for slot in self.pipeline.slots[1:])], strict=True):
+            leaf.requires_grad_(not name.startswith("running_"))
+        places = [slot.stage for slot in self.pipeline.slots[1:]]
+        result = value
+        for index, stage in enumerate(self.pipeline.stages[1:], 1):
+            given = [each for each, place in zip(own, places, strict=True) if place == index]
+            result = STOCK[type(stage)](stage, result, *given)
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(result, wanted, gradient))
+        grads = [next(found).numpy() if leaf.requires_grad else None for leaf in leaves]
+        return grads[0], grads[1:]
+
+    def check(self, out: Any, note: str = "") -> None:
+        truth, _ = self.truth()
+        error = np.abs(self.kind.widen(out) - truth).max() / max(1.0, np.abs(truth).max())
+        assert error <= TOLERANCE[self.kind.name], f"{note}{self.pipeline} {self.shape}: error {error:.3g}"
+
+
+@contextmanager
+def drawn_tiles(rng: np.random.Generator) -> Iterator[None]:
+    """Tiles of any size; scratch memory is poisoned."""
+
+    def choose(sweep: Any, where: Any, options: Any) -> Choice:
+        steps = steps_of(sweep, where)
+        tile = tuple(int(rng.integers(1, size + 1)) for size in sweep.result[2:])
+        return Choice(where, steps, Tilings(sweep, steps, where).of(tile))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "choose_method", choose)
+        patch.setattr(execution, "shared_scratch", poisoned)
+        planning._make.cache_clear()
+        try:
+            yield
+        finally:
+            planning._make.cache_clear()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chains(isa: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of any layout between unreadable pages, tiles of any size."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    for number, chain in enumerate(CHAINS):
+        case, fences = Case(chain, SHAPES[number % 3], dtype, number), list[Fence]()
+        value, gradient = (
+            fenced_like(relaid(case.rng, each), bool(number % 2), fences) for each in (case.value, case.gradient)
+        )
+        out = fenced_like(relaid(case.rng, case.empty()), bool(number % 2), fences)
+        fence = fences[-1]
+        with drawn_tiles(case.rng):
+            case.run(out, value, gradient)
+        case.check(out, f"seed {number}: ")
+        assert untouched_gaps(out, fence)
+        for one in fences:
+            one.free()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_accesses_are_inside(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONVT3D_CHECK_BOUNDS", "1")
+    for number, chain in enumerate(CHAINS):
+        case = Case(chain, SHAPES[number % 3], dtype, number)
+        out = case.empty()
+        case.run(out)
+        case.check(out)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_sums_for_operands_and_results_in_place(chain: str) -> None:
+    """Sums are over all voxels and samples; written over the value, the gradient is the same."""
+    case = Case(chain, (2, 6, 5, 7, 19), "float64", 1)
+    out = case.empty()
+    sums = case.run(out)
+    _, truth = case.truth()
+    for index, stage in enumerate(case.pipeline.stages):
+        own = [
+            (slot.operand.role, grad)
+            for slot, grad in zip(case.pipeline.slots[1:], truth, strict=True)
+            if slot.stage == index
+        ]
+        for role, grad in own:
+            if role.startswith("running_") or stage.name in ("Divide", "BatchNorm", "Subtract", "PReLU"):
+                continue  # these are made from the sums by torch/tails.py
+            at = 1 if role == "bias" else 0
+            np.testing.assert_allclose(sums[index][at], grad, rtol=1e-10, atol=1e-10)
+    again = case.value.copy()
+    same = case.run(again, again)
+    np.testing.assert_array_equal(again, out)
+    for index, own in sums.items():
+        np.testing.assert_array_equal(same[index], own)
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    for chain in CHAINS[1:9:2]:
+        case, bits = Case(chain, (2, 6, 19, 40, 31), "float32", 2), set()
+        for count in (1, 2, 5):
+            with num_threads(count):
+                out = case.empty()
+                sums = case.run(out)
+                bits.add(out.tobytes() + b"".join(each.tobytes() for own in sums.values() for each in own))
+        assert len(bits) == 1
+
+
+POOLS = ["MaxPool3d(2)", "MaxPool3d(3, 2, 1)", "MaxPool3d((1, 3, 2), 1)", "MaxPool3d(2, ceil_mode=True)"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("before", ["", "AvgPool3d(2, 1) -> "])
+def test_places_of_largest_values(isa: str, dtype: str, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal ones, NaN and infinities: as PyTorch has them."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    kind, rng = DTYPES[dtype], np.random.default_rng(0)
+    for pool in POOLS:
+        pipeline = Pipeline(*read_stages(f"Conv3d() -> {before}{pool}"))
+        wide = rng.integers(-1, 2, (2, 3, 5, 6, 19)).astype(np.float64)
+        wide[rng.random(wide.shape) < 0.02] = np.nan
+        wide[0, 0, :3] = -np.inf
+        value = relaid(rng, kind.narrow(wide))
+        places = Places(1, len(pipeline.stages) - 1)
+        with drawn_tiles(rng):
+            plan = make_tail_plan(pipeline, wide.shape, [(3, 3, 1, 1, 1)], kind, places)
+            out = np.full(plan.trace.output, -1, np.int64 if dtype == "float64" else np.int32)
+            run_places(plan, value, [np.zeros((3, 3, 1, 1, 1), kind.storage)], out)
+        result = torch.from_numpy(wide)
+        for stage in pipeline.stages[1:-1]:
+            result = STOCK[type(stage)](stage, result)
+        last: Any = pipeline.stages[-1]
+        kernel, stride, padding = last.triples
+        _, truth = torch.nn.functional.max_pool3d(
+            result, kernel, stride, padding, ceil_mode=last.ceil_mode, return_indices=True
+        )
+        np.testing.assert_array_equal(out, truth.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_code_for_arm(dtype: str) -> None:
+    for number, chain in enumerate(CHAINS[:8]):
+        for planned in Case(chain, SHAPES[0], dtype, number).plan().sweeps:
+            build = compile_ir(emit(planned.structure, arm()), ARM)
+            assert not undefined_symbols(build.object_code)

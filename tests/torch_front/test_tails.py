@@ -1,0 +1,152 @@
+"""Gradients behind the convolution by our kernels: when they are taken, and that they are eager's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from helpers.eager import CASES, tensors  # noqa: E402
+
+import convt3d.torch as ct  # noqa: E402
+from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.text import read_stages  # noqa: E402
+from convt3d.torch import stock, tails  # noqa: E402
+
+inf, nan = float("inf"), float("nan")
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that took a gradient back."""
+    found: list[str] = []
+
+    def spy(honest: Any) -> Any:
+        def spied(plan: Any, *rest: Any) -> Any:
+            found.extend(planned.structure.name for planned in plan.sweeps)
+            return honest(plan, *rest)
+
+        return spied
+
+    for name in ("run_tail", "run_places"):
+        monkeypatch.setattr(tails, name, spy(getattr(tails, name)))
+    return found
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("conv")])
+def test_the_fused_operators_go_back_by_kernels(case: str, sweeps: list[str]) -> None:
+    ours, eager, shapes, rest = CASES[case]
+    torch.manual_seed(0)
+    values = tensors(*shapes, dtype=torch.float64)
+    mine, theirs = ours(*values, **rest), eager(*values, **rest)
+    upstream = torch.randn_like(theirs)
+    got, truth = torch.autograd.grad(mine, values, upstream), torch.autograd.grad(theirs, values, upstream)
+    assert sweeps
+    for a, b in zip(got, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=1e-10 * max(1.0, float(b.abs().max())))
+
+
+def grads(pipeline: Pipeline, given: list[Any], wanted: list[bool], upstream: Any, ours: bool) -> list[Any]:
+    leaves = [each.detach().requires_grad_(want) for each, want in zip(given, wanted, strict=True)]
+    function = ct.pipeline if ours else lambda x, own, stages: stock.run(stages, x, own)
+    result = function(leaves[0], leaves[1:], pipeline)
+    return list(torch.autograd.grad(result, [each for each in leaves if each.requires_grad], upstream))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last", "unbatched", "expanded gradient"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "InstanceNorm(affine=True) -> LeakyReLU(0.2)",
+        "GroupNorm(2) -> SiLU() -> MaxPool3d(2) -> Sigmoid()",
+        "LayerNorm(affine=True) -> AvgPool3d(2) -> GELU() -> Mean('spatial')",
+        "MaxPool3d(3, 2, 1) -> Multiply('channel') -> Sum()",
+        "ReLU()",
+    ],
+)
+def test_layouts_and_parts_of_the_gradients(tail: str, layout: str, sweeps: list[str]) -> None:
+    torch.manual_seed(1)
+    pipeline = Pipeline(*read_stages(f"Conv3d(padding=1, bias=True) -> {tail}"))
+    x, weight = torch.randn(2, 3, 7, 6, 5, dtype=torch.float64), torch.randn(6, 3, 3, 3, 3, dtype=torch.float64)
+    vectors = [torch.rand(6, dtype=torch.float64) + 0.5 for _ in pipeline.slots[1:]]
+    if layout == "channels last":
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+    x = x[0] if layout == "unbatched" and "Norm" not in tail else x
+    given = [x, weight, *vectors]
+    upstream = torch.randn_like(stock.run(pipeline, x, given[1:]))
+    if layout == "expanded gradient":
+        upstream = torch.ones(1, dtype=torch.float64).expand(upstream.shape)
+    every = [True] * len(given)
+    for wanted in (every, [True, *every[:-1], False], [False, *every[1:]], [True, *[False] * (len(given) - 1)]):
+        wanted = wanted[: len(given)]
+        truth = grads(pipeline, given, wanted, upstream, False)
+        for mine, theirs in zip(grads(pipeline, given, wanted, upstream, True), truth, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-10 * max(1.0, float(theirs.abs().max())))
+    assert sweeps
+
+
+@pytest.mark.parametrize(
+    "tail", ["Max()", "Keep('y') -> Sigmoid() -> Multiply('y')", "GELU() -> Multiply('tensor')", "Multiply(2.0)"]
+)
+def test_what_is_left_to_pytorch(tail: str, sweeps: list[str]) -> None:
+    torch.manual_seed(2)
+    pipeline = Pipeline(*read_stages(f"Conv3d() -> {tail}"))
+    x, weight = torch.randn(1, 2, 3, 4, 5, dtype=torch.float64), torch.randn(3, 2, 1, 1, 1, dtype=torch.float64)
+    given = [x, weight, *(torch.randn(1, 3, 3, 4, 5, dtype=torch.float64) for _ in pipeline.slots[1:])]
+    upstream = torch.randn_like(stock.run(pipeline, x, given[1:]))
+    found = [grads(pipeline, given, [True] * len(given), upstream, ours) for ours in (True, False)]
+    assert not sweeps
+    torch.testing.assert_close(*found)
+
+
+def test_a_profiler_sees_pytorchs_operations(sweeps: list[str]) -> None:
+    x, weight = tensors((1, 2, 3, 4, 5), (2, 3, 2, 2, 2))
+    y = ct.pipeline(x, [weight], "ConvTranspose3d() -> GELU()").sum()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        y.backward()
+    assert not sweeps
+    assert "aten::gelu_backward" in {event.key for event in profile.key_averages()}
+
+
+CORNERS = (-inf, -4.0, -3.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 20.0, 21.0, inf, nan, 1e-30, -1e30)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "stage",
+    [
+        *("ReLU()", "LeakyReLU(0.1)", "PReLU()", "Clamp(0.0, 1.0)", "Clamp(0.5)", "Clamp(None, 3.0)", "HardTanh()"),
+        *("HardSwish()", "Sigmoid()", "Tanh()", "SiLU()", "Mish()", "Softplus()", "Softplus(2.0, 6.0)", "GELU()"),
+        *("GELU('tanh')", "Exp()", "Log()", "Divide(2.0, reverse=True)"),
+    ],
+)
+def test_corners_nan_and_infinities_as_eager(stage: str, dtype: Any, sweeps: list[str]) -> None:
+    """Each number fills whole vectors: PyTorch's own code for the rest of an array differs in some of them."""
+    pipeline = Pipeline(*read_stages(f"Conv3d() -> {stage}"))
+    x = torch.tensor(CORNERS, dtype=dtype).repeat_interleave(64).reshape(len(CORNERS), 1, 4, 4, 4)
+    own = [torch.tensor([0.3], dtype=dtype) for _ in pipeline.slots[1:]]
+    given = [x, torch.ones(1, 1, 1, 1, 1, dtype=dtype), *own]
+    wanted = [True] + [False] * (len(given) - 1)
+    upstream = torch.full(x.shape, 2.0, dtype=dtype)
+    (mine,), (theirs,) = (grads(pipeline, given, wanted, upstream, ours) for ours in (True, False))
+    assert sweeps
+    close = 1e-12 if dtype is torch.float64 else 4e-6
+    torch.testing.assert_close(mine, theirs, rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bit_is_rounded_once(dtype: Any, sweeps: list[str]) -> None:
+    """Nearer to float64 than PyTorch's operations are, which round after each stage."""
+    torch.manual_seed(3)
+    pipeline = Pipeline(*read_stages("Conv3d() -> LayerNorm(affine=True) -> GELU() -> Multiply(0.3)"))
+    x, weight = torch.randn(2, 4, 6, 7, 8).to(dtype), torch.eye(4).reshape(4, 4, 1, 1, 1).to(dtype)
+    given = [x, weight, (torch.rand(4) + 0.5).to(dtype), torch.randn(4).to(dtype)]
+    upstream = torch.randn(2, 4, 6, 7, 8).to(dtype)
+    wanted = [True, False, True, True]
+    got, eager = (grads(pipeline, given, wanted, upstream, ours) for ours in (True, False))
+    truth = grads(pipeline, [each.double() for each in given], wanted, upstream.double(), False)
+    assert sweeps
+    for mine, theirs, exact in zip(got, eager, truth, strict=True):
+        error, other = (float((each.double() - exact).abs().max()) for each in (mine, theirs))
+        assert error <= max(other, torch.finfo(dtype).eps * float(exact.abs().max()))
