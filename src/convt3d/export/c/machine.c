@@ -101,6 +101,7 @@ static void know_host(void) {
     host.lanes = C3D_VECTOR[host.isa] / (i64)sizeof(number);
     host.registers = C3D_REGISTERS[host.isa];
     find_caches(sizes);
+    host.l1 = sizes[0];
     host.l2 = sizes[1];
     host.l3 = sizes[2];
     host.cores = most(1, sysconf(_SC_NPROCESSORS_ONLN));

@@ -3,7 +3,7 @@
    are the same. */
 
 typedef struct {
-    i64 lanes, registers, l2, l3, cores; /* `lanes` of numbers in a vector */
+    i64 lanes, registers, l1, l2, l3, cores; /* `lanes` of numbers in a vector */
     int isa;
 } machine;
 
@@ -211,13 +211,13 @@ static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
     t.scratch = q.total * item;
     t.moved = t.passing = (q.total - q.chunk) * item;
     if (c->conv >= 0 && c->s->in_parts) {
-        i64 per_out = c->out_channels / c->groups, fitting = c->m->l2 / 4 / (q.held * item), channels;
+        i64 per_out = c->out_channels / c->groups, fitting = c->m->l2 / 4 / (q.held * item);
+        int alone = c->groups > 1 && 2 * per_out * q.held * item > c->m->l1;
         register_tile own = registers_for(per_out, c->m->registers);
         t.in_parts = 1;
-        t.part_groups = 1;
-        t.part_room = c->groups > 1 || fitting >= per_out ? per_out : most(1, fitting / own.rows) * own.rows;
-        channels = least(per_out, t.part_room);
-        t.passing -= (q.channels - channels) * q.held * item;
+        t.part_groups = alone ? 1 : most(1, least(c->groups, fitting / per_out));
+        t.part_room = alone || fitting >= per_out ? per_out : most(1, fitting / own.rows) * own.rows;
+        t.passing -= (q.channels - t.part_groups * least(per_out, t.part_room)) * q.held * item;
     }
     return t;
 }
