@@ -39,6 +39,16 @@ def check(exported, rng: np.random.Generator, count: int = CASES) -> None:  # ty
         assert out.tobytes() == expected.tobytes(), (case.values, x.shape, operands[0].shape)
 
 
+def check_shapes(exported, x, shapes, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
+    """Of the input and the operands of a pipeline."""
+    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    data, *operands = (dtype.narrow(rng.standard_normal(shape)) for shape in (x, *shapes))
+    got, expected = (np.full(pipeline.trace(x, shapes).output, 7, dtype.storage) for _ in range(2))
+    assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
+    by_python(pipeline, dtype, data, operands, expected)
+    assert got.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("name", names())
 def test_problems(export, name: str, rng: np.random.Generator) -> None:
     check(export(name, "solved"), rng)
@@ -54,16 +64,9 @@ def test_statistics_of_many_tiles(export, rng: np.random.Generator) -> None:
     """Bits of statistics depend on tiles: the library must choose the same ones."""
     text, name = PIPELINES["spatial"]
     exported = export(text, "spatial", name)
-    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
     for sizes, channels in (((9, 33, 40), (16, 24)), ((3, 4, 130), (5, 33)), ((24, 20, 21), (3, 2))):
         x = (2, channels[0], *sizes)
-        shapes = pipeline.operand_shapes(x, (*channels, 3, 3, 3))
-        operands = [dtype.narrow(rng.standard_normal(shape)) for shape in shapes]
-        data = dtype.narrow(rng.standard_normal(x))
-        got, expected = (np.full(pipeline.trace(x, shapes).output, 7, dtype.storage) for _ in range(2))
-        assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
-        by_python(pipeline, dtype, data, operands, expected)
-        assert got.tobytes() == expected.tobytes()
+        check_shapes(exported, x, exported.subject.pipeline.operand_shapes(x, (*channels, 3, 3, 3)), rng)
 
 
 @pytest.mark.parametrize(
@@ -74,19 +77,13 @@ def test_statistics_of_many_tiles(export, rng: np.random.Generator) -> None:
 def test_what_only_python_has_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
     """A library computes it as it does all else, and so does a plain plan."""
     exported = export("Conv3d(padding=1, groups=4, bias=True)", "only_python")
-    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
-    cin, per_out = channels
+    dtype, pipeline, (cin, per_out) = exported.dtype, exported.subject.pipeline, channels
     x = (2, cin, *sizes)
     shapes = pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3))
     usual, plain = (make_plan(pipeline, x, shapes, dtype, one, tame=False).sweeps[0] for one in (DIRECT, PLAIN))
     assert (usual.structure, usual.tiling.share) != (plain.structure, plain.tiling.share)
     assert plain.tiling.share.number == 1
-    operands = [dtype.narrow(rng.standard_normal(shape)) for shape in shapes]
-    data = dtype.narrow(rng.standard_normal(x))
-    got, expected = (np.full(pipeline.trace(x, shapes).output, 7, dtype.storage) for _ in range(2))
-    assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
-    by_python(pipeline, dtype, data, operands, expected)
-    assert got.tobytes() == expected.tobytes()
+    check_shapes(exported, x, shapes, rng)
 
 
 @pytest.mark.parametrize("isa", ["avx2", "baseline"])
