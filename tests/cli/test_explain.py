@@ -63,8 +63,13 @@ def test_document_agrees_with_the_text(slug: str, capsys: pytest.CaptureFixture[
 
 
 def test_passes_of_the_softmax_problem(run: Run) -> None:
-    first, second = json.loads(run("--size", "benchmark", "--json"))["sweeps"]
-    assert first["stages"] == ["AvgPool3d", "ConvTranspose3d", "Clamp", "Softmax (statistics)"]
+    *pool, first, second = json.loads(run("--size", "benchmark", "--json"))["sweeps"]
+    found = [
+        *(sweep["stages"] for sweep in pool),
+        first["stages"],
+    ]  # the machine's caches tell whether the pool is apart
+    stages = ["AvgPool3d", "ConvTranspose3d", "Clamp", "Softmax (statistics)"]
+    assert found in ([stages], [stages[:1], stages[1:]])
     assert second["stages"] == ["Softmax (applied)"]
     assert {"rows", "columns", "rest"} == set(first["register_tile"])
     assert first["slab"]["pitch"] > 0

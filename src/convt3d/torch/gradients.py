@@ -122,9 +122,7 @@ def _way(
     """How our kernels take the gradient to the convolution's result, where they do."""
     if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
         return None
-    if len(pipeline.convolutions) > 1 or any(
-        prod(shape[2:]) > _MOST_PLACES for shape in value_shapes(pipeline, x, operands)
-    ):
+    if any(prod(shape[2:]) > _MOST_PLACES for shape in value_shapes(pipeline, x, operands)):
         return None
     return way_back(pipeline, tuple(wanted), result_kept)
 

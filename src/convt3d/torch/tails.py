@@ -41,6 +41,8 @@ BETWEEN = (stages.MaxPool3d, stages.AvgPool3d, stages.Sum, stages.Mean)
 def way_back(pipeline: Pipeline, wanted: tuple[bool, ...], result_kept: bool) -> Way | None:
     """None where PyTorch's operations take the gradients: no value is needed, or a stage is among them that has no
     kernel of ours. The result is kept where it is all that is needed."""
+    if len(pipeline.convolutions) > 1:
+        return None
     behind, count = pipeline.conv_index + 1, len(pipeline.stages)
     need = {number for number in needed_values(pipeline, wanted) if number >= behind}
     if not need or first_stage(pipeline, wanted) >= behind:
@@ -84,6 +86,8 @@ def trained(pipeline: Pipeline) -> Pipeline:
 def trained_way(pipeline: Pipeline) -> Way | None:
     """The way back of a pipeline whose BatchNorms, all behind the convolution, are in training; None where a stage has
     no kernel of ours."""
+    if len(pipeline.convolutions) > 1:
+        return None
     behind, count = pipeline.conv_index + 1, len(pipeline.stages)
     norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, stages.BatchNorm)]
     if not norms or norms[0] < behind or pipeline.dropped:

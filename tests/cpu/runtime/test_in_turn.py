@@ -34,7 +34,7 @@ CASES = [
 def samples_together(count: int, each: int) -> Iterator[None]:
     """Plans made inside find room in the cache for the values of so many samples."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_cached_bytes", lambda host: count * each)
+        patch.setattr(planning, "cached_bytes", lambda host: count * each)
         planning._make_plan.cache_clear()
         try:
             yield
