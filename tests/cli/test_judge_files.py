@@ -122,7 +122,8 @@ def test_a_module_that_is_not_installed_is_no_verdict(
 @pytest.mark.parametrize(
     ("environment", "name", "piece"),
     [
-        ({"PATH": ""}, "conv_transpose.cu", "needs nvcc to be compiled, and there is none here"),
+        ({"PATH": ""}, "conv_transpose.cu", "needs a compiler of this machine (c++ or g++ or clang++)"),
+        ({"CXX": "false"}, "conv_transpose.cu", "cannot compile a file with the types of float32 and nothing else"),
         (
             {"PATH": "", "CC": "cc-that-nobody-has"},
             "max_max_sum.c",

@@ -248,6 +248,7 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     alone, told_alone = _run(next(compilations(compiler, source, caller, library, [*macros, beside])), folder, limits)
     if not alone:
         raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
+    _check_compiler(compiler, "cpp", ["-DCONVT3D_REAL=float", "-DCONVT3D_SUM=float"], dtype, folder, limits)
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise rejected(COMPILE_ERROR, told_alone)
