@@ -262,7 +262,9 @@ class Call:
         streamed, direct = False, dense
         if planned.streamed and (dense or adjacent):
             vector, address = self.machine.lanes(self.run.number.itemsize) * item, dest.ctypes.data
-            begins = 0 if whole_rows or adjacent else tiling.tile[2] * item
+            begins = 0 if whole_rows else tiling.tile[2] * item
+            if adjacent:  # shares of channels begin inside a voxel
+                begins = tiling.share.channels * item if tiling.share.number > 1 else 0
             gaps = [gap for gap, size in zip(dest.strides, dest.shape, strict=True) if size > 1 and gap != item]
             aligned = all(place % vector == 0 for place in (address, *gaps, begins))
             streamed = address % item == 0 and (dense or aligned)
