@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     shown = {
         name for page in (DOCS / "api").glob("*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
     }
+    if importlib.util.find_spec("jax") is None:  # its names are those of functions that need it
+        shown = {name for name in shown if not name.startswith("convt3d.jax.")}
     elsewhere = {
         "convt3d.problems": "convt3d.spec.problems.ProblemTable",
         "convt3d.torch.explain": "convt3d.torch.explain.explain",
@@ -51,8 +54,6 @@ def test_the_gallery_has_every_example_and_every_picture() -> None:
     ],
 )
 def test_links_to_sources_become_paths(text: str, shown: str) -> None:
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location("site_links", ROOT / "tools" / "site_links.py")
     assert spec is not None
     assert spec.loader is not None

@@ -129,6 +129,9 @@ class AllocationError(Error, MemoryError):
     True
     """
 
+    # MemoryError's own refuses a class with two bases where a pickle calls it, as those of tblib do.
+    __new__ = Exception.__new__  # type: ignore[assignment]
+
 
 class BuildError(Error, RuntimeError):
     """LLVM refused generated code: a defect of convt3d, never of the caller's data; a RuntimeError, too.

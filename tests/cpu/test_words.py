@@ -21,10 +21,12 @@ from convt3d.cpu.gradient.structure import Structure
 from convt3d.cpu.ir.pack import emit_pack
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.plan import Plan, _make_plan
+from convt3d.cpu.plan.tail_plan import TailPlan, _make
 from convt3d.cpu.runtime.bind import Binding
 from convt3d.cpu.runtime.compare import emit_compare
 from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
+from convt3d.plan.tails import Places, Segment
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.text import read_stages
 
@@ -34,6 +36,18 @@ def plans(checked: bool) -> Iterator[Plan]:
         pipeline, host = ct.Pipeline(*read_stages(text)), replace(fixed_machine(isa), check_bounds=checked)
         shapes = operand_shapes(pipeline)
         yield _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
+
+
+def tails(checked: bool) -> Iterator[TailPlan]:
+    """Ways back of a gradient through stages."""
+    host, shape, float32 = replace(fixed_machine("avx512"), check_bounds=checked), (2, 6, 3, 5, 7), DTYPES["float32"]
+    for chain, segment in (
+        ("InstanceNorm(affine=True) -> LeakyReLU() -> Multiply('channel')", Segment(1, 1, 4)),
+        ("MaxPool3d(2)", Places(1, 1)),
+    ):
+        pipeline = ct.Pipeline(*read_stages(f"Conv3d() -> {chain}"))
+        operands = ((6, 6, 1, 1, 1), *((6,) for _ in pipeline.slots[1:]))
+        yield _make(pipeline, shape, operands, float32, segment, (True,) * len(operands), False, host)
 
 
 def gradients(checked: bool) -> set[tuple[type[Words], str]]:
@@ -60,7 +74,7 @@ def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
 def test_every_word_is_read_by_some_kernel() -> None:
     used: set[tuple[type[Words], str]] = set()
     for checked in (False, True):
-        for plan in plans(checked):
+        for plan in (*plans(checked), *tails(checked)):
             for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
         used |= gradients(checked)
