@@ -135,6 +135,17 @@ def test_errors_beyond_both_ends_of_a_type_are_no_failure() -> None:
 
 # Honest results that were once called wrong, as the soak drew and reduced them.
 HONEST = {
+    "roundings of what is stored between two convolutions, summed by the second": Draw(
+        "ConvTranspose3d(stride=(3, 2, 3), padding=(2, 2, 0), output_padding=(2, 0, 2), groups=2, dilation=(1, 1, 2), "
+        "bias=True) -> ConvTranspose3d(stride=(2, 1, 1), padding=(1, 1, 0), bias=True)",
+        (1, 6, 7, 6, 4),
+        (6, 3, 3, 1, 2),
+        "float16",
+        ("many sizes", "normal", "normal", "normal", "normal"),
+        algorithm="direct",
+        seed=1765,
+        more=((6, 5, 3, 1, 2),),
+    ),
     "products of 1e-169, of which no square is a number": Draw(
         "ConvTranspose3d(stride=(1, 3, 1), output_padding=(0, 2, 0))",
         (1, 63, 2, 1, 2),
