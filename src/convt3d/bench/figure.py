@@ -12,7 +12,7 @@ from .suites import SUITES
 from .svg import LogScale, line, mark, number, shown, svg, text
 from .table import label, peer_names
 
-LEFT, RIGHT, TOP, STEP = 384, 866, 62, 19
+LEFT, RIGHT, TOP, STEP = 384, 866, 80, 19  # above TOP: two lines of names
 DRAWN = ("seeds", "models", "small")
 STYLE = (
     "<style>text{font:12px system-ui,sans-serif;fill:#24292f}.head{font-weight:600}.muted{fill:#59636e}"
@@ -65,10 +65,13 @@ def _axis(scale: LogScale, bottom: float) -> list[str]:
 
 
 def _key(names: Sequence[str]) -> list[str]:
-    parts, x = [], 14.0
+    parts, x, y = [], 14.0, 16.0
     for name in names:
-        parts += [mark(name, x, 16), text(x + 9, 20, shown(name))]
-        x += 30 + 6.6 * len(shown(name))
+        width = 30 + 6.6 * len(shown(name))
+        if x + width > RIGHT:
+            x, y = 14.0, y + 18
+        parts += [mark(name, x, y), text(x + 9, y + 4, shown(name))]
+        x += width
     return parts
 
 

@@ -12,6 +12,7 @@ from .contenders.kept import SUFFIX
 # Colours that people with any colour vision tell apart (Okabe and Ito), each with a shape of its own.
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "convt3d": ("#0072b2", "circle"),
+    "convt3d-prepared": ("#0072b2", "circle"),
     "torch": ("#d55e00", "square"),
     "torch-channels-last": ("#e69f00", "diamond"),
     "torch-compile": ("#cc79a7", "up"),
