@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -103,9 +103,36 @@ def _mapped(size: int) -> NDArray[np.uint8]:
         return _aligned(size)
     mapping = _left_over(size) or _fresh(size)
     whole = np.frombuffer(mapping, np.uint8)
-    weakref.finalize(whole, _keep, mapping).atexit = False  # with the last array that uses it
+    _keep_after(whole, mapping)  # the last array that uses it
     start = -whole.ctypes.data % HUGE_PAGE
     return whole[start : start + size]
+
+
+# Mappings of arrays that are gone. No lock: a finalizer may run between any two steps of any thread.
+_left: deque[mmap.mmap] = deque()
+
+
+def _keep(mapping: mmap.mmap) -> None:
+    if len(mapping) <= OUTPUTS_KEPT:
+        _left.append(mapping)
+    with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
+        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
+            _left.popleft()
+
+
+# No weakref.finalize: at the end of the interpreter it walks over its table, which other threads may still change.
+_watched: dict[object, weakref.ref[NDArray[np.uint8]]] = {}
+
+
+def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
+    place = object()
+
+    def gone(_: object, watched: Any = _watched, keep: Any = _keep, ending: Any = sys.is_finalizing) -> None:
+        watched.pop(place, None)
+        if not ending():
+            keep(mapping)
+
+    _watched[place] = weakref.ref(whole, gone)
 
 
 def _fresh(size: int) -> mmap.mmap:
@@ -116,10 +143,6 @@ def _fresh(size: int) -> mmap.mmap:
         with suppress(OSError):  # a kernel built without them
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return mapping
-
-
-# Mappings of arrays that are gone. No lock: a finalizer may run between any two steps of any thread.
-_left: deque[mmap.mmap] = deque()
 
 
 def _left_over(size: int) -> mmap.mmap | None:
@@ -133,14 +156,6 @@ def _left_over(size: int) -> mmap.mmap | None:
             return mapping
         _left.appendleft(mapping)
     return None
-
-
-def _keep(mapping: mmap.mmap) -> None:
-    if len(mapping) <= OUTPUTS_KEPT:
-        _left.append(mapping)
-    with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
-            _left.popleft()
 
 
 class _Block(NamedTuple):
