@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
@@ -15,6 +16,7 @@ from .chain import Chain, RowNorm
 from .direct import DirectConvolution, PairedConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
+from .pointwise import Pointwise
 from .pool import PhasePool, Pool
 from .reduce import Reduce
 from .winograd import WinogradConvolution
@@ -41,6 +43,9 @@ class _Lowering:
             self.steps.append(STEPS[type(op)](self, op, sweep.ops[at + 1 :]))
         if not self.stored and sweep.dest is not None:
             self.steps.append(Store(sweep.dest.kind, sweep.dest))
+        match self.steps:
+            case [Load() as load, Chain(pointwise=True) as chain, Store() as store] if not self.where.plain:
+                return (Pointwise(replace(load, in_parts=False), chain, store),)
         return tuple(self.steps)
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
