@@ -112,11 +112,35 @@ def _mapped(size: int) -> NDArray[np.uint8]:
 _left: deque[mmap.mmap] = deque()
 
 
+_spares: dict[int, int] = {}  # bytes of each `Spare`
+
+
+class Spare:
+    """While it lives, so many bytes more of outputs that nobody uses any more are kept."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        _spares[id(self)] = size + HUGE_PAGE
+
+    def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
+        spares.pop(id(self), None)
+        if not ending():
+            _trim()
+
+
 def _keep(mapping: mmap.mmap) -> None:
-    if len(mapping) <= OUTPUTS_KEPT:
+    if len(mapping) <= _limit():
         _left.append(mapping)
+    _trim()
+
+
+def _limit() -> int:
+    return OUTPUTS_KEPT + sum(tuple(_spares.values()))
+
+
+def _trim() -> None:
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
+        while sum(map(len, tuple(_left))) > _limit():
             _left.popleft()
 
 
