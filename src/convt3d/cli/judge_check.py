@@ -45,7 +45,8 @@ def options_of(args: argparse.Namespace) -> Options:
     cases = tuple(args.case) if getattr(args, "case", None) else ()
     slow = SLOW_INTERPRETER if language_of(args.file) == "triton" else 1
     limits = Limits(seconds=args.limit or slow * Limits.seconds)
-    return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits)
+    compiled = bool(getattr(args, "compiled", False))
+    return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits, compiled=compiled)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class Options:
     allow_torch: bool = False
     limits: Limits = field(default_factory=Limits)
     changes: Values = field(default_factory=dict)  # of sizes and scalars of the cases
+    compiled: bool = False  # Triton: its PTX is run, not its text
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,13 @@ def check(
     suite = Suite(tuple(given), {})
     try:
         program = make_program(
-            path, problem, options.dtype, folder, allow_torch=options.allow_torch, limits=options.limits
+            path,
+            problem,
+            options.dtype,
+            folder,
+            allow_torch=options.allow_torch,
+            limits=options.limits,
+            compiled=options.compiled,
         )
         if not given:
             most = SLOW_LANGUAGE_WORK.get(language, MOST_WORK)

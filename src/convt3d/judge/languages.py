@@ -3,7 +3,7 @@
 | file | becomes |
 |---|---|
 | .py with `solution` or `ModelNew` | a module; torch tensors if it imports torch, else numpy arrays |
-| .py that imports triton | the same, through Triton's interpreter |
+| .py that imports triton | the same, through Triton's interpreter, or compiled to PTX that is run on the CPU |
 | .c, .cc, .cpp, .cxx | a shared library, by the system's compiler |
 | .so, .dylib | used as it is |
 | .cu | a shared library that plays a GPU on the CPU; where that cannot be, compiled by nvcc, and not run |
@@ -53,6 +53,7 @@ class Program:
     torch: bool = False
     triton: bool = False
     allow_torch: bool = False
+    compiled: bool = False  # Triton: its PTX is run
 
     def libraries(self, dtype: DType) -> list[str]:
         """What must be installed before the file can be called with arrays of this type."""
@@ -157,23 +158,26 @@ def insides(path: str) -> str | None:
 
 
 def make_program(
-    path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits
+    path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits, compiled: bool = False
 ) -> Program:
-    """Ready to be loaded; compiled into `folder`. Raises Rejected where the compiler refuses."""
+    """Ready to be loaded; compiled into `folder`. Raises Rejected where the compiler refuses. `compiled`: what Triton's
+    compiler makes of its kernels is run, instead of their text."""
     language = language_of(path)
+    if compiled and language != "triton":
+        rule = "is for files that import triton"
+        raise ArgumentError("judge", "--compiled", described(f"with {Path(path).name}"), rule, "Leave it out")
     path = os.path.abspath(path)
     if language in ("python", "triton"):
         word = insides(path)
         if word:
             raise rejected(NOT_ALLOWED, f"its source names `{word}`: a kernel has no business there")
         used = imports(path)
-        return Program(
-            "python", path, language, "torch" in used or language == "triton", language == "triton", allow_torch
-        )
+        uses_torch, triton = "torch" in used or language == "triton", language == "triton"
+        return Program("python", path, language, uses_torch, triton, allow_torch, compiled)
     if language == "library":
         return Program("native", path, language, allow_torch=allow_torch)
-    compiled = _compile_cuda if language == "cuda" else partial(_compile, language)
-    return Program("native", compiled(path, problem, dtype, folder, limits), language, allow_torch=allow_torch)
+    made = _compile_cuda if language == "cuda" else partial(_compile, language)
+    return Program("native", made(path, problem, dtype, folder, limits), language, allow_torch=allow_torch)
 
 
 def compiler_of(language: str) -> str | None:

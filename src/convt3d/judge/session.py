@@ -139,6 +139,7 @@ class Session:
             "torch": program.torch,
             "libraries": libraries,
             "allow_torch": program.allow_torch,
+            "machine": script("ptx") if program.compiled else "",
             "search": search_path(),
             "threads": self.threads,
         }
@@ -379,4 +380,5 @@ def search_path() -> list[str]:
 def _environment(program: Program, threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
-    return {**dict.fromkeys(names, str(threads)), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
+    interpreted = {"TRITON_INTERPRET": "1"} if program.triton and not program.compiled else {}
+    return {**dict.fromkeys(names, str(threads)), **quiet, **interpreted}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .machine import launch
-from .memory import Region
+from .memory import Fault, Region
 from .numbers import Array
 from .text import Kernel, Unknown, read
 
@@ -21,8 +22,12 @@ SHARED = {80: 163, 90: 227, 100: 227}  # KiB that a block may have
 PTX_VERSION = 87
 
 
-def use(capability: int = 80) -> None:
-    """From now on Triton compiles for this capability, and its kernels run here. Not with TRITON_INTERPRET."""
+faults: list[tuple[str, str]] = []  # the first of each call that nobody has asked for: the judge's word, and why
+
+
+def use(capability: int = 80, alone: bool = False) -> None:
+    """From now on Triton compiles for this capability, and its kernels run here. Not with TRITON_INTERPRET. `alone`: the
+    process has a cache folder for itself, in which nothing may be moved to another folder."""
     from triton.backends import backends
     from triton.runtime import driver
 
@@ -30,6 +35,22 @@ def use(capability: int = 80) -> None:
     if not getattr(theirs.compiler, "ends_at_ptx", False):
         backends["nvidia"] = dataclasses.replace(theirs, compiler=_compiler(theirs.compiler))
     driver.set_active(_Driver(capability))
+    if alone:
+        from triton import knobs
+
+        knobs.cache.manager_class = _cache()
+
+
+def _cache() -> Any:
+    from triton.runtime.cache import FileCacheManager
+
+    class Cache(FileCacheManager):  # type: ignore[misc]
+        def put(self, data: Any, filename: str, binary: bool = True) -> str:
+            path = Path(self.cache_dir, filename)
+            path.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+            return str(path)
+
+    return Cache
 
 
 def _compiler(theirs: Any) -> Any:
@@ -108,7 +129,14 @@ def _launch(kernel: Kernel, grid: tuple[int, int, int], shared: int, given: dict
                 regions.setdefault(bounds, Region(*bounds, f"`{name}`"))
             value = value.data_ptr()
         values[parameter] = _bits(value, kind)
-    launch(kernel, values, grid, shared, list(regions.values()))
+    try:
+        launch(kernel, values, grid, shared, list(regions.values()))
+    except Fault as fault:
+        faults[:1] = faults[:1] or [(fault.word, fault.detail)]
+        raise
+    except Unknown as unknown:
+        faults[:1] = faults[:1] or [("compiled, not run", f"Triton compiles it, but {unknown}")]
+        raise
 
 
 def _bits(value: Any, kind: str) -> Array:
