@@ -332,8 +332,10 @@ class Native(Kernel):
             raise Refused("compile error", f"not a library of this machine: {error}") from None
         self.function.restype = None
         self.fault = getattr(library, "convt3d_device_fault", None)  # of CUDA, see cuda.py
-        if self.fault is not None:
-            self.fault.restype = ctypes.c_char_p
+        self.banks = getattr(library, "convt3d_device_banks", None)
+        for told in (self.fault, self.banks):
+            if told is not None:
+                told.restype = ctypes.c_char_p
 
     def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
         args = [
@@ -549,6 +551,8 @@ class Session:
             returned = self.run()
             if returned is not None:
                 return {"ok": True, "returned": type(returned).__name__}
+            if isinstance(self.kernel, Native) and self.kernel.banks is not None:
+                return {"ok": True, "banks": self.kernel.banks().decode()}
         return {"ok": True}
 
 

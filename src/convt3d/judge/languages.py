@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
 from .cuda import compilations, host_source
-from .sandbox import Ended, Limits, Sandbox, TimedOut
-from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
+from .nvrtc import PACKAGES, includes, library, words
+from .sandbox import Ended, Limits, Sandbox, TimedOut, script
+from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, Rejected, rejected
 
 C_SUFFIXES = (".c",)
 CPP_SUFFIXES = (".cc", ".cpp", ".cxx")
@@ -54,6 +56,7 @@ class Program:
     triton: bool = False
     allow_torch: bool = False
     compiled: bool = False  # Triton: its PTX is run
+    notes: Mapping[str, str] = field(default_factory=dict)  # CUDA: what NVIDIA's compiler says, by architecture
 
     def libraries(self, dtype: DType) -> list[str]:
         """What must be installed before the file can be called with arrays of this type."""
@@ -177,7 +180,9 @@ def make_program(
     if language == "library":
         return Program("native", path, language, allow_torch=allow_torch)
     made = _compile_cuda if language == "cuda" else partial(_compile, language)
-    return Program("native", made(path, problem, dtype, folder, limits), language, allow_torch=allow_torch)
+    built = made(path, problem, dtype, folder, limits)
+    notes = _on_gpus(path, dtype, folder, limits)[0] if language == "cuda" else {}
+    return Program("native", built, language, allow_torch=allow_torch, notes=notes)
 
 
 def compiler_of(language: str) -> str | None:
@@ -253,6 +258,10 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     if not alone:
         raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
     _check_compiler(compiler, "cpp", ["-DCONVT3D_REAL=float", "-DCONVT3D_SUM=float"], dtype, folder, limits)
+    notes, taken = _on_gpus(path, dtype, folder, limits)
+    if taken:
+        said = "; ".join(f"{name}: {what}" for name, what in notes.items())
+        raise rejected(NOT_RUN, f"NVRTC accepts it ({said}), but it cannot be run on a CPU: {told_alone}")
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise rejected(COMPILE_ERROR, told_alone)
@@ -262,6 +271,28 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     raise rejected(
         NOT_RUN, f"nvcc accepts it, but it cannot be run on a CPU, so nothing is known of its results: {told_alone}"
     )
+
+
+def _on_gpus(path: str, dtype: DType, folder: str, limits: Limits) -> tuple[dict[str, str], bool]:
+    """What NVIDIA's compiler makes of a CUDA file for each architecture, in words; and whether it takes it everywhere."""
+    place = library()
+    if place is None:
+        return {"on a GPU": f"not compiled: {PACKAGES} are not installed"}, False
+    macros = [f"-DCONVT3D_REAL={CUDA_REALS[dtype.name]}", *_macros(dtype)[1:]]
+    beside = [f"-I{one}" for one in (os.path.dirname(path), *includes())]
+    try:
+        _, told = _run([sys.executable, script("nvrtc.py"), place, path, *macros, *beside], folder, limits)
+    except Rejected as ending:  # the kernel is judged by what it computes
+        return {"on a GPU": f"not compiled: {ending.verdict.reason}"}, False
+    notes, taken = {}, True
+    for line in told.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:  # cut off, or a word of the loader's
+            continue
+        taken = taken and said["taken"]
+        notes[f"on {said['architecture']}"] = words(said["kernels"]) if said["taken"] else f"refused: {said['error']}"
+    return notes, taken and bool(notes)
 
 
 def _macros(dtype: DType) -> list[str]:

@@ -74,6 +74,7 @@ class Session:
     ) -> None:
         self.threads = threads or get_num_threads()
         self.program, self.problem, self.dtype, self.limits = program, problem, dtype, limits
+        self.banks = ""  # CUDA: bank conflicts of the last call
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
@@ -196,6 +197,8 @@ class Session:
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
         self._stood_still()
+        said = str(reply.get("banks") or "")[:500]
+        self.banks = with_lines(said, self.program.path) if said and self.program.language == "cuda" else ""
         call = Call(output, max(SHORTEST, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
