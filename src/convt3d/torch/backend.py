@@ -17,7 +17,7 @@ from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
 from .inline import inline_modules
 from .joined import join
-from .upsample import Kernel, as_convolutions, as_functions
+from .upsample import Kernel, Padding, as_convolutions, as_functions
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -67,7 +67,8 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
             without_convolutions(graph)
             as_functions(graph)
             found.joined = join(graph)
-            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, Kernel))]
+            ours = (Kernel, Padding)
+            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, ours))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there
