@@ -121,16 +121,18 @@ class Optimized(nn.Module):  # type: ignore[misc]
         compiled = self._compiled
         if compiled is None:
             compiled = self.__dict__["_compiled"] = torch.compile(self.model, backend=convt3d, **self._how)
-        if compiled is self.model:
-            return compiled(*args, **kwargs)
+        if compiled is self.model or torch.jit.is_tracing():
+            return self.model(*args, **kwargs)
         from torch._dynamo.exc import TorchDynamoException
 
         try:
             return compiled(*args, **kwargs)
         except TorchDynamoException as error:
-            _log.warning("convt3d: the model is left to PyTorch: %r", error)
-            self.__dict__["_compiled"] = self.model
-        return self.model(*args, **kwargs)
+            failed = error
+        result = self.model(*args, **kwargs)  # may refuse its arguments as well: then nothing is wrong with the capture
+        _log.warning("convt3d: the model is left to PyTorch: %r", failed)
+        self.__dict__["_compiled"] = self.model
+        return result
 
     def __getattr__(self, name: str) -> Any:
         try:
