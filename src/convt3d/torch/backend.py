@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -29,8 +31,9 @@ def convt3d(
 ) -> Callable[..., Any]:
     """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
     rest = checked_options(options or {}).get("rest", "eager")
-    rewritten, found = fused(gm, rest)
-    compile_ahead(found.fused)
+    with no_collections():
+        rewritten, found = fused(gm, rest)
+        compile_ahead(found.fused)
     if rest == "inductor":
         from torch._inductor.compile_fx import compile_fx
 
@@ -38,6 +41,19 @@ def convt3d(
         return compiled
     forward: Callable[..., Any] = rewritten.forward
     return forward
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Meanwhile, Python looks for no garbage: each time it would go through all objects of PyTorch, for a third of a
+    second."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,8 +115,13 @@ _left: deque[mmap.mmap] = deque()
 def _keep(mapping: mmap.mmap) -> None:
     if len(mapping) <= OUTPUTS_KEPT:
         _left.append(mapping)
+    _let_go(OUTPUTS_KEPT)
+
+
+def _let_go(most: int) -> None:
+    """Keeps so many bytes."""
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
+        while sum(map(len, tuple(_left))) > most:
             _left.popleft()
 
 
@@ -137,6 +142,7 @@ def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
 
 def _fresh(size: int) -> mmap.mmap:
     check_size(size)
+    _let_go(max(OUTPUTS_KEPT - size, 0))  # what did not fit makes room
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
