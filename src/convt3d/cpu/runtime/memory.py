@@ -125,22 +125,23 @@ class Spare:
     def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
         spares.pop(id(self), None)
         if not ending():
-            _trim()
+            _let_go(_limit())
 
 
 def _keep(mapping: mmap.mmap) -> None:
     if len(mapping) <= _limit():
         _left.append(mapping)
-    _trim()
+    _let_go(_limit())
 
 
 def _limit() -> int:
     return OUTPUTS_KEPT + sum(tuple(_spares.values()))
 
 
-def _trim() -> None:
+def _let_go(most: int) -> None:
+    """Keeps so many bytes."""
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        while sum(map(len, tuple(_left))) > _limit():
+        while sum(map(len, tuple(_left))) > most:
             _left.popleft()
 
 
@@ -161,6 +162,7 @@ def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
 
 def _fresh(size: int) -> mmap.mmap:
     check_size(size)
+    _let_go(max(_limit() - size, 0))  # what did not fit makes room
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
