@@ -165,6 +165,7 @@ TAILS = (
     "BatchNorm(affine=True) -> ReLU()",
     "BatchNorm(eps=0.01) -> GELU() -> Multiply('channel')",
     "LeakyReLU() -> BatchNorm(affine=True) -> SiLU() -> BatchNorm() -> PReLU()",
+    "BatchNorm(affine=True) -> Keep('y') -> MaxPool3d(3, 1, 1) -> Tanh() -> Subtract('y') -> AvgPool3d(2)",
 )
 
 
@@ -185,7 +186,7 @@ def test_kernels_of_ours(tail: str, layout: str, dtype: str) -> None:
     """Values, running statistics and all gradients; in float32 as near to float64's as PyTorch's own are."""
     torch.manual_seed(2)
     pipeline = convt3d.Pipeline(*read_stages(f"ConvTranspose3d(stride=2) -> {tail}"))
-    assert trained_way(pipeline) is not None
+    assert trained_way(pipeline, (True,) * (1 + len(pipeline.slots))) is not None
     shapes = [(2, 3, 4, 5, 6), (3, 6, 3, 3, 3), *((6,) for _ in pipeline.slots[1:])]
     fixed = [False, *(slot.operand.role.startswith("running_") for slot in pipeline.slots)]
     made = [torch.rand(shape, dtype=torch.float64) + 0.25 for shape in shapes]
