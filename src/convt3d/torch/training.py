@@ -50,6 +50,15 @@ def train(
     return stock.as_result(pipeline, result, unbatched)
 
 
+def train_module(input: Tensor, operands: Sequence[Tensor | None], stages: str, norm: Any, channels: int) -> Tensor:
+    """The pipeline of modules among which `norm` is the one BatchNorm3d, of so many channels; operands that are None
+    are running statistics that it has not."""
+    given = [torch.zeros(channels, dtype=input.dtype) if each is None else each for each in operands]
+    if norm.running_mean is None:
+        return train(input, given, stages, 0.0, None)
+    return train(input, given, stages, norm.momentum, norm.num_batches_tracked)
+
+
 def _ours(value: Tensor, tensors: Sequence[Tensor]) -> bool:
     """Whether our kernels may compute with these tensors as they are. A single value for each channel is refused by
     PyTorch."""
