@@ -261,16 +261,18 @@ def gelu(context: Links, link: int, stage: stages.GELU) -> list[Step]:
 def binary(context: Links, link: int, stage: Any) -> list[Step]:
     b = context.k.b
     operation = {stages.Add: b.add, stages.Subtract: b.sub, stages.Multiply: b.mul, stages.Divide: b.div}[type(stage)]
-    if isinstance(stage.other, float):
-        number = context.constants(link, stage)["other"]
-        return [Map(lambda value, column: operation(*stage.sides(value, number)))]
-    if stage.other == "channel":
-        other = context.vector(link, 0)
-    elif stage.other == "tensor":
-        other = context.tensor(link)
-    else:
-        other = context.again(stage.other)
+    other = second(context, link, stage, stage.other)
     return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
+
+
+def second(context: Links, link: int, stage: Stage, other: float | str) -> Callable[[Column], ir.Value]:
+    """The second value of an arithmetic stage."""
+    if isinstance(other, float):
+        number = context.constants(link, stage)["other"]
+        return lambda column: number
+    if other == "channel":
+        return context.vector(link, 0)
+    return context.tensor(link) if other == "tensor" else context.again(other)
 
 
 @CPU.of(stages.Keep)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
-from ...plan.tail_links import ArgmaxPool
+from ...plan.tail_links import ArgmaxPool, SpreadPool
 from ..plan.registers import register_tile
 from .argmax import Argmax
 from .arrays import Load, Store
@@ -19,6 +19,7 @@ from .padding import PaddedLoad
 from .pointwise import Pointwise
 from .pool import PhasePool, Pool
 from .reduce import Reduce
+from .spread import SpreadShares, SpreadToPlaces
 from .winograd import WinogradConvolution
 
 
@@ -71,6 +72,11 @@ class _Lowering:
         self.stored = self.stored or bool(writes)
         return Interleave(by_shuffles(width.together if self.pooled else width.period), writes)
 
+    def spread(self, op: SpreadPool, behind: tuple[Op, ...]) -> Step:
+        if op.places is None:
+            return SpreadShares.of_stage(self.where, op.stage)
+        return SpreadToPlaces(op.stage, op.places)
+
     def phase_pool(self, op: sweeps.PhasePool, behind: tuple[Op, ...]) -> Step:
         self.pooled = True
         return PhasePool.of_stage(self.where, op.stage)
@@ -83,6 +89,7 @@ STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
     ArgmaxPool: lambda self, op, behind: Argmax(op.stage),  # type: ignore[attr-defined]
+    SpreadPool: _Lowering.spread,  # type: ignore[dict-item]
     sweeps.Chain: lambda self, op, behind: Chain(op.links),
     sweeps.RowNorm: lambda self, op, behind: RowNorm(op.runs(self.where.pipeline)[0]),
     sweeps.Reduce: lambda self, op, behind: Reduce(op.kind),  # type: ignore[attr-defined]
