@@ -9,7 +9,10 @@ from ..spec.dtypes import DType
 GENERATIONS = (80, 90, 100)  # Ampere, Hopper, Blackwell: A100, H100, B200
 PROCESSORS = {80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
 MOST_CONFIGURATIONS = 4
-PRECISIONS = ("ieee", "tf32", "tf32x3")
+# How float32 is multiplied: product by product; rounded to TensorFloat32; as sums of three bfloat16 numbers, which
+# reach all of its bits (docs/gpu.md). How many parts a factor has, and from how many input channels on dots are used.
+PARTS = {"ieee": 1, "tf32": 1, "bf16x6": 3}
+LEAST_INPUTS = {"ieee": 8, "tf32": 1, "bf16x6": 4}
 # Channels a program may hold: of the convolution, with a pool, and of an array. A stage that mixes more of them is a
 # kernel of its own, or left to stock PyTorch.
 MOST_CHANNELS, MOST_POOLED, MOST_LOADED = 512, 256, 4096
@@ -93,11 +96,12 @@ def _warps(generation: int, need: Demand, positions: int) -> int | None:
 def _weight(need: Demand) -> int:
     """Registers that an output takes, in accumulators: with a second tile as many again, in float64 two for each.
     Without a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own,
-    and each of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin
+    and each of an array an address; addresses of 64 bits are two. Products of parts have a sum of their own. A dot kernel that leaves statistics has a twin
     without dot of the same tile; statistics of what mixes channels come on top of that."""
     factors = {"plain": 2, "depthwise": 4, "load": 2}.get(need.kind, 1)
     reduced = need.reduced and need.kind == "dot"
-    doubled = (need.double or reduced, reduced and need.whole, need.dtype.itemsize > 4, need.wide)
+    split = need.kind == "dot" and need.precision == "bf16x6"
+    doubled = (need.double or reduced, reduced and need.whole, need.dtype.itemsize > 4, need.wide, split)
     return factors << sum(doubled)
 
 
@@ -125,10 +129,7 @@ def _inputs(generation: int, need: Demand) -> int:
     if need.kind != "dot":
         return 1
     half, exact = need.dtype.itemsize == 2, need.precision == "ieee"
-    few = exact or (
-        need.precision == "tf32x3" and generation == 80
-    )  # whose registers hold all factors, and their rests
-    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if few else (32, 16)
+    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if exact else (32, 16)
     if _channels(need) > 128:  # so that a few stages fit the shared memory
         sizes = sizes[1:] or sizes
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
