@@ -23,7 +23,7 @@ from .geometry import INT32_MAX, gpu_axis
 from .pieces import Arrays, PartialsName, Piece, mixes, split
 from .steps import GpuFinish, GpuKernel, GpuPack, GpuStep, Memory, kernels_of
 
-MOST_HALO, MOST_SMALL = 1.5, 1 << 20  # times the input, or numbers of a small one, with zeros around it
+MOST_HALO, MOST_SMALL = 3, 1 << 22  # times the input, or numbers of a small one, with zeros around it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

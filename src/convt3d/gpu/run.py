@@ -18,7 +18,7 @@ from ..plan.segments import run_segments, segments
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
-from .config import generation_of, most_registers
+from .config import GENERATIONS, generation_of, most_registers
 from .geometry import INT32_MAX
 from .module import load
 from .pieces import PACKED, WILD, FilledName, NotOnGpu, PreparedName
@@ -50,9 +50,12 @@ def run(
     if len(pipeline.convolutions) > 1:
         return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice)
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
-    precision = precision if dtype.name == "float32" else "ieee"
+    generation = generation_of(_capability(x))
+    precision = (
+        "ieee" if dtype.name != "float32" else "bf16x6" if generation < 80 and precision == "tf32" else precision
+    )
     shapes = tuple(tuple(operand.shape) for operand in operands)
-    known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
+    known = pipeline, tuple(x.shape), shapes, dtype, generation, precision
     plan = gpu_plan(*known, wide)
     if out is None:
         out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
@@ -129,18 +132,29 @@ def _last(array: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
 
 
-def _capability(x: Tensor) -> int:
+def _capability(x: Tensor) -> int | str:
     import torch
 
     if not x.is_cuda:
         return 80
+    if torch.version.hip is not None:
+        return architecture(x.device)
     major, minor = torch.cuda.get_device_capability(x.device)
     return int(major * 10 + minor)
 
 
-def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
+def architecture(device: Any) -> str:
+    """AMD's name of a device, such as gfx942."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+
+
+def launch_options(text: KernelText, values: Sequence[Any], generation: int) -> dict[str, Any]:
     """What Triton is told beside the arguments. The bounds on registers are those of transposed stores; where channels
-    lie next to each other there is none but the GPU's."""
+    lie next to each other there is none but the GPU's, and AMD's compiler takes none."""
+    if generation < GENERATIONS[0]:
+        return {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True}
     runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
     most = most_registers(text.warps) if any(runs) else text.registers
     return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
@@ -173,7 +187,9 @@ class Execution:
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
         try:
-            function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
+            function[(text.grid,)](
+                *arguments, **dict(text.constexprs), **launch_options(text, arguments, self.plan.generation)
+            )
         except _refusals() as error:
             raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 

@@ -134,12 +134,17 @@ class GpuKernel(GpuStep):
     def weight_strides(self) -> tuple[int, int]:
         """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
         each other; all else is stored with outputs next to each other, which suits products without them too."""
-        return (1, self.memory.filled) if self.need.precision == "tf32" else (self.width, 1)
+        return (1, self.weight_rows) if self.need.precision == "tf32" else (self.width, 1)
+
+    @property
+    def weight_rows(self) -> int:
+        """Inputs that a tap has weights of."""
+        return 1 if self.kind == "depthwise" else self.memory.filled
 
     @property
     def weight_tap(self) -> int:
         """Numbers of a tap in packed weights: (parts, inputs, outputs)."""
-        return self.memory.parts * self.memory.filled * self.width
+        return self.memory.parts * self.weight_rows * self.width
 
     def furthest(self, strides: Sequence[int]) -> int:
         """The largest offset of the convolution's input, with these strides, that an address is made of."""
@@ -189,7 +194,9 @@ class GpuKernel(GpuStep):
         columns = max(self.channels, memory.groups * memory.filled)
         positions = prod(axis.count for axis in (d, h, w))
         need = replace(self.need, channels=columns, positions=positions)
-        return replace(self, memory=memory, walled=walled, axes=(d, h, w), need=need, config=choose(generation, need, choice))
+        return replace(
+            self, memory=memory, walled=walled, axes=(d, h, w), need=need, config=choose(generation, need, choice)
+        )
 
     def text(self, plan: GpuPlan, name: str, constants: Constants) -> KernelText:
         return kernel_text(plan, self, name, constants)
@@ -210,7 +217,11 @@ class GpuKernel(GpuStep):
             ("reads", f"{plan.array_name(piece.source)}, {by(piece.shape)}"),
             *((("stages", ", ".join(stages)),) if stages else ()),
             ("tile", f"{config.positions} positions x {config.channels} channels, {config.inputs} inputs at a time"),
-            *((("halo", f"{by(self.memory.low)} and {by(self.memory.high)} voxels of zeros"),) if self._writes_halo else ()),
+            *(
+                (("halo", f"{by(self.memory.low)} and {by(self.memory.high)} voxels of zeros"),)
+                if self._writes_halo
+                else ()
+            ),
             ("launch", f"{self.programs} programs of {config.warps} warps, {config.stages} stages of loads"),
         ]
         if piece.reduce is not None:

@@ -85,8 +85,8 @@ def accumulate(code: Code, kernel: GpuKernel, first_output: dict[str, str]) -> N
 
 
 def _masks(code: Code) -> None:
-    """Which positions meet an input by this tap. Without a dot, nothing is multiplied with a zero beside the input: it may
-    be that weights are infinite."""
+    """Which positions meet an input by this tap. Without a dot, nothing is multiplied with a zero beside the input:
+    weights may be infinite."""
     for axis in AXES:
         code.add(f"in_{axis} = b_{axis} + (i_{axis} - t_{axis} * back_{axis})")
         code.add(f"hit = hit & (in_{axis} >= 0) & (in_{axis} < size_{axis})")

@@ -25,7 +25,7 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
     for axis, numbers in zip(AXES[1:], reader.axes[1:], strict=True):
         code.number(f"kernel_{axis}", numbers.kernel)
-    for word, value in (("groups", reader.groups), ("taps", reader.taps), ("filled", reader.memory.filled)):
+    for word, value in (("groups", reader.groups), ("taps", reader.taps), ("filled", reader.weight_rows)):
         code.number(word, value)
     for word, value in (("width", reader.width), ("inputs", reader.inputs), ("channels", reader.channels)):
         code.number(word, value)

@@ -34,8 +34,8 @@ def rounded_off(v, BITS: tl.constexpr):
     "factor_part": '''
 @triton.jit
 def factor_part(v, part: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr):
-    """What is stored of a factor of products: itself, rounded if tensor cores would cut it; or one of the bfloat16 numbers
-    of which it is the sum, each the nearest to what the others leave. Infinity is all in the first."""
+    """What is stored of a factor of products: itself, rounded if tensor cores would cut it; or one of the bfloat16
+    numbers of which it is the sum, each the nearest to what the others leave. Infinity is all in the first."""
     if PARTS == 1 and PRECISION == "tf32":
         v = rounded_off(v, 13)
     if PARTS == 3:
@@ -58,8 +58,8 @@ def factor_tile(at, hit, HALO: tl.constexpr):
     "add_product": '''
 @triton.jit
 def add_product(acc, x_at, x_part, hit, w_at, w_part, PARTS: tl.constexpr, HALO: tl.constexpr, PRECISION: tl.constexpr):
-    """acc + x tile @ w tile. Of three parts each, the six products that reach the last bits of float32, the smallest first.
-    Tensor cores cut what they add to a sum, so these are summed for themselves and then added, which rounds."""
+    """acc + x tile @ w tile. Of three parts each, the six products that reach the last bits of float32, the smallest
+    first. Tensor cores cut what they add to a sum, so these have one of their own, which is added and so rounded."""
     x0, w0 = factor_tile(x_at, hit, HALO), factor_tile(w_at, hit, True)
     if PARTS == 1:
         acc = tl.dot(x0, w0, acc, input_precision=PRECISION)
