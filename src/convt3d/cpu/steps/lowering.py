@@ -12,7 +12,7 @@ from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, PairedConvolution, rows_together
+from .direct import DirectConvolution, PairedConvolution, meets_one_input, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -56,7 +56,8 @@ class _Lowering:
             alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (heights or where.plain)
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = PairedConvolution if where.pairs else DirectConvolution
-            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
+            pointwise = first and not heights and meets_one_input(where)
+            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights, pointwise)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
