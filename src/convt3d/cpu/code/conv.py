@@ -17,13 +17,13 @@ from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Destination, Source
-from ..ir.values import I64, PTR, Number, constant
+from ..ir.values import I1, I64, PTR, Number, constant
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
 from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
 from ..words import row_length
-from .depthwise import sum_rows
+from .depthwise import Target, sum_rows
 from .interleave import Planar
 from .micro import at_offsets, micro_kernel, sum_in_pieces
 from .pointwise import lie_in_a_run, multiply
@@ -52,7 +52,10 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
         part = share_of(k, conv, direct, step.tile, count)
-    in_a_run = lie_in_a_run(k, conv, tile.step, source) if step.pointwise and isinstance(source, Source) else None
+    in_a_run = None
+    if step.pointwise:
+        assert isinstance(source, Source)
+        in_a_run = lie_in_a_run(k, conv, tile.step, source)
 
     def fill(first: Number, end: Number) -> None:
         """The inputs of these groups."""
@@ -73,32 +76,33 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         fill(*part.groups)
     k.first_channel, tile.channels = part.channel, part.channels
     fill_with_bias(k, conv, call[0], tile.step, part)
-    target = Target(conv.phased, conv.plane)
-    if step.writes:
-        target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes), step.pointwise)
+    target = in_buffer = Target(conv.phased, conv.plane, conv.row)
     if step.heights:
-        with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
-            with long:
-                sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
+        straight = long = k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)
+        if step.writes:
+            dest = tile.destination(call[-1], step.writes)
+            target, straight, follow = _straight_rows(tile, conv, dest, long)
+        with k.b.if_else(long) as (by_rows, short):
+            with by_rows:
+                sum_rows(k, conv, direct, call[0], tile.step, step.heights, step.high, part.groups, target)
             with short:
-                convolve(k, conv, direct, call[0], tile.step, step, part, target)
-    elif in_a_run is not None:
-        multiply(k, (conv, direct, more[0]), call[0], tile.step, step, part, target, source, in_a_run)
+                convolve(k, conv, direct, call[0], tile.step, step, part, in_buffer)
+        if step.writes:
+            with k.b.if_(follow):
+                _write_planes(tile, conv, dest, part.channels)
+            straight = k.b.one_true(straight, follow)
     else:
-        convolve(k, conv, direct, call[0], tile.step, step, part, target)
+        if step.writes:
+            target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes), step.pointwise)
+        if in_a_run is not None:
+            assert isinstance(source, Source)
+            multiply(k, (conv, direct, more[0]), call[0], tile.step, step, part, target, source, in_a_run)
+        else:
+            convolve(k, conv, direct, call[0], tile.step, step, part, target)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
     if step.writes:
         tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where sums go: (channels, phases, D, plane)."""
-
-    buffer: Scratch
-    plane: Number  # numbers from one depth to the next
-    streamed: Number = 0  # 1: past the caches
 
 
 def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -> tuple[Target, ir.Value]:
@@ -106,7 +110,7 @@ def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -
     so: what is not copied need not be fetched again."""
     k, b, words = tile.k, tile.k.b, dest.words
     if dest.storage.memory != k.number:
-        return Target(conv.phased, conv.plane), constant(ir.IntType(1), 0)
+        return Target(conv.phased, conv.plane, conv.row), constant(I1, 0)
     low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
     _, length = Planar.of_convolution(conv, tile.step).extent(k)
 
@@ -124,7 +128,36 @@ def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -
         straight = b.all_true(straight, b.compare("==", words.streamed, 0))  # past the caches, whole runs are better
     place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
     buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
-    return Target(buffer, b.select(straight, words.d, conv.plane), b.select(straight, words.streamed, 0)), straight
+    streamed = b.select(straight, words.streamed, 0)
+    return Target(buffer, b.select(straight, words.d, conv.plane), conv.row, streamed), straight
+
+
+def _straight_rows(tile: Tile, conv: ConvWords, dest: Destination, long: ir.Value) -> tuple[Target, ir.Value, ir.Value]:
+    """The same where rows are summed, which may lie apart: of those that are `long`, no vector reaches beyond the end.
+    Also whether rows shall follow each other in the buffer, since they do in the destination."""
+    k, b, words = tile.k, tile.k.b, dest.words
+    no = constant(I1, 0)
+    if dest.storage.memory != k.number:
+        return Target(conv.phased, conv.plane, conv.row), no, no
+    low, width = k.spans(tile.step, WRITE), k.span(2, tile.step, WRITE_COUNT)
+    dense = b.all_true(long, b.compare("==", words.w, 1), b.compare("==", words.channels, 1))
+    whole = b.compare("==", b.bits("and_", width, k.lanes - 1), 0)
+    straight = b.all_true(dense, b.one_true(b.raw.not_(dest.streamed), b.all_true(dest.direct, whole)))
+    follow = b.all_true(dense, b.raw.not_(straight), b.compare("==", words.h, width))
+    place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
+    buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
+    row = b.select(straight, words.h, b.select(follow, width, conv.row))
+    plane, streamed = b.select(straight, words.d, conv.plane), b.select(straight, words.streamed, 0)
+    return Target(buffer, plane, row, streamed), straight, follow
+
+
+def _write_planes(tile: Tile, conv: ConvWords, dest: Destination, channels: Number) -> None:
+    """Planes whose rows follow each other, from the buffer to the destination."""
+    k, b, buffer = tile.k, tile.k.b, conv.phased
+    low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
+    with b.loop(0, channels) as c, b.loop(0, depth) as d:
+        start, place = k.dot((c, buffer.pitch), (d, conv.plane)), dest.row(c, b.add(low[0], d), low[1])
+        dest.write(place, low[2], buffer.pointer, start, buffer.pitch, channels, b.mul(height, width))
 
 
 def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:

@@ -18,11 +18,12 @@ from ..plan.registers import RegisterTile
 from ..steps.conv import ConvCall, ConvWords
 from ..steps.direct import SUMMED, DirectConvolution, DirectWords, PanelWords, PhaseWords
 from ..words import row_length
+from .depthwise import Target
 from .interleave import Planar
 from .micro import micro_kernel, sum_in_pieces
 
 if TYPE_CHECKING:
-    from .conv import Channels, Target
+    from .conv import Channels
 
 
 def lie_in_a_run(k: Kernel, conv: ConvWords, step: int, source: Source) -> ir.Value:

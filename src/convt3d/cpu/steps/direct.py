@@ -72,6 +72,7 @@ class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
     writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
+    high: int  # there, inputs from one row of positions to the next
     pointwise: bool  # each position meets one input, which need not be copied into a slab
 
     pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
@@ -148,7 +149,7 @@ def rows_together(where: Where) -> tuple[int, ...]:
     rows = phases(walk)
     next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
     heights = {len(phase.taps) for phase in rows}
-    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
+    return tuple(sorted(heights)) if next_to_each_other and max(heights) in _HEIGHTS else ()
 
 
 def meets_one_input(where: Where) -> bool:

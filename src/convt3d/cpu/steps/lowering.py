@@ -53,11 +53,12 @@ class _Lowering:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
             heights, dest = () if where.plain else rows_together(where), self.sweep.dest
-            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (heights or where.plain)
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not where.plain
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = PairedConvolution if where.pairs else DirectConvolution
             pointwise = first and not heights and meets_one_input(where)
-            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights, pointwise)
+            high = where.method.walks[1].pace if heights else 1
+            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights, high, pointwise)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
