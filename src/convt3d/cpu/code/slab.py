@@ -216,6 +216,8 @@ def _sort_rows(
     carried = [] if seen is None else [b.load(seen, 0, _integer(k), k.lanes)]
     with b.loop_carrying(*between, 1, carried) as (r, largest):
         row = b.add(start, b.mul(b.sub(r, between[0]), rows.apart))
+        for e in range(len(lengths)):
+            rows.ask(b.add(row, e * k.lanes))
         parts = [rows.load(b.add(row, e * k.lanes), length) for e, length in enumerate(lengths)]
         for (copy, base, front), value in zip(targets, b.deinterleave(parts), strict=True):
             with b.if_(b.compare("<", copy, conv.copies)):
@@ -230,6 +232,7 @@ class _Rows:
     """The rows of one plane of the source, whose elements lie side by side."""
 
     load: Callable[[Number, Number | None], ir.Value]  # a vector at a place, so many lanes of it
+    ask: Callable[[Number], None]  # for what lies at the same place of the next plane
     place: Callable[[Number, Number], Number]  # of an element: height, width in the box
     apart: Number  # elements from one row that goes to a plane of the slab to the next
 
@@ -244,11 +247,13 @@ class _Rows:
             start = k.dot((b.add(k.first_channel, block.source), source.pitch), (b.mul(d, height), width))
             return cls(
                 lambda at, lanes: _buffered(k, source, at, lanes, partner),
+                lambda at: None,
                 lambda h, w: k.dot((1, start), (h, width), (1, w)),
                 b.mul(high, width),
             )
         return cls(
             lambda at, lanes: source.value(at, k.lanes, lanes, partner),
+            lambda at: b.prefetch(source.words.data, b.add(at, source.words.d), source.storage.memory),
             lambda h, w: b.add(source.row(block.source, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)),
             b.mul(high, source.words.h),
         )
