@@ -1,166 +1,134 @@
-"""Pointwise stages from array to array: a vector is loaded, changed and stored, with no scratch memory between."""
+"""The convolution of taps that meet one input each: panels of positions, as they lie in the array, times the weights.
+
+A panel is a run of positions of all input channels. It is copied, since channels of the array may compete for the same
+cache sets and be of another type; the copy stays in the second-level cache while all output channels are computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from ..ir.frame import Kernel
-from ..ir.move import ArrayRows, Destination, Source
-from ..ir.values import Number
-from ..steps.pointwise import Pointwise
-from .chain import Column, Links, Map, Run, steps_of_links
-from .tile import Tile
+from ..ir.frame import Kernel, Scratch
+from ..ir.move import Source, in_vectors
+from ..ir.values import I64, PTR, Number
+from ..plan.geometry import READ, READ_COUNT
+from ..plan.registers import RegisterTile
+from ..steps.conv import ConvCall, ConvWords
+from ..steps.direct import SUMMED, DirectConvolution, DirectWords, PanelWords, PhaseWords
+from ..words import row_length
+from .depthwise import Target
+from .interleave import Planar
+from .micro import micro_kernel, sum_in_pieces
+
+if TYPE_CHECKING:
+    from .conv import Channels
 
 
-class _Registers(Links):
-    """What links read where a run of one channel's voxels goes through registers."""
-
-    def __init__(
-        self, k: Kernel, words: Sequence[Any], call: Sequence[Any], channel: Number, rows: dict[int, Row]
-    ) -> None:
-        super().__init__(k, words, call, 1)
-        self.channel, self.rows = channel, rows
-        self.values: dict[str, ir.Value] = {}  # kept ones, of the vector that is computed
-        self.lanes: Number | None = None  # of it, those that count, or all
-
-    def vector(self, link: int, number: int) -> Callable[[Column], ir.Value]:
-        value = super().vector(link, number)(Column(self.channel, 0, 0, Run(0, 0)))
-        return lambda column: value
-
-    def tensor(self, link: int) -> Callable[[Column], ir.Value]:
-        return lambda column: self.rows[link](column.at, self.lanes)
-
-    def keep(self, label: str, link: int) -> Callable[[ir.Value, Column], ir.Value]:
-        def keep(value: ir.Value, column: Column) -> ir.Value:
-            self.values[label] = value
-            return value
-
-        return keep
-
-    def again(self, label: str) -> Callable[[Column], ir.Value]:
-        return lambda column: self.values[label]
+def lie_in_a_run(k: Kernel, conv: ConvWords, step: int, source: Source) -> ir.Value:
+    """Whether positions lie side by side in the array, as they do in the slab."""
+    b, words, (depth, height, width) = k.b, source.words, k.spans(step, READ_COUNT)
+    return b.all_true(
+        b.compare("==", conv.row, width),
+        b.one_true(b.compare("==", width, 1), b.compare("==", words.w, 1)),
+        b.one_true(b.compare("==", height, 1), b.compare("==", words.h, width)),
+        b.one_true(b.compare("==", depth, 1), b.compare("==", words.d, conv.plane)),
+    )
 
 
-Row = Callable[[Number, "Number | None"], ir.Value]  # (offset in a run, lanes that count) -> a vector of numbers
+def multiply(
+    k: Kernel,
+    sets: tuple[ConvWords, DirectWords, PanelWords],
+    call: ConvCall,
+    number: int,
+    step: DirectConvolution,
+    part: Channels,
+    target: Target,
+    source: Source,
+    in_a_run: ir.Value,
+) -> None:
+    """Array, or slab where positions do not lie in a run -> target (channels of the part, phases, positions); it is
+    geometric step `number`."""
+    b, tile, words, lanes, memory = k.b, step.tile, source.words, k.lanes, source.storage.memory
+    conv, direct, panel = sets
+    columns = [_columns(k, tile, step.blocks, n) for n in range(1, tile.columns + 1)]
+    assert k.sample is not None
+    place = zip((k.sample, *k.spans(number, READ)), (words.b, words.d, words.h, words.w), strict=True)
+    origin, out = b.at(words.data, k.dot(*place), memory), target.buffer
+    _, length = Planar.of_convolution(conv, number).extent(k)
+    apart = b.select(in_a_run, panel.panel.pitch, conv.slab.pitch)
+    with b.loop(*part.groups) as g:
+        x = b.at(origin, b.mul(b.mul(g, conv.in_group), words.c), memory)
+        slab = b.at(conv.slab.pointer, b.mul(b.mul(b.sub(g, part.slab), conv.in_group), conv.slab.pitch), k.number)
+        y = b.at(out.pointer, b.mul(b.sub(b.mul(g, conv.out_group), part.channel), out.pitch), k.number)
+        w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
+        bias = b.at(call.bias, b.mul(g, conv.out_group), k.number)
+        with b.loop(0, length, panel.length) as first:
+            count = b.min(panel.length, b.sub(length, first))
+            with b.if_(in_a_run):
+                _copy(k, source, b.at(x, first, memory), conv.in_group, count, panel.panel)
+            inputs, results = (
+                b.either(in_a_run, panel.panel.pointer, b.at(slab, first, k.number)),
+                b.at(y, first, k.number),
+            )
+
+            def block(n: int, vector: Number, data: tuple[ir.Value, ...] = (inputs, results, w, bias)) -> None:
+                x, y, w, bias = data
+                at = b.mul(vector, lanes)
+                arguments = b.at(x, at, k.number), b.at(y, at, k.number), w, bias, direct.phase_table
+                sizes = apart, conv.phases_with_taps, out.pitch, conv.phase, conv.biased, target.streamed
+                b.call(columns[n - 1], *arguments, *sizes, *part.blocks)
+
+            vectors = b.sdiv(b.add(count, lanes - 1), lanes)
+            whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
+            with b.loop(0, whole, tile.columns) as vector:
+                block(tile.columns, vector)
+            left = b.sub(vectors, whole)
+            for n in range(1, tile.columns):
+                with b.if_(b.compare("==", left, n)):
+                    block(n, whole)
 
 
-def emit_pointwise(tile: Tile, step: Pointwise, share: Any, words: list[Any], call: list[Any]) -> None:
-    k, b, links = tile.k, tile.k.b, step.chain.links
-    own, given = step.chain.of_links(words[1], call[1])
-    source, dest = tile.array(call[0][0], step.load.reads), tile.destination(call[2][0], step.store.writes)
-    tensors = {at: tile.array(given[at][0], link.arrays[0].kind) for at, link in enumerate(links) if link.takes_tensor}
-    arrays: list[ArrayRows] = [source, dest, *tensors.values()]
-
-    def straight(c: Number, d: Number, h: Number, count: Number) -> None:
-        """One run of voxels of a channel."""
-        rows = {at: _row_of(k, array, tile, c, d, h) for at, array in tensors.items()}
-        context, read = _Registers(k, own, given, c, rows), _row_of(k, source, tile, c, d, h)
-        maps = steps_of_links(context, links)
-        row = _place(k, dest, tile, c, d, h)
-
-        def vector(at: Number, lanes: Number | None) -> None:
-            context.lanes = lanes
-            value = read(at, lanes)
-            for change in maps:
-                assert isinstance(change, Map)
-                value = change.change(value, Column(c, 0, at, Run(at, count)))
-            dest.put(row, at, value, lanes)
-
-        ahead = b.to_boundary(dest.words.data, row, dest.storage.memory, k.lanes)  # past the caches: whole lines
-        ahead = b.min(b.select(dest.streamed, ahead, 0), count)
-        whole = b.add(ahead, b.bits("and_", b.sub(count, ahead), -k.lanes))
-        with b.loop(ahead, whole, k.lanes) as at:
-            vector(at, None)
-        with b.loop(0, 2) as end:  # what stands before and behind
-            last = b.compare("==", end, 1)
-            start, stop = b.select(last, whole, 0), b.select(last, count, ahead)
-            with b.if_(b.compare("<", start, stop)):
-                vector(start, b.sub(stop, start))
-
-    assert k.share is not None
-    with b.if_else(_dense(k, arrays, dest)) as (dense, apart):
-        with dense:
-            k.first_channel = b.mul(k.share, share.channels)
-            channels = b.min(share.channels, b.sub(tile.channels, k.first_channel))
-            depth, height, run = _runs(k, tile, arrays)
-            with b.loop(0, channels) as c, b.loop(0, depth) as d, b.loop(0, height) as h:
-                straight(c, d, h, run)
-            k.first_channel = 0
-        with apart, _pieces(k, share.voxels) as piece:
-            for each, its_words, its_call in zip((step.load, step.chain, step.store), words, call, strict=True):
-                each.emit(piece, its_words, its_call)
-
-
-class _Piece(Tile):
-    """Some voxels of a row of a tile."""
-
-    def __init__(self, k: Kernel, around: ExitStack, low: tuple[Number, ...], width: Number) -> None:
-        super().__init__(k, around)
-        self._low, self._width = low, width
-
-    @property
-    def low(self) -> tuple[Number, Number, Number]:
-        d, h, w = self._low
-        return d, h, w
-
-    @property
-    def sizes(self) -> tuple[Number, Number, Number]:
-        return 1, 1, self._width
-
-
-@contextmanager
-def _pieces(k: Kernel, most: Number) -> Iterator[_Piece]:
-    """The rows of a tile that fall to this share, in pieces of at most so many voxels."""
+def _copy(k: Kernel, source: Source, x: ir.Value, channels: Number, count: Number, to: Scratch) -> None:
+    """So many positions of all channels, as numbers."""
     b = k.b
-    with ExitStack() as around:
-        tile = Tile(k, around)
-        (first_d, first_h, first_w), (depth, height, width) = tile.low, tile.sizes
-        row = around.enter_context(b.loop(k.share, b.mul(depth, height), k.sweep.shares))
-        at = around.enter_context(b.loop(0, width, most))
-        low = b.add(first_d, b.sdiv(row, height)), b.add(first_h, b.srem(row, height)), b.add(first_w, at)
-        yield _Piece(k, around, low, b.min(most, b.sub(width, at)))
+    with b.loop(0, channels) as c:
+
+        def one(at: Number, lanes: Number | None, c: Number = c) -> None:
+            place = k.dot((c, source.words.c), (1, at))
+            value = b.widen(b.load(x, place, source.storage.memory, k.lanes, count=lanes), source.storage)
+            b.store(value, to.pointer, k.dot((c, to.pitch), (1, at)))
+
+        in_vectors(k, count, one)
 
 
-def _place(k: Kernel, array: ArrayRows, tile: Tile, c: Number, d: Number, h: Number) -> Number:
-    """Where a row of the tile begins, in an array whose elements lie side by side."""
-    low = tile.low
-    return k.b.add(array.row(c, k.b.add(low[0], d), k.b.add(low[1], h)), k.b.mul(low[2], array.words.w))
+def _columns(k: Kernel, tile: RegisterTile, blocks: int, n: int) -> ir.Function:
+    """All phases and some blocks of the output channels of one group, for n vectors of positions."""
+    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "phases")]
+    sizes = ("apart", "phase_count", "channel", "phase", "biased", "streamed", "first", "last")
+    b = k.define(f"panel_{n}", [*pointers, *((name, I64) for name in sizes)])
+    a = b.args
+    with b.loop(0, a["phase_count"]) as p:
+        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
+        y, w = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number), b.at(a["w"], row.weight, k.number)
+        streamed = b.select(b.compare("<=", row.steps, SUMMED), a["streamed"], 0)  # a sum of pieces is read again
 
+        def one(block: Number, rows: int, data: tuple[ir.Value, ...] = (y, w, row.steps, streamed)) -> None:
+            y, w, steps, streamed = data
+            before, micro = b.mul(block, tile.rows), micro_kernel(k, rows, n, apart=True)
+            out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
+            sums = steps, b.at(w, b.mul(before, steps), k.number), out, a["channel"], SUMMED, (bias, a["biased"])
 
-def _row_of(k: Kernel, source: Source, tile: Tile, c: Number, d: Number, h: Number) -> Row:
-    b, start = k.b, _place(k, source, tile, c, d, h)
+            def inputs(start: Number) -> tuple[Number, ...]:
+                return b.at(a["x"], b.mul(start, a["apart"]), k.number), a["apart"]
 
-    def read(at: Number, lanes: Number | None) -> ir.Value:
-        stored = b.load(source.words.data, b.add(start, at), source.storage.memory, k.lanes, count=lanes)
-        return b.widen(stored, source.storage)
+            sum_in_pieces(k, b, micro, rows, inputs, *sums, (streamed,))
 
-    return read
-
-
-def _dense(k: Kernel, arrays: Sequence[ArrayRows], dest: Destination) -> ir.Value:
-    """Whether elements of a row lie side by side, in all arrays."""
-    b = k.b
-    each = [b.compare("==", array.words.w, 1) for array in arrays]
-    return reduce(lambda one, other: b.bits("and_", one, other), each, b.compare("==", dest.words.channels, 1))
-
-
-def _runs(k: Kernel, tile: Tile, arrays: Sequence[ArrayRows]) -> tuple[Number, Number, Number]:
-    """(depth, height, width) of the tile with the axes joined that follow each other without a gap in all arrays."""
-    b = k.b
-    depth, height, width = tile.sizes
-
-    def gapless(size: Number, strides: Sequence[Number], inner: Number) -> ir.Value:
-        each = [b.compare("==", stride, inner) for stride in strides]
-        follow = reduce(lambda one, other: b.bits("and_", one, other), each)
-        return b.bits("or_", b.compare("==", size, 1), follow)
-
-    plane = b.mul(height, width)
-    rows_follow = gapless(height, [array.words.h for array in arrays], width)
-    planes_follow = b.bits("and_", rows_follow, gapless(depth, [array.words.d for array in arrays], plane))
-    run = b.select(planes_follow, b.mul(depth, plane), b.select(rows_follow, plane, width))
-    return b.select(planes_follow, 1, depth), b.select(rows_follow, 1, height), run
+        with b.loop(a["first"], b.min(a["last"], blocks)) as block:
+            one(block, tile.rows)
+        if tile.rest:
+            with b.if_(b.compare(">", a["last"], blocks)):
+                one(blocks, tile.rest)
+    b.ret()
+    return b.function

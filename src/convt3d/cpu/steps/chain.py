@@ -111,7 +111,7 @@ class Chain(Step):
         return any(link.stage.couples & CHANNELS for link in self.links)
 
     @property
-    def pointwise(self) -> bool:
+    def elementwise(self) -> bool:
         """Whether no voxel meets another, and nothing is left but the value."""
         return not (self.couples_channels or self.statistics)
 

@@ -1,4 +1,4 @@
-"""A sweep of pointwise stages alone: from array to array in registers, in the order of memory.
+"""A sweep of elementwise stages alone: from array to array in registers, in the order of memory.
 
 Memory is fastest in long runs: an item is a large box of one channel, or of a few. Where elements of a row do not lie
 side by side (channels last), the items share the rows of a box instead, and take all channels of some voxels at a time
@@ -34,7 +34,7 @@ class ShareWords(Words):
 
 
 @dataclass(frozen=True)
-class Pointwise(Step):
+class Elementwise(Step):
     """Load, chain and store in one, for a chain in which no voxel meets another."""
 
     load: Load
@@ -61,17 +61,17 @@ class Pointwise(Step):
 
     @property
     def key(self) -> str:
-        return f"Pointwise({', '.join(step.key for step in self._all)})"
+        return f"Elementwise({', '.join(step.key for step in self._all)})"
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         rooms.piece = _piece(where, rooms.channels, rooms.axes[2].tile)
         return tuple(chain.from_iterable(step.scratch(where, rooms) for step in self._all))
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
-        from ..code.pointwise import emit_pointwise
+        from ..code.elementwise import emit_elementwise
 
         share, *rest = words
-        emit_pointwise(tile, self, share, *_shared_out(self._all, rest, call))
+        emit_elementwise(tile, self, share, *_shared_out(self._all, rest, call))
 
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         tiling = binding.tiling

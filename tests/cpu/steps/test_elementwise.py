@@ -1,4 +1,4 @@
-"""Sweeps of pointwise stages alone: straight from array to array, in any layout, with the bits of the way through
+"""Sweeps of elementwise stages alone: straight from array to array, in any layout, with the bits of the way through
 scratch memory."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convt3d.cpu.plan.choice import DIRECT
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.runtime.execute import execute_plan
-from convt3d.cpu.steps.pointwise import Pointwise
+from convt3d.cpu.steps.elementwise import Elementwise
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
 
@@ -59,7 +59,7 @@ def test_every_layout_has_the_same_bits(dtype: str, width: int, monkeypatch: pyt
         operands = weight, slope, tensor
         shapes = tuple(operand.shape for operand in operands)
         plan = make_plan(PIPE, x.shape, shapes, DTYPES[dtype], DIRECT)
-        assert isinstance(plan.sweeps[-1].structure.steps[0], Pointwise)
+        assert isinstance(plan.sweeps[-1].structure.steps[0], Elementwise)
         expected = laid(np.full(shape, np.nan, dtype), "backwards")  # through scratch memory
         execute_plan(plan, x, operands, expected)
         wide = [DTYPES[dtype].widen(array) for array in (x, *operands)]
