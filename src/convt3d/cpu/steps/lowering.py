@@ -14,9 +14,9 @@ from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
 from .direct import DirectConvolution, PairedConvolution, meets_one_input, rows_together
+from .elementwise import Elementwise
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
-from .elementwise import Elementwise
 from .pool import PhasePool, Pool
 from .reduce import Reduce
 from .spread import SpreadShares, SpreadToPlaces
