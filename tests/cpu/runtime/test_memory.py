@@ -99,6 +99,18 @@ def test_memory_left_over_is_bounded():
 
 
 @needs_mappings
+def test_more_is_kept_while_somebody_asks_for_it():
+    spare = memory.Spare(2 * OUTPUTS_KEPT)
+    first = empty(2 * OUTPUTS_KEPT, np.uint8)
+    place = first.ctypes.data
+    del first
+    assert empty(2 * OUTPUTS_KEPT, np.uint8).ctypes.data == place
+    assert sum(map(len, memory._left)) > OUTPUTS_KEPT
+    del spare
+    assert sum(map(len, memory._left)) <= OUTPUTS_KEPT
+    assert not memory._spares
+
+
 def test_threads_never_share_an_array():
     def fill(number: int) -> None:
         for turn in range(30):
