@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.triton import compiling_environment, need_triton
+from helpers.triton import compiling_environment, need_compiled
 
 from convt3d.judge.ptx.machine import launch
 from convt3d.judge.ptx.memory import Fault, Region
@@ -198,7 +198,7 @@ FEW = "layernorm-gelu-scaling-float16"
 
 def of_kernels(capability: int, chosen: str) -> str:
     """The tests of the kernels, as PTX for this capability."""
-    need_triton()
+    need_compiled()
     environment = {**compiling_environment(), "TRITON_INTERPRET": "0", "CONVT3D_TEST_PTX": str(capability)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_kernels.py"]
     done = subprocess.run(

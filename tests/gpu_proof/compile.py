@@ -144,7 +144,7 @@ def _facts(compiled: Any) -> Facts:
 
 
 def loop_of(code: str) -> int:
-    """Instructions of the loop in which a kernel multiplies: of those without another inside, that with most products."""
+    """Instructions of the loop in which a kernel multiplies: of those with none inside, that with most products."""
     names: list[str] = []
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []  # first, last instruction

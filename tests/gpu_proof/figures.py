@@ -71,7 +71,7 @@ def write(found: Mapping[str, Figures]) -> None:
     RECORDED.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-# --- time ---------------------------------------------------------------------------------------------------------------
+# --- time -------------------------------------------------------------------------------------------------------------
 
 LANES = {80: 64, 90: 128, 100: 128}  # float32 multiply-adds of a multiprocessor in a cycle
 REACHED = (0.85, 0.5)  # of the tightest bound, by assumption: nothing here was measured
