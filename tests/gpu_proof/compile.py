@@ -44,8 +44,8 @@ class Facts:
     loads: Mapping[int, int]  # loads of tiles from global memory: bits -> instructions; tables and scalars left out
     stores: Mapping[int, int]
     instructions: int
-    loop: int  # instructions of the innermost loop with most products; 0: there is none
     warps: int
+    loop: int = 0  # instructions of the innermost loop with most products; 0: there is none
 
     @property
     def wide_loads(self) -> float:
