@@ -133,7 +133,7 @@ def compiled_call(function: Any, where: tuple[str, int | str, int], *arguments: 
 
 
 def _facts(compiled: Any) -> Facts:
-    code, registers = _disassembled(compiled.asm["cubin"])
+    code, registers = disassembled(compiled.asm["cubin"])
     instructions = Counter(_INSTRUCTION.findall(code))
     loads = _by_bits(instructions, ("LDG", "LDGSTS"))
     loads[32] -= len(_SCALAR_LOAD.findall(compiled.asm["ttgir"]))
@@ -175,7 +175,7 @@ def _inside(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return other[0] <= one[0] and one[1] <= other[1]
 
 
-def _disassembled(cubin: bytes) -> tuple[str, int]:
+def disassembled(cubin: bytes) -> tuple[str, int]:
     """The machine code as text, and the registers of a thread."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.cubin")
