@@ -117,17 +117,23 @@ class Links:
         return self.kept[label].pointer, place
 
 
-def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scratch, runs: Runs) -> Number:
-    """Applies the links to a buffer; returns how many channels it has afterwards."""
+def steps_of_links(context: Links, links: tuple[Link, ...]) -> list[Step]:
+    """What the links do, in order; the context counts the channels that are left."""
     from .tails import TAILS  # which are written with what stands here
 
     inner: dict[type[Stage], Emitter] = {Affine: affine, **TAILS}
-    channels = context.channels
     steps: list[Step] = []
     for at, link in enumerate(links):
         own = (inner.get(type(link.stage)) or CPU[type(link.stage)])(context, at, link.stage)
         context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
         steps += own
+    return steps
+
+
+def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scratch, runs: Runs) -> Number:
+    """Applies the links to a buffer; returns how many channels it has afterwards."""
+    channels = context.channels
+    steps = steps_of_links(context, links)
     with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
         _walk(k, steps, buffer, k.b.add(base, at), Run(at, length), channels)
     return context.channels
