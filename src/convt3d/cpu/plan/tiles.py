@@ -82,7 +82,7 @@ class Tilings:
         self._spans: dict[tuple[int, int], AxisSpans] = {}
         self._conv = next((at for at, step in enumerate(steps) if step.convolves), None)
         before = steps[: self._conv or 0]
-        self.shared = self._conv == 0 and steps[0].shares_channels and not where.plain
+        self.shared = steps[0].shares_channels and not where.plain
         self._conv_step = sum(step.along(where, 0) is not None for step in before)
 
     @property
@@ -105,8 +105,8 @@ class Tilings:
         return self._spans[axis, tile]
 
     def of(self, tile: tuple[int, int, int], copies: bool = False, shares: int = 1) -> Tiling:
-        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width; blocks of
-        output channels in `shares`, where they can be shared."""
+        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width; channels in
+        `shares`, where they can be shared."""
         machine, item, method = self.where.machine, self.where.item, self.where.method
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
@@ -130,6 +130,9 @@ class Tilings:
         """Groups never meet: a share has as many as fill a vector's worth of channels, which lie side by side in some
         arrays. Blocks of a group need all of its inputs, each share anew."""
         where = self.where
+        if self._conv is None:
+            channels = -(-self.sweep.shape[1] // (shares if self.shared else 1))
+            return Share(where.groups, 1, channels, -(-self.sweep.shape[1] // channels))
         per_out, groups, tile = where.kernel[1], where.groups, self._tile
         blocks = len(tile.blocks(per_out))
         if not self.shared:
