@@ -166,6 +166,9 @@ def _chunk_gradients(
             pending[at] = pending[at] + other if at in pending else other
         else:
             own = own_operands(pipeline, operands, index)
+            if grad is None:  # of a convolution that the pipeline goes back behind
+                found = [*([None] * len(own)), *found]
+                continue
             wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
             grad, *of_operands = rule.back(stage, grad, v, r, own, wants, shapes[index])
             found = [*of_operands, *found]
