@@ -114,6 +114,22 @@ _left: deque[mmap.mmap] = deque()
 _peak = 0  # bytes of mappings that were in use at once: with what is kept, there are never more
 
 
+_spares: dict[int, int] = {}  # bytes of each `Spare`
+
+
+class Spare:
+    """While it lives, so many bytes more of outputs that nobody uses any more are kept."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        _spares[id(self)] = size + HUGE_PAGE
+
+    def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
+        spares.pop(id(self), None)
+        if not ending():
+            _let_go()
+
+
 def _keep(mapping: mmap.mmap) -> None:
     _left.append(mapping)
     _let_go()
@@ -125,7 +141,8 @@ def _let_go() -> None:
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
         used = sum(bytes_ for _, bytes_ in tuple(_watched.values()))
         _peak = max(_peak, used)
-        while sum(map(len, tuple(_left))) > min(_peak - used, OUTPUTS_KEPT):
+        most = min(_peak - used, OUTPUTS_KEPT) + sum(tuple(_spares.values()))
+        while sum(map(len, tuple(_left))) > most:
             _left.popleft()
 
 
