@@ -69,7 +69,7 @@ def through_stage(
     wants: Sequence[bool],
     shapes: Sequence[Any],
     pending: dict[int, Tensor],
-) -> tuple[Tensor, list[Tensor | None]]:
+) -> tuple[Tensor | None, list[Tensor | None]]:
     """The gradient of the stage's input, and those of its operands; `value` gives values by their number, `wants` tells
     which of all these are asked for. Gradients of named values are gathered in `pending`, by number."""
     stage = pipeline.stages[index]
@@ -78,6 +78,8 @@ def through_stage(
         if index in pending:
             grad = pending.pop(index) if grad is None else grad + pending.pop(index)
         return grad, []
+    if grad is None:  # of a convolution that the pipeline goes back behind
+        return None, [None] * len(own)
     taken = values_of_stage(pipeline, index, any(wants[1:]))
     v = value(index) if index in taken else None
     if stage.uses and rule.back_to_both:
