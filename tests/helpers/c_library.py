@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ class Loaded:
 def by_python(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array) -> None:
     """What a library promises the bits of: direct summation, without rewrites that look at operands."""
     shapes = tuple(operand.shape for operand in operands)
-    plan = make_plan(pipeline, x.shape, shapes, dtype, PLAIN, tame=False)
+    plan = make_plan(pipeline, x.shape, shapes, dtype, replace(PLAIN, algorithm="auto"), tame=False)
     execute_plan(plan, x, tuple(operands), out)
 
 

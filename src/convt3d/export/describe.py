@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from ..cpu import words
-from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce
+from ..cpu.plan.plan import SweepPlan
+from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce, winograd
 from ..cpu.steps.base import Step
 from ..cpu.words import Words, layout, places
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, StatisticsName, ValueName
@@ -46,7 +47,16 @@ _KINDS = {"out_channel": "CHANNEL"}
 _WORDS = (
     *(words.SweepWords, words.SweepCall, words.ArrayCall, words.SourceCall, words.DestinationCall, words.VectorCall),
     *(arrays.LoadWords, padding.PadWords, conv.ConvWords, conv.PacedWords, direct.DirectWords, direct.PhaseWords),
-    *(direct.DirectCall, interleave.InterleaveWords, chain.ConstantWords, chain.TensorWords, chain.KeepWords),
+    *(winograd.WinogradWords, winograd.GroupWords, winograd.PieceWords, winograd.PointWords),
+    *(
+        conv.ConvCall,
+        direct.DirectCall,
+        winograd.WinogradCall,
+        interleave.InterleaveWords,
+        chain.ConstantWords,
+        chain.TensorWords,
+        chain.KeepWords,
+    ),
     *(pool.PoolWords, pool.PhasePoolWords, reduce.ReduceCall),
 )
 _STATISTICS = ("shift", "scale", "offset")
@@ -71,8 +81,8 @@ def kinds(subject: Subject) -> list[str]:
 class FormText:
     """The tables of one form."""
 
-    def __init__(self, subject: Subject, form: Form, number: int, kernels: Sequence[str]) -> None:
-        """`kernels` are the names of arrays that hold the code of each sweep."""
+    def __init__(self, subject: Subject, form: Form, number: int, kernels: Mapping[str, str]) -> None:
+        """`kernels` are the names of arrays that hold the code of sweeps, by the key of their structure."""
         self.subject, self.form, self.number, self.kernels = subject, form, number, kernels
         self.plan, self.pipeline = form.plan, form.pipeline
         self.shapes = form.plan.simplified.values
@@ -96,9 +106,18 @@ class FormText:
         yield from (f"    {self._stage(at)}," for at in range(len(self.pipeline.stages)))
         yield "};"
         rows = []
-        for at in range(len(self.plan.sweeps)):
-            yield from self._steps(at)
-            rows.append(self._sweep(at))
+        for at, ways in enumerate(self.form.ways):
+            others = []
+            for way in ways.others:
+                name = f"{n}_{at}_{len(others)}"
+                if way is None:
+                    others.append("NULL")
+                    continue
+                yield from self._steps(way, name)
+                yield f"static const sweep sweep_{name} = {self._sweep(way, name, ['NULL'] * len(ways.others))};"
+                others.append(f"&sweep_{name}")
+            yield from self._steps(ways.direct, f"{n}_{at}")
+            rows.append(self._sweep(ways.direct, f"{n}_{at}", others))
         yield f"static const sweep sweeps_{n}[] = {{"
         yield from (f"    {row}," for row in rows)
         yield "};"
@@ -194,8 +213,7 @@ class FormText:
         assert name in (INPUT, OUTPUT)
         return int(name == OUTPUT)
 
-    def _sweep(self, at: int) -> str:
-        planned = self.plan.sweeps[at]
+    def _sweep(self, planned: SweepPlan, name: str, others: Sequence[str]) -> str:
         sweep, steps = planned.sweep, planned.structure.steps
         size = places([*planned.structure.words, *planned.structure.call_words], False)[-1]
         before = places(planned.structure.words, False)[-1]
@@ -204,21 +222,23 @@ class FormText:
         finished = -1 if sweep.finish is None else self._array(sweep.finish.result)
         rows = int(any(step.needs_whole_rows for step in steps))
         parts = int(not any(step.couples_channels for step in behind))
+        by_rows = int(any(isinstance(step, direct.DirectConvolution) and bool(step.heights) for step in steps))
+        pace = next((step.pace for step in steps if isinstance(step, winograd.WinogradConvolution)), 0)
         return (
             f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
             f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
-            f"steps_{self.number}_{at}, {size}, {before}, {self.kernels[at]}}}"
+            f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, {by_rows}, {pace}, "
+            f"{{{', '.join(others)}}}}}"
         )
 
-    def _steps(self, at: int) -> Iterable[str]:
-        planned = self.plan.sweeps[at]
+    def _steps(self, planned: SweepPlan, sweep_name: str) -> Iterable[str]:
         structure = planned.structure
         word, call = layout(words.SweepWords, False)[1], places(structure.words, False)[-1]
         call += layout(words.SweepCall, False)[1]
         rows, rooms, geometric = [], 0, 0
         for number, step in enumerate(structure.steps):
             links = getattr(step, "links", None) or ((step.link,) if isinstance(step, chain.RowNorm) else ())
-            name = f"links_{self.number}_{at}_{number}" if links else "NULL"
+            name = f"links_{sweep_name}_{number}" if links else "NULL"
             if links:
                 yield f"static const chain_link {name}[] = {{"
                 yield from (f"    {self._link(link)}," for link in links)
@@ -228,9 +248,9 @@ class FormText:
             word += _length(step.words)
             call += _length(step.call)
             rooms += sum(field.kind == "buffer" for own in step.words for field in layout(own, False)[0])
-            geometric += kind in ("CONV", "POOL", "PHASE_POOL")
+            geometric += kind in ("CONV", "WINOGRAD", "POOL", "PHASE_POOL")
         self.rooms, self.geometric = max(self.rooms, rooms), max(self.geometric, geometric)
-        yield f"static const step steps_{self.number}_{at}[] = {{"
+        yield f"static const step steps_{sweep_name}[] = {{"
         yield from (f"    {row}," for row in rows)
         yield "};"
 
@@ -240,9 +260,9 @@ class FormText:
             return "LOAD", self.values.get(step.source, 0), self._array(step.source), 0, 0
         if isinstance(step, padding.PaddedLoad):
             return "PADDED", step.stage, self._array(step.source), 0, 0
-        if isinstance(step, direct.DirectConvolution):
-            array = self._array(step.source) if step.reads else -1
-            return "CONV", self.pipeline.conv_index, array, 0, 0 if step.pace is None else 1 + step.pace
+        if isinstance(step, conv.Convolution):
+            array, by = self._array(step.source) if step.reads else -1, isinstance(step, direct.DirectConvolution)
+            return "CONV" if by else "WINOGRAD", self.pipeline.conv_index, array, 0, int(step.pace is not None)
         if isinstance(step, interleave.Interleave):
             return "INTERLEAVE", 0, self._array(dest) if step.writes else -1, 0, 0
         if isinstance(step, pool.Pool):

@@ -8,14 +8,16 @@ a condition in C that says for which parameters it holds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
 from ..cpu.plan.choice import PLAIN
 from ..cpu.plan.machine import Machine
-from ..cpu.plan.plan import Plan, make_plan
+from ..cpu.plan.plan import Plan, SweepPlan, make_plan
+from ..cpu.plan.winograd import MOST_PACE
+from ..cpu.steps.winograd import WinogradConvolution
 from ..errors import Error
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
@@ -42,10 +44,19 @@ _KERNELS, _CHANNELS = (3, 5, 7, 2, 4, 1), ((5, 7), (5, 5), (5, 1), (1, 5))
 
 
 @dataclass(frozen=True)
+class Ways:
+    """How a sweep can be computed; the library chooses, as the planner does."""
+
+    direct: SweepPlan  # also where it holds no convolution
+    others: tuple[SweepPlan | None, ...]  # by Winograd's method: a position is one output wide, or two; or any number
+
+
+@dataclass(frozen=True)
 class Form:
     condition: str  # in C, of the parameters; the first form for which it holds is taken
     plan: Plan
     values: Values  # of the parameters of a problem, in this form
+    ways: tuple[Ways, ...]  # of each sweep
 
     @property
     def pipeline(self) -> Pipeline:
@@ -82,11 +93,12 @@ class Subject:
 
     def forms(self, dtype: DType, machine: Machine) -> list[Form]:
         if self.problem is None:
-            return [Form("1", _plan(self.pipeline, dtype, machine), {})]
-        found = []
-        for condition, values in _choices(self.problem, dtype):
-            found.append(Form(condition, _plan(self.problem.pipeline(values), dtype, machine), values))
-        return found
+            return [_form("1", self.pipeline, {}, dtype, machine, False)]
+        dilated = any(name.startswith("dilation") for name, _ in self.parameters)
+        return [
+            _form(condition, self.problem.pipeline(values), values, dtype, machine, dilated)
+            for condition, values in _choices(self.problem, dtype)
+        ]
 
 
 def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
@@ -143,7 +155,36 @@ def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[i
     raise problem
 
 
-def _plan(pipeline: Pipeline, dtype: DType, machine: Machine) -> Plan:
-    """By direct summation, without rewrites that need to look at arrays, for sizes that stand for all."""
+def _form(condition: str, pipeline: Pipeline, values: Values, dtype: DType, machine: Machine, dilated: bool) -> Form:
+    """Plans without rewrites that need to look at arrays, for sizes that stand for all. `dilated`: it may be, at the
+    call."""
     x, operands = shapes_for(pipeline, LARGE)
-    return make_plan(pipeline, x, operands, dtype, PLAIN, tame=False, host=machine)
+
+    def planned(outputs: tuple[int, int, int] | None = None) -> Plan:
+        options = PLAIN if outputs is None else replace(PLAIN, algorithm="auto", outputs=outputs)
+        return make_plan(pipeline, x, operands, dtype, options, tame=False, host=machine)
+
+    plan = planned()
+    narrow, wide = planned((2, 2, 1)), planned((2, 2, 2))
+
+    def ways(at: int) -> Ways:
+        sweep = plan.sweeps[at]
+        if sweep.register_tile is None:
+            return Ways(sweep, (None, None, None))
+        found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
+        any_pace = _for_any_kernel(wide.sweeps[at], 0) if dilated else None
+        return Ways(sweep, (*found, any_pace))
+
+    return Form(condition, plan, values, tuple(map(ways, range(len(plan.sweeps)))))
+
+
+def _for_any_kernel(planned: SweepPlan, pace: int | None = None) -> SweepPlan | None:
+    """Whose transforms are found when it runs, and positions are `pace` inputs wide, if not as in the sample."""
+    (at,) = [n for n, step in enumerate(planned.structure.steps) if isinstance(step, WinogradConvolution)]
+    steps = list(planned.structure.steps)
+    step = steps[at]
+    assert isinstance(step, WinogradConvolution)
+    if step.pace > MOST_PACE:
+        return None
+    steps[at] = replace(step, gathers=(), scatters=(), pace=step.pace if pace is None else pace)
+    return replace(planned, structure=replace(planned.structure, steps=tuple(steps)))

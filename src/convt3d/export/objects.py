@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ..cpu.plan.machine import LEVELS, Isa, Machine
-from ..cpu.plan.registers import any_tile
+from ..cpu.plan.registers import RegisterTile, any_tile
 from ..cpu.plan.structure import Structure
+from ..cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, GatherKind, ScatterKind, Scheme, terms
 from ..cpu.runtime.build import Target, compile_ir
 from ..cpu.runtime.team import team_ir
 from ..cpu.steps.conv import Convolution
@@ -44,9 +46,9 @@ class Level:
         )
 
     @property
-    def rows(self) -> int:
-        """Output channels in a block of packed weights."""
-        return any_tile(self.isa.vector_registers).rows
+    def tile(self) -> RegisterTile:
+        """Output channels in a block of packed weights, and vectors of positions that go with them."""
+        return any_tile(self.isa.vector_registers)
 
     def compile(self, ir: str) -> bytes:
         host = self.machine
@@ -79,6 +81,35 @@ def blocks_object(dtype: DType, level: Level, name: str) -> bytes:
 
     text = blocks_ir(STORAGE[dtype.name], level.machine)
     return level.compile(_renamed(text, {"read": f"{name}_read", "write": f"{name}_write"}))
+
+
+# Schemes of Winograd's method: those that round no worse than direct summation.
+LONGEST = EXACT_POINTS + 1 - EXACT_OUTPUTS
+SCHEMES = (Scheme(1, 1), *(Scheme(EXACT_OUTPUTS, taps) for taps in range(1, LONGEST + 1)))
+
+
+def gather_kinds() -> list[GatherKind]:
+    """By the terms along the depth, the schemes along height and width, and whether pieces are even."""
+    terms = _terms("inputs_matrix")
+    return [GatherKind(*which) for which in product(terms, SCHEMES, SCHEMES, (False, True))]
+
+
+def scatter_kinds() -> list[ScatterKind]:
+    return [ScatterKind(*which) for which in product(_terms("outputs_matrix"), SCHEMES, SCHEMES)]
+
+
+def _terms(matrix: str) -> range:
+    return range(1, 1 + max(terms(getattr(scheme, matrix)) for scheme in SCHEMES))
+
+
+def transforms_object(dtype: DType, level: Level, name: str) -> bytes:
+    """Of Winograd's method, for every kernel and stride: each under its own name."""
+    from ..cpu.code.tile import STORAGE
+    from ..cpu.code.winograd import emit_transforms
+
+    gathers, scatters = gather_kinds(), scatter_kinds()
+    text = emit_transforms(level.machine, STORAGE[dtype.name], gathers, scatters)
+    return level.compile(_renamed(text, {kind.name: f"{name}_{kind.name}" for kind in (*gathers, *scatters)}))
 
 
 def team_object(level: Level, name: str) -> bytes:
