@@ -1,4 +1,4 @@
-"""A library computes the bits that Python computes by direct summation, whatever the sizes and threads."""
+"""A library computes the bits that Python computes, whatever the sizes and threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from helpers.c_cases import PIPELINES, drawn, pipeline_of
 from helpers.c_library import by_python
 from helpers.c_runner import Case, build_program, run_cases
 
-from convt3d.cpu.plan.choice import DIRECT, PLAIN
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.judge.languages import compiler_of
@@ -29,7 +28,7 @@ def names() -> list[object]:
 def check(exported, rng: np.random.Generator, count: int = CASES) -> None:  # type: ignore[no-untyped-def]
     loaded, subject, dtype = exported.load(), exported.subject, exported.dtype
     for number in range(1, count + 1):
-        case = drawn(subject, dtype, rng, number)
+        case = drawn(subject, dtype, rng, number, large=number % 2 == 1)
         x, *operands, out = case.arrays
         expected = out.copy()
         by_python(pipeline_of(subject, case), dtype, x, operands, expected)
@@ -74,16 +73,35 @@ def test_statistics_of_many_tiles(export, rng: np.random.Generator) -> None:
     [((6, 7, 40), (4, 1)), ((9, 10, 11), (8, 6)), ((3, 4, 5), (256, 96)), ((1, 2, 3), (512, 128))],
     ids=["depthwise", "straight", "shared", "many weights"],
 )
-def test_what_only_python_has_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
-    """A library computes it as it does all else, and so does a plain plan."""
+def test_what_python_has_other_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
     exported = export("Conv3d(padding=1, groups=4, bias=True)", "only_python")
-    dtype, pipeline, (cin, per_out) = exported.dtype, exported.subject.pipeline, channels
+    pipeline, (cin, per_out) = exported.subject.pipeline, channels
     x = (2, cin, *sizes)
-    shapes = pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3))
-    usual, plain = (make_plan(pipeline, x, shapes, dtype, one, tame=False).sweeps[0] for one in (DIRECT, PLAIN))
-    assert (usual.structure, usual.tiling.share) != (plain.structure, plain.tiling.share)
-    assert plain.tiling.share.number == 1
-    check_shapes(exported, x, shapes, rng)
+    check_shapes(exported, x, pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3)), rng)
+
+
+METHODS = [(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("outputs", METHODS)
+def test_every_method(export, outputs: tuple[int, int, int], rng: np.random.Generator) -> None:
+    """Outputs are made together along some axes, those whose kernel has more than one tap; pieces of taps differ in
+    length. A sample with an infinite voxel is summed directly, and so are weights that are huge."""
+    exported = export("ConvTranspose3d(bias=True, padding=1) -> BatchNorm(affine=True) -> ReLU()", "methods")
+    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    taps = tuple(1 if one == 1 else size for one, size in zip(outputs, (3, 5, 4), strict=True))
+    x = (3, 24, 12, 13, 14)
+    shapes = pipeline.operand_shapes(x, (24, 32, *taps))
+    plan = make_plan(pipeline, x, shapes, dtype)
+    assert tuple(axis.outputs for axis in plan.method.axes) == outputs
+    for factor in (1.0, 1e17):
+        data, *operands = (dtype.narrow(abs(rng.standard_normal(shape))) for shape in (x, *shapes))
+        operands[0] *= np.float32(factor)
+        data[1, 3, 4, 5, 6] = np.inf
+        got, expected = (np.full(plan.trace.output, 7, dtype.storage) for _ in range(2))
+        assert loaded.run(data, operands, got, {}, threads=3, workspace=True) == 0, loaded.message
+        by_python(pipeline, dtype, data, operands, expected)
+        assert got.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("isa", ["avx2", "baseline"])

@@ -16,9 +16,11 @@ from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, S
 from ..plan.sweeps import Link
 from ..spec import stages as s
 from ..spec.checks import as_triple
+from ..spec.pipeline import Pipeline
+from ..spec.rewrite import Step as RewriteStep
 from ..spec.stage import Stage
 from ..spec.stages.padding import Pad
-from .forms import Form, Subject
+from .forms import PREPARED, Form, Subject
 
 OPS: dict[type[Stage], str] = {
     s.ConvTranspose3d: "TRANSPOSED",
@@ -72,9 +74,9 @@ def word_places() -> str:
     return "\n".join(lines)
 
 
-def kinds(subject: Subject) -> list[str]:
+def kinds(pipeline: Pipeline) -> list[str]:
     """Of the operands, slot by slot."""
-    found = (slot.operand.kind for slot in subject.pipeline.slots)
+    found = (slot.operand.kind for slot in pipeline.slots)
     return [f"KIND_{_KINDS.get(kind, kind.upper())}" for kind in found]
 
 
@@ -102,6 +104,7 @@ class FormText:
         n = self.number
         same = ", ".join(str(self.shapes.index(shape)) for shape in self.shapes)
         yield f"static const int same_{n}[] = {{{same}}};"
+        yield from self._operands()
         yield f"static const stage stages_{n}[] = {{"
         yield from (f"    {self._stage(at)}," for at in range(len(self.pipeline.stages)))
         yield "};"
@@ -114,7 +117,8 @@ class FormText:
                     others.append("NULL")
                     continue
                 yield from self._steps(way, name)
-                yield f"static const sweep sweep_{name} = {self._sweep(way, name, ['NULL'] * len(ways.others))};"
+                nothing = ["NULL"] * len(ways.others)
+                yield f"static const sweep sweep_{name} = {self._sweep(way, name, nothing)};"
                 others.append(f"&sweep_{name}")
             yield from self._steps(ways.direct, f"{n}_{at}")
             rows.append(self._sweep(ways.direct, f"{n}_{at}", others))
@@ -122,14 +126,40 @@ class FormText:
         yield from (f"    {row}," for row in rows)
         yield "};"
 
-    @property
-    def row(self) -> str:
+    def row(self, numbers: Mapping[int, int]) -> str:
+        """The form itself; `numbers` are those of all forms, by their identity."""
         n, stages, sweeps = self.number, len(self.pipeline.stages), len(self.plan.sweeps)
         aliases = ", ".join(str(self._array(name)) for name in self.plan.aliases) or "0"
+        others = (self.form.apart, self.form.tame)
+        apart, tame = ("NULL" if one is None else f"&form_{numbers[id(one)]}" for one in others)
         return (
-            f"{{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, stages_{n}, sweeps_{n}, same_{n}, "
-            f"{len(self.plan.aliases)}, {{{aliases}}}}}"
+            f"static const form form_{n} = {{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, "
+            f"stages_{n}, sweeps_{n}, same_{n}, {len(self.plan.aliases)}, {{{aliases}}}, "
+            f"{len(self.pipeline.slots)}, kinds_{n}, {apart}, {tame}, {self._changes}, changes_{n}}};"
         )
+
+    @property
+    def _changing(self) -> list[RewriteStep]:
+        return [step for step in self.plan.rewritten.steps if step.prepare is not None]
+
+    @property
+    def _changes(self) -> int:
+        return len(self._changing)
+
+    def _operands(self) -> Iterable[str]:
+        """Their kinds, slot by slot, and how they come from those that are given."""
+        n = self.number
+        yield f"static const int kinds_{n}[] = {{{', '.join(kinds(self.pipeline))}}};"
+        rows = []
+        for step in self._changing:
+            norm = next((one for one in step.before.stages if isinstance(one, s.BatchNorm)), None)
+            folds = step.name == "batch_norm_into_weights" and norm is not None
+            eps = repr(norm.eps) if folds and norm is not None else "0.0"
+            biased = int(folds and step.before.conv.bias)
+            average = int(any(isinstance(one, s.Mean) for one in step.before.stages))
+            kernel = [slot.operand.kind for slot in step.before.slots].index("kernel")
+            rows.append(f"{{{PREPARED[step.name]}, {step.first}, {step.count}, {eps}, {biased}, {average}, {kernel}}}")
+        yield f"static const change changes_{n}[] = {{{', '.join(rows) or '{0, 0, 0, 0.0, 0, 0, 0}'}}};"
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +258,7 @@ class FormText:
             f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
             f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
             f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, {by_rows}, {pace}, "
-            f"{{{', '.join(others)}}}}}"
+            f"{others[0]}, {{{', '.join(others[1:])}}}}}"
         )
 
     def _steps(self, planned: SweepPlan, sweep_name: str) -> Iterable[str]:

@@ -7,25 +7,26 @@ a condition in C that says for which parameters it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
-from ..cpu.plan.choice import PLAIN
+from ..cpu.plan.choice import Options
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan, SweepPlan, make_plan
 from ..cpu.plan.winograd import MOST_PACE
+from ..cpu.steps.direct import HEIGHTS, DirectConvolution
 from ..cpu.steps.winograd import WinogradConvolution
 from ..errors import Error
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.problem_file import SIZE, Values
 from ..spec.problems import TENSOR_AXES, Problem
-from ..spec.rewrite import simplify
+from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import LONG_STRIDE
-from ..spec.stages import AvgPool3d, Conv3d, GroupNorm, MaxPool3d
+from ..spec.stages import AvgPool3d, Conv3d, ConvTranspose3d, GroupNorm, MaxPool3d, Mean, Sum
 
 # Numbers that float32 holds exactly and that no stage has of itself: found again among the constants of kernels.
 SUM_WEIGHTS = {"fabs(sum_weight) <= 65536.0": 1.59375, "1": 70000.53125}
@@ -48,19 +49,33 @@ class Ways:
     """How a sweep can be computed; the library chooses, as the planner does."""
 
     direct: SweepPlan  # also where it holds no convolution
-    others: tuple[SweepPlan | None, ...]  # by Winograd's method: a position is one output wide, or two; or any number
+    by_rows: SweepPlan | None  # where channels have taps of their own
+    winograd: tuple[SweepPlan | None, ...]  # a position is one output wide, or two; or any number
+
+    @property
+    def others(self) -> tuple[SweepPlan | None, ...]:
+        return (self.by_rows, *self.winograd)
 
 
 @dataclass(frozen=True)
 class Form:
+    """A pipeline as it runs, cut into sweeps."""
+
     condition: str  # in C, of the parameters; the first form for which it holds is taken
     plan: Plan
     values: Values  # of the parameters of a problem, in this form
     ways: tuple[Ways, ...]  # of each sweep
+    apart: Form | None = None  # the same with a pool before the convolution in a sweep of its own
+    tame: Form | None = None  # the same with rewrites that rely on tame operands
 
     @property
     def pipeline(self) -> Pipeline:
         return self.plan.pipeline
+
+    @property
+    def all(self) -> list[Form]:
+        """What may take its place, and it: each after those it refers to."""
+        return [*(one for other in (self.apart, self.tame) if other is not None for one in other.all), self]
 
 
 @dataclass(frozen=True)
@@ -93,10 +108,9 @@ class Subject:
 
     def forms(self, dtype: DType, machine: Machine) -> list[Form]:
         if self.problem is None:
-            return [_form("1", self.pipeline, {}, dtype, machine, False)]
-        dilated = any(name.startswith("dilation") for name, _ in self.parameters)
+            return [_form("1", self.pipeline, {}, dtype, machine, ())]
         return [
-            _form(condition, self.problem.pipeline(values), values, dtype, machine, dilated)
+            _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers)
             for condition, values in _choices(self.problem, dtype)
         ]
 
@@ -155,27 +169,74 @@ def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[i
     raise problem
 
 
-def _form(condition: str, pipeline: Pipeline, values: Values, dtype: DType, machine: Machine, dilated: bool) -> Form:
-    """Plans without rewrites that need to look at arrays, for sizes that stand for all. `dilated`: it may be, at the
-    call."""
+def _form(
+    condition: str,
+    pipeline: Pipeline,
+    values: Values,
+    dtype: DType,
+    machine: Machine,
+    may: Collection[str],
+    tame: bool = False,
+    apart: bool = False,
+) -> Form:
+    """Plans for sizes that stand for all. `may` are words for what the convolution may have at the call."""
     x, operands = shapes_for(pipeline, LARGE)
 
-    def planned(outputs: tuple[int, int, int] | None = None) -> Plan:
-        options = PLAIN if outputs is None else replace(PLAIN, algorithm="auto", outputs=outputs)
-        return make_plan(pipeline, x, operands, dtype, options, tame=False, host=machine)
+    def planned(outputs: tuple[int, int, int]) -> Plan:
+        options = Options(outputs=outputs, apart=apart, plain=True)
+        return make_plan(pipeline, x, operands, dtype, options, tame, machine)
 
-    plan = planned()
-    narrow, wide = planned((2, 2, 1)), planned((2, 2, 2))
+    plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))
 
     def ways(at: int) -> Ways:
-        sweep = plan.sweeps[at]
-        if sweep.register_tile is None:
-            return Ways(sweep, (None, None, None))
+        direct = plan.sweeps[at]
+        if direct.register_tile is None:
+            return Ways(direct, None, (None, None, None))
         found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
-        any_pace = _for_any_kernel(wide.sweeps[at], 0) if dilated else None
-        return Ways(sweep, (*found, any_pace))
+        any_pace = _for_any_kernel(wide.sweeps[at], 0) if "dilation_w" in may else None
+        grouped = pipeline.conv.groups > 1 or "groups" in may
+        return Ways(direct, _by_rows(direct) if grouped else None, (*found, any_pace))
 
-    return Form(condition, plan, values, tuple(map(ways, range(len(plan.sweeps)))))
+    own = tuple(map(ways, range(len(plan.sweeps))))
+    before = plan.pipeline.stages[: plan.pipeline.conv_index]
+    given = condition, pipeline, values, dtype, machine, may
+    other = rewritten = None
+    if not apart and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
+        other = _form(*given, tame=tame, apart=True)
+    if not (tame or apart) and knows(simplify(pipeline, dtype, tame=True)):
+        rewritten = _form(*given, tame=True)
+    return Form(condition, plan, values, own, other, rewritten)
+
+
+# How operands change where a pipeline is rewritten: what a library calls it.
+PREPARED = {
+    "bias_before_norm": "LEAVE_OUT",
+    "bias_through_max_pool": "SAME_NUMBERS",
+    "scale_into_softmax": "SAME_NUMBERS",
+    "channel_constant_through_sum": "ADDED_UP",
+    "batch_norm_into_weights": "INTO_WEIGHTS",
+}
+
+
+def knows(rewritten: Rewritten) -> bool:
+    """Whether a rewrite changes operands, and libraries know how each that does changes them. They leave averages right
+    behind a transposed convolution where they are: whether these go into the weights depends on sizes."""
+    changing = [step.name for step in rewritten.steps if step.prepare is not None]
+    first, *behind = rewritten.pipeline.stages
+    averaged = isinstance(first, ConvTranspose3d) and behind and isinstance(behind[0], (AvgPool3d, Sum, Mean))
+    return bool(changing) and all(name in PREPARED for name in changing) and not averaged
+
+
+def _by_rows(planned: SweepPlan) -> SweepPlan | None:
+    """Code that sums rows together, whatever the taps along the height; None where rows are no neighbours."""
+    steps = list(planned.structure.steps)
+    at = next(n for n, step in enumerate(steps) if step.convolves)
+    step = steps[at]
+    assert isinstance(step, DirectConvolution)
+    if planned.where.method.walks[1].pace > 1:
+        return None
+    steps[at] = replace(step, heights=tuple(range(1, HEIGHTS.stop)))
+    return replace(planned, structure=replace(planned.structure, steps=tuple(steps)))
 
 
 def _for_any_kernel(planned: SweepPlan, pace: int | None = None) -> SweepPlan | None:

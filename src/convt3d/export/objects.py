@@ -67,11 +67,40 @@ def for_any_channels(structure: Structure, level: Level) -> Structure:
     return Structure(tuple(steps), structure.dtype, level.isa.name)
 
 
-def kernel_object(structure: Structure, level: Level, name: str) -> bytes:
-    """void name(int64 *table, int64 worker)"""
-    from ..cpu.code.tile import emit  # here: nobody else needs LLVM
+class Kernels:
+    """Kernels of an instruction set. The loops in which the time is spent are the same in many of them, and are
+    compiled once."""
 
-    return level.compile(_renamed(emit(for_any_channels(structure, level), level.machine), {"run": name}))
+    _FUNCTION = re.compile(
+        r'^define internal (void @"((?:micro|sum)_\w+)"\([^)]*\) nounwind)\s*\{.*?^\}\n', re.M | re.S
+    )
+
+    def __init__(self, level: Level, name: str) -> None:
+        self.level, self.name = level, name
+        self._heads: dict[str, None] = {}  # declarations of what LLVM itself has, and the target
+        self._shared: dict[str, str] = {}
+
+    def object(self, structure: Structure, name: str) -> bytes:
+        """void name(int64 *table, int64 worker)"""
+        from ..cpu.code.tile import emit  # here: nobody else needs LLVM
+
+        text = emit(for_any_channels(structure, self.level), self.level.machine)
+        self._heads |= dict.fromkeys(re.findall(r"^(?:declare|target) .*$", text, re.M))
+        text = self._named(self._FUNCTION.sub(self._kept_apart, text))
+        return self.level.compile(_renamed(text, {"run": name}))
+
+    def _kept_apart(self, found: re.Match[str]) -> str:
+        head, name = found.groups()
+        kept = self._shared.setdefault(name, found.group(0).replace("define internal", "define hidden", 1))
+        assert kept == found.group(0).replace("define internal", "define hidden", 1), name
+        return f"declare hidden {head}\n"
+
+    def _named(self, text: str) -> str:
+        return re.sub(r'@"(micro|sum)_', rf'@"{self.name}_\1_', text)
+
+    def shared(self) -> bytes:
+        """What they have in common."""
+        return self.level.compile(self._named("\n".join([*self._heads, *self._shared.values()])))
 
 
 def blocks_object(dtype: DType, level: Level, name: str) -> bytes:

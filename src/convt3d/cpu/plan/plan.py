@@ -260,8 +260,10 @@ def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice
         each = zip(sweeps, choices, strict=True)
         return sum(cost(sweep, one.steps, one.where, one.tiling) for sweep, one in each), sweeps, choices
 
+    if options.apart is not None:
+        return tried(options.apart)[1:]
     together, before = tried(False), where.pipeline.stages[: where.pipeline.conv_index]
-    if not options.plain and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
+    if any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
         apart = tried(True)
         if apart[0] < _APART * together[0]:
             return apart[1:]

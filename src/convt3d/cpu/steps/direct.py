@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 SUMMED = 512  # steps that are summed on their own before they join the rest
-_HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
+HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ def rows_together(where: Where) -> tuple[int, ...]:
     rows = phases(walk)
     next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
     heights = {len(phase.taps) for phase in rows}
-    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
+    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in HEIGHTS else ()
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ typedef void (*task)(run *r, const form *f, i64 *shape);
 
 static void all_of_it(run *r, const form *f, i64 *shape) {
     (void)shape;
-    execute(r, f, 1);
+    execute_all(r, f);
 }
 
 static void shapes_only(run *r, const form *f, i64 *shape) {
@@ -72,7 +72,7 @@ static int begun(const C3D_ARGS *args, int counting, task what, i64 *shape, size
     if (code)
         return code;
     int chosen = begin(args, &r, ints, reals, counting);
-    code = guarded(&r, &forms[chosen], what, shape);
+    code = guarded(&r, forms[chosen], what, shape);
     if (used)
         *used = r.peak + 64;
     return code;

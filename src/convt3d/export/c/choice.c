@@ -1,7 +1,7 @@
 /* Which tiles a sweep takes, and by which method it is convolved: the cheapest by the model of cycles. Follows
    cpu/plan/tile_cost.py and choice.py of convt3d. */
 
-enum { MOST_TILES = 1024, MOST_SCRATCH = 64, MOST_PARTS = 130, TRIED = 3 };
+enum { MOST_TILES = 1024, MOST_SCRATCH = 64, MOST_PARTS = 130, TRIED = 3, SUMMED = C3D_SUMMED };
 
 static int falling(const void *one, const void *other) {
     i64 a = *(const i64 *)one, b = *(const i64 *)other;
@@ -219,10 +219,26 @@ static const sweep *paced_sweep(const sweep *s, const method *by) {
     return exact && exact->pace == by->walks[W].pace ? exact : s->winograd[2];
 }
 
+/* Whether rows are summed together: each channel has its own taps, and neighbouring rows meet the same inputs. */
+static int sums_rows(const plan_case *p, const sweep *s) {
+    const convolution *c = p->conv;
+    const walk *w = &p->direct->walks[H];
+    i64 longest_phase = 0, taps = c->axes[D].kernel * c->axes[H].kernel * c->axes[W].kernel;
+    if (!s->rows || c->in_channels != c->groups || c->out_channels != c->groups || taps > SUMMED || w->pace > 1)
+        return 0;
+    for (i64 n = 0; n < w->phases; n++) {
+        longest_phase = most(longest_phase, taps_of(w, n));
+        for (i64 at = w->first[n] + 1; at < w->first[n + 1]; at++)
+            if (w->taps[at - 1].shift - w->taps[at].shift != 1)
+                return 0;
+    }
+    return longest_phase >= C3D_LOW && longest_phase <= C3D_HIGH;
+}
+
 static choice choose_method(const plan_case *p, const sweep *s) {
     const convolution *conv = p->conv;
-    choice best = chosen_for(p, s, p->direct), direct = best;
-    if (!p->winograd || !s->winograd[0] || conv->axes[W].size < 1 ||
+    choice best = chosen_for(p, sums_rows(p, s) ? s->rows : s, p->direct), direct = best;
+    if (!p->winograd || !s->winograd[0] ||
         conv->in_channels / conv->groups * (conv->out_channels / conv->groups) < FEWEST_PAIRS ||
         inputs_per_output(&conv->axes[W]) > MOST_PACE)
         return best;

@@ -87,15 +87,33 @@ typedef struct sweep {
     const kernel_fn *kernels; /* for each instruction set */
     int by_rows; /* of channels that have taps of their own, rows are summed together */
     i64 pace;    /* of Winograd's method: inputs of a position along the width; 0: any number */
+    const struct sweep *rows;        /* the same, with rows summed together */
     const struct sweep *winograd[3]; /* the same: a position is one output wide, or two; or of any pace */
 } sweep;
 
+/* How operands change where a pipeline is rewritten. */
+enum change_kind { LEAVE_OUT, SAME_NUMBERS, ADDED_UP, INTO_WEIGHTS };
+
 typedef struct {
+    enum change_kind kind;
+    int first, count; /* operands that it is about */
+    double eps;
+    int biased, average;
+    int kernel; /* which of all operands are the weights */
+} change;
+
+typedef struct form {
     int stages, sweeps, values, conv;
     const stage *stage;
     const sweep *sweep;
     const int *same; /* of each value, the first that has its shape, for every size that it serves */
     int aliases, alias[8]; /* arrays that live in the output */
+    int slots;             /* operands, and the kind of each */
+    const int *kinds;
+    const struct form *apart; /* the same with a pool before the convolution in a sweep of its own */
+    const struct form *tame;  /* the same, rewritten for tame operands, which change */
+    int changes;
+    const change *change;
 } form;
 
 /* --- errors and memory -------------------------------------------------------------------------------------------- */
@@ -112,6 +130,7 @@ typedef struct {
     int counting; /* nothing is computed: large arrays are not needed */
     chunk *chunks;
     const C3D_ARRAY *input, *output, *operand[C3D_SLOTS + 1];
+    int wide[C3D_SLOTS + 1]; /* operands that are double, made from those that were given */
     const i64 *ints; /* parameters */
     const double *reals;
     int threads;
@@ -236,4 +255,10 @@ static double stored(const void *data, i64 at) {
 #else
     return half_of(((const uint16_t *)data)[at]);
 #endif
+}
+
+/* Element `at` of an operand's memory. */
+static double number_at(const run *r, int slot, i64 at) {
+    const void *data = r->operand[slot]->data;
+    return r->wide[slot] ? ((const double *)data)[at] : stored(data, at);
 }

@@ -275,12 +275,12 @@ static void run_sweep(execution *x, const plan_case *plan, const choice *chosen)
         finish_sweep(x, s, &t, numbers, partials);
 }
 
-static void execute(run *r, const form *f, int winograd);
+static int execute(run *r, const form *f, int winograd);
 
 /* Does something else instead, in the memory that was taken since. */
-static void execute_directly(run *r, const form *f, mark since) {
+static int execute_directly(run *r, const form *f, mark since) {
     give_back(r, since);
-    execute(r, f, 0);
+    return execute(r, f, 0);
 }
 
 /* One sample of an array of values, or all that it has. */
@@ -294,7 +294,7 @@ static C3D_ARRAY view_of(const C3D_ARRAY *a, i64 sample) {
 }
 
 /* Samples with huge inputs: a transform would spread what is not finite. */
-static void execute_skipped(execution *x, mark since) {
+static void execute_skipped(execution *x, const form *f, mark since) {
     run *r = x->r, whole = *r;
     for (i64 sample = 0; sample < x->batch; sample++) {
         if (!x->skipped[sample])
@@ -302,31 +302,37 @@ static void execute_skipped(execution *x, mark since) {
         C3D_ARRAY arrays[C3D_SLOTS + 2] = {view_of(whole.input, sample), view_of(whole.output, sample)};
         r->input = &arrays[0];
         r->output = &arrays[1];
-        for (int slot = 0; slot < C3D_SLOTS; slot++)
-            if (C3D_KINDS[slot] == KIND_TENSOR) {
+        for (int slot = 0; slot < f->slots; slot++)
+            if (f->kinds[slot] == KIND_TENSOR) {
                 arrays[2 + slot] = view_of(whole.operand[slot], sample);
                 r->operand[slot] = &arrays[2 + slot];
             }
-        execute_directly(r, x->f, since);
+        execute_directly(r, f, since);
     }
     r->input = whole.input;
     r->output = whole.output;
     memcpy(r->operand, whole.operand, sizeof whole.operand);
 }
 
-/* All of it; or, where only the memory is asked for, what it takes. */
-static void execute(run *r, const form *f, int winograd) {
+/* All sweeps by the methods that cost least; the sum of their costs. */
+static double choose_all(execution *x, const plan_case *plan, const form *f) {
+    plan_case own = *plan;
+    double cost = 0.0;
+    own.f = f;
+    for (int n = 0; n < f->sweeps; n++) {
+        x->chosen[n] = choose_method(&own, &f->sweep[n]);
+        cost += x->chosen[n].cost;
+    }
+    return cost;
+}
+
+/* All of it; or, where only the memory is asked for, what it takes. Returns 0 where weights are not finite: kernels
+   multiply the zeros around the input with them, which would make these NaN. */
+static int execute(run *r, const form *f, int winograd) {
     i64 values[C3D_STAGES + 1][5];
     execution x = {.r = r, .f = f, .m = this_machine(), .values = values};
     trace(r, f, values, &x.conv);
-    const i64 *result = values[f->stages];
-    for (int axis = 0; axis < 5; axis++)
-        if (r->output->shape[axis] != result[axis])
-            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
-                 (long long)r->output->shape[axis], (long long)result[axis]);
     x.batch = values[0][0];
-    if (!x.batch)
-        return;
     x.skipped = take(r, x.batch * sizeof *x.skipped);
     memset(x.skipped, 0, x.batch * sizeof *x.skipped);
     mark since = marked(r);
@@ -335,34 +341,59 @@ static void execute(run *r, const form *f, int winograd) {
     for (int axis = 0; axis < 3; axis++)
         plan.plain[axis] = axis_method_of(r, &x.conv.axes[axis], 1);
     make_method(&direct, plan.plain[D], plan.plain[H], plan.plain[W]);
+    if (f->apart) { /* tiles of a convolution overlap: a pool before it may be cheaper on its own */
+        double together = choose_all(&x, &plan, f), apart = choose_all(&x, &plan, f->apart);
+        if (apart < 0.85 * together)
+            x.f = plan.f = f->apart;
+        else
+            choose_all(&x, &plan, f);
+    } else
+        choose_all(&x, &plan, f);
     const method *by = &direct;
-    for (int n = 0; n < f->sweeps; n++) {
-        x.chosen[n] = choose_method(&plan, &f->sweep[n]);
+    for (int n = 0; n < x.f->sweeps; n++)
         by = x.chosen[n].by != &direct ? x.chosen[n].by : by;
-    }
     const stage *conv = &f->stage[f->conv];
     sweep_case c = {.r = r, .m = x.m, .by = by, .in_channels = x.conv.in_channels,
                     .out_channels = x.conv.out_channels, .groups = x.conv.groups};
     for (int axis = 0; axis < 3; axis++)
         c.kernel[axis] = x.conv.axes[axis].kernel;
     x.packed = take_large(r, packed_numbers(&c) * sizeof(number));
-    double largest = pack_weights(&c, r->operand[conv->slot], x.packed);
+    double largest = pack_weights(&c, conv->slot, x.packed);
     x.bias = take(r, x.conv.out_channels * sizeof *x.bias);
     memset(x.bias, 0, x.conv.out_channels * sizeof *x.bias);
     if (conv->slots > 1)
         memcpy(x.bias, vector_numbers(r, conv->slot + 1, x.conv.out_channels), x.conv.out_channels * sizeof *x.bias);
-    if (!isfinite(largest)) { /* kernels multiply the zeros around the input with weights, which would make them NaN */
-        by_meaning(r, f, (const i64 (*)[5])values, &x.conv);
-        return;
-    }
-    if (by != &direct && !transformable(largest)) {
-        execute_directly(r, f, since);
-        return;
-    }
-    for (int n = 0; n < f->sweeps; n++)
+    if (!isfinite(largest))
+        return 0;
+    if (by != &direct && !transformable(largest))
+        return execute_directly(r, f, since);
+    for (int n = 0; n < x.f->sweeps; n++)
         run_sweep(&x, &plan, &x.chosen[n]);
     if (r->counting && by != &direct)
-        execute_directly(r, f, since); /* as much as that may take */
-    else
-        execute_skipped(&x, since);
+        return execute_directly(r, f, since); /* as much as that may take */
+    execute_skipped(&x, f, since);
+    return 1;
+}
+
+/* The pipeline rewritten, where its operands allow that, or as it was asked for. */
+static void execute_all(run *r, const form *f) {
+    i64 values[C3D_STAGES + 1][5];
+    convolution conv;
+    trace(r, f, values, &conv);
+    for (int axis = 0; axis < 5; axis++)
+        if (r->output->shape[axis] != values[f->stages][axis])
+            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
+                 (long long)r->output->shape[axis], (long long)values[f->stages][axis]);
+    if (!values[0][0])
+        return;
+    run whole = *r;
+    mark since = marked(r);
+    int done = f->tame && made_tame(r, f->tame) && execute(r, f->tame, 1);
+    memcpy(r->operand, whole.operand, sizeof whole.operand);
+    memcpy(r->wide, whole.wide, sizeof whole.wide);
+    if (done && !r->counting)
+        return;
+    give_back(r, since);
+    if (!execute(r, f, 1))
+        by_meaning(r, f, (const i64 (*)[5])values, &conv);
 }

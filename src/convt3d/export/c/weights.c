@@ -6,7 +6,7 @@ enum { PACKED_TOGETHER = 16, PACKED_BY_ALL = 1 << 16 };
 
 typedef struct {
     const sweep_case *c;
-    const C3D_ARRAY *weight;
+    int slot; /* of the weights */
     number *packed;
     i64 rows, numbers; /* of a block, and of a group's weights */
     double *room;      /* of all threads */
@@ -25,7 +25,7 @@ static weight_strides strides_of_weights(const packing *q) {
     const sweep_case *c = q->c;
     int forward = c->by->walks[D].axis.forward;
     weight_strides w;
-    strides_of(q->weight, w.s);
+    strides_of(q->c->r->operand[q->slot], w.s);
     w.along_in = forward ? w.s[1] : w.s[0];
     w.along_out = forward ? w.s[0] : w.s[1];
     w.group = forward ? c->out_channels / c->groups * w.along_out : c->in_channels / c->groups * w.along_in;
@@ -53,7 +53,7 @@ static double pack_directly(const packing *q, i64 group, i64 low, i64 high) {
                                 for (i64 channel = low; channel < high; channel++)
                                     for (i64 row = 0; row < rows; row++) {
                                         i64 at = tap + channel * s.along_in + (first + row) * s.along_out;
-                                        double one = stored(q->weight->data, at);
+                                        double one = number_at(c->r, q->slot, at);
                                         largest = larger(fabs(one), largest);
                                         *to++ = (number)one;
                                     }
@@ -175,7 +175,7 @@ static double pack_transformed(const packing *q, i64 group, i64 low, i64 high, d
                                     i64 at = from + tap[D][d] * s.s[2] + tap[H][h] * s.s[3] + tap[W][w] * s.s[4];
                                     double *to = one + slot * C3D_MOST_ROWS;
                                     for (i64 row = 0; row < C3D_MOST_ROWS; row++) {
-                                        to[row] = row < rows ? stored(q->weight->data, at + row * s.along_out) : 0.0;
+                                        to[row] = row < rows ? number_at(c->r, q->slot, at + row * s.along_out) : 0.0;
                                         largest = larger(fabs(to[row]), largest);
                                     }
                                 }
@@ -210,12 +210,12 @@ static i64 packed_numbers(const sweep_case *c) {
 }
 
 /* The largest magnitude of a weight, NaN if there is one. */
-static double pack_weights(const sweep_case *c, const C3D_ARRAY *weight, number *packed) {
+static double pack_weights(const sweep_case *c, int slot, number *packed) {
     run *r = c->r;
     i64 all = packed_numbers(c), items = c->groups * ceil_div(c->in_channels / c->groups, PACKED_TOGETHER);
     i64 threads = all >= PACKED_BY_ALL ? least(r->threads, items) : 1;
     packing *q = take(r, sizeof *q);
-    *q = (packing){.c = c, .weight = weight, .packed = packed, .rows = C3D_ROWS[c->m->isa], .items = items};
+    *q = (packing){.c = c, .slot = slot, .packed = packed, .rows = C3D_ROWS[c->m->isa], .items = items};
     q->numbers = all / c->groups;
     q->room_each = c->by->direct ? 0 : transform_room(c->by);
     q->room = take_large(r, threads * q->room_each * sizeof *q->room);
