@@ -110,7 +110,7 @@ class FormText:
         yield "};"
         rows = []
         for at, ways in enumerate(self.form.ways):
-            others = []
+            others: list[str] = []
             for way in ways.others:
                 name = f"{n}_{at}_{len(others)}"
                 if way is None:
@@ -290,7 +290,7 @@ class FormText:
             return "LOAD", self.values.get(step.source, 0), self._array(step.source), 0, 0
         if isinstance(step, padding.PaddedLoad):
             return "PADDED", step.stage, self._array(step.source), 0, 0
-        if isinstance(step, conv.Convolution):
+        if isinstance(step, (direct.DirectConvolution, winograd.WinogradConvolution)):
             array, by = self._array(step.source) if step.reads else -1, isinstance(step, direct.DirectConvolution)
             return "CONV" if by else "WINOGRAD", self.pipeline.conv_index, array, 0, int(step.pace is not None)
         if isinstance(step, interleave.Interleave):

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ..cpu.plan.machine import LEVELS, Isa, Machine
+from ..cpu.plan.machine import LEVELS, SVE, Isa, Machine
 from ..cpu.plan.registers import RegisterTile, any_tile
 from ..cpu.plan.structure import Structure
 from ..cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, GatherKind, ScatterKind, Scheme, terms
@@ -52,12 +52,14 @@ class Level:
 
     def compile(self, ir: str) -> bytes:
         host = self.machine
+        if self.isa == SVE:  # code of fixed vectors runs where those of the processor are at least as long
+            ir = re.sub(r"^(define .*\)) nounwind", r"\1 nounwind vscale_range(2,16)", ir, flags=re.MULTILINE)
         return compile_ir(ir, Target.cross(_TRIPLES[self.target], host.cpu, host.features)).object_code
 
 
 def levels(target: str) -> list[Level]:
     """The best first."""
-    return [Level(target, isa) for isa in LEVELS[target]]
+    return [Level(target, isa) for isa in ((SVE,) if target == "aarch64" else ()) + LEVELS[target]]
 
 
 def for_any_channels(structure: Structure, level: Level) -> Structure:
@@ -138,7 +140,8 @@ def transforms_object(dtype: DType, level: Level, name: str) -> bytes:
 
     gathers, scatters = gather_kinds(), scatter_kinds()
     text = emit_transforms(level.machine, STORAGE[dtype.name], gathers, scatters)
-    return level.compile(_renamed(text, {kind.name: f"{name}_{kind.name}" for kind in (*gathers, *scatters)}))
+    names = [*(kind.name for kind in gathers), *(kind.name for kind in scatters)]
+    return level.compile(_renamed(text, {one: f"{name}_{one}" for one in names}))
 
 
 def team_object(level: Level, name: str) -> bytes:

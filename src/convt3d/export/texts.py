@@ -256,8 +256,9 @@ def _nested(matrix: Matrix) -> str:
 
 def _transforms(name: str, levels: Sequence[Level]) -> Iterator[str]:
     """Where the code of each is, for each instruction set."""
-    for word, found in {"GATHER": gather_kinds(), "SCATTER": scatter_kinds()}.items():
-        own = [[f"{name}_{level.isa.name}_{kind.name}" for kind in found] for level in levels]
+    gathers, scatters = [kind.name for kind in gather_kinds()], [kind.name for kind in scatter_kinds()]
+    for word, found in {"GATHER": gathers, "SCATTER": scatters}.items():
+        own = [[f"{name}_{level.isa.name}_{one}" for one in found] for level in levels]
         yield from (f"void {one}(void);" for each in own for one in each)
         yield f"static void (*const C3D_{word}[][{len(found)}])(void) = {{"
         yield from (f"    {{{', '.join(each)}}}," for each in own)

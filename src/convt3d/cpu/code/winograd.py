@@ -273,10 +273,8 @@ def emit_transforms(
     k = Kernel("transforms", machine, storage, [SweepWords, SweepCall])
     k.b.ret()
     k.b.function.linkage = "internal"  # which nobody calls
-    for kind in gathers:
-        _gather(k, kind).linkage = "external"
-    for kind in scatters:
-        _scatter(k, kind).linkage = "external"
+    for function in (*(_gather(k, kind) for kind in gathers), *(_scatter(k, kind) for kind in scatters)):
+        function.linkage = "external"
     return str(k.module)
 
 
