@@ -189,13 +189,15 @@ def _form(
     plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))
 
     def ways(at: int) -> Ways:
-        direct = plan.sweeps[at]
-        if direct.register_tile is None:
-            return Ways(direct, None, (None, None, None))
+        if plan.sweeps[at].register_tile is None:
+            return Ways(plan.sweeps[at], None, (None, None, None))
+        direct = _directly(plan.sweeps[at], pointwise=False)
         found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
         any_pace = _for_any_kernel(wide.sweeps[at], 0) if "dilation_w" in may else None
         grouped = pipeline.conv.groups > 1 or "groups" in may
-        return Ways(direct, _by_rows(direct) if grouped else None, (*found, any_pace))
+        heights, high = tuple(range(1, HEIGHTS.stop)), direct.where.method.walks[1].pace
+        by_rows = _directly(direct, heights=heights, high=high)  # whatever the taps along the height
+        return Ways(direct, by_rows if grouped else None, (*found, any_pace))
 
     own = tuple(map(ways, range(len(plan.sweeps))))
     before = plan.pipeline.stages[: plan.pipeline.conv_index]
@@ -227,16 +229,12 @@ def knows(rewritten: Rewritten) -> bool:
     return bool(changing) and all(name in PREPARED for name in changing) and not averaged
 
 
-def _by_rows(planned: SweepPlan) -> SweepPlan | None:
-    """Code that sums rows together, whatever the taps along the height; None where rows are no neighbours."""
-    steps = list(planned.structure.steps)
-    at = next(n for n, step in enumerate(steps) if step.convolves)
-    step = steps[at]
-    assert isinstance(step, DirectConvolution)
-    if planned.where.method.walks[1].pace > 1:
-        return None
-    steps[at] = replace(step, heights=tuple(range(1, HEIGHTS.stop)))
-    return replace(planned, structure=replace(planned.structure, steps=tuple(steps)))
+def _directly(planned: SweepPlan, **changes: Any) -> SweepPlan:
+    """The same with other code of direct summation."""
+    steps = tuple(
+        replace(step, **changes) if isinstance(step, DirectConvolution) else step for step in planned.structure.steps
+    )
+    return replace(planned, structure=replace(planned.structure, steps=steps))
 
 
 def _for_any_kernel(planned: SweepPlan, pace: int | None = None) -> SweepPlan | None:

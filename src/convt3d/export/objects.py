@@ -87,7 +87,7 @@ class Kernels:
         from ..cpu.code.tile import emit  # here: nobody else needs LLVM
 
         text = emit(for_any_channels(structure, self.level), self.level.machine)
-        self._heads |= dict.fromkeys(re.findall(r"^(?:declare|target) .*$", text, re.M))
+        self._heads |= dict.fromkeys(re.findall(r"^(?:declare |target |!\d+ = ).*$", text, re.M))
         text = self._named(self._FUNCTION.sub(self._kept_apart, text))
         return self.level.compile(_renamed(text, {"run": name}))
 

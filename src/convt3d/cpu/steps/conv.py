@@ -95,11 +95,12 @@ class Convolution(Step):
     def along(self, where: Where, axis: int) -> AxisStep:
         return where.method.walks[axis]
 
-    def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
+    def slab(self, where: Where, rooms: Rooms, spare: bool = False) -> tuple[Slab, Room]:
+        """`spare`: most calls do without it."""
         channels = rooms.share.groups * where.in_group
         slab = slab_of(where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, channels, rooms.copies)
         rooms.slab = slab
-        return slab, rooms.add(channels * slab.copies, slab.channel)
+        return slab, rooms.add(channels * slab.copies, slab.channel, again=spare)
 
     def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         """Of one input row of some channels, before it is sorted by remainders modulo the pace."""

@@ -193,9 +193,20 @@ static void make_case(sweep_case *c, const plan_case *p, const sweep *s, const m
     }
 }
 
+/* Whether each position meets the input at its own place, and no other: convt3d needs no slab for it. */
+static int meets_one_input(const sweep_case *c) {
+    int one = c->conv == 0 && c->s->step[0].kind == STEP_CONV && !c->s->by_rows;
+    for (int axis = 0; axis < 3; axis++) {
+        const walk *w = &c->by->walks[axis];
+        one &= w->low == 0 && w->high == 0 && w->positions <= w->axis.size && w->pace == 1;
+    }
+    return one;
+}
+
 static choice chosen_for(const plan_case *p, const sweep *s, const method *by) {
     sweep_case c;
     make_case(&c, p, s, by);
+    c.pointwise = meets_one_input(&c);
     tiling t = choose_tiling(&c);
     choice found = {s, by, {t.tile[D], t.tile[H], t.tile[W]}, t.asked, t.copies, cycles_of(&c, &t)};
     return found;
@@ -224,7 +235,7 @@ static int sums_rows(const plan_case *p, const sweep *s) {
     const convolution *c = p->conv;
     const walk *w = &p->direct->walks[H];
     i64 longest_phase = 0, taps = c->axes[D].kernel * c->axes[H].kernel * c->axes[W].kernel;
-    if (!s->rows || c->in_channels != c->groups || c->out_channels != c->groups || taps > SUMMED || w->pace > 1)
+    if (!s->rows || c->in_channels != c->groups || c->out_channels != c->groups || taps > SUMMED)
         return 0;
     for (i64 n = 0; n < w->phases; n++) {
         longest_phase = most(longest_phase, taps_of(w, n));

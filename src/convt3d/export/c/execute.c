@@ -314,14 +314,17 @@ static void execute_skipped(execution *x, const form *f, mark since) {
     memcpy(r->operand, whole.operand, sizeof whole.operand);
 }
 
-/* All sweeps by the methods that cost least; the sum of their costs. */
+/* All sweeps by the methods that cost least; the sum of their costs, up to that of the convolution. */
 static double choose_all(execution *x, const plan_case *plan, const form *f) {
     plan_case own = *plan;
     double cost = 0.0;
+    int behind = 0;
     own.f = f;
     for (int n = 0; n < f->sweeps; n++) {
         x->chosen[n] = choose_method(&own, &f->sweep[n]);
-        cost += x->chosen[n].cost;
+        cost += behind ? 0.0 : x->chosen[n].cost;
+        for (int at = 0; at < f->sweep[n].steps; at++)
+            behind |= f->sweep[n].step[at].kind == STEP_CONV;
     }
     return cost;
 }

@@ -42,6 +42,7 @@ typedef struct {
     axis_step geometry[3][C3D_GEOMETRIC];
     int geometric, conv; /* steps; which of them is the convolution, or -1 */
     int shared;          /* threads may share its output channels */
+    int pointwise;       /* to choose: convt3d would read the array without a slab */
 } sweep_case;
 
 typedef struct {
@@ -215,6 +216,8 @@ static void share_channels(const sweep_case *c, tiling *t) {
     i64 per_out = c->out_channels / c->groups, blocks = blocks_of(&c->tile, per_out);
     t->share = (channel_part){c->groups, blocks, c->out_channels};
     t->shares = 1;
+    if (c->conv < 0)
+        t->share.channels = c->values[c->s->shape][1];
     if (!c->shared)
         return;
     if (c->groups > 1) {
@@ -228,12 +231,17 @@ static void share_channels(const sweep_case *c, tiling *t) {
     t->shares = ceil_div(blocks, each);
 }
 
-/* As many channels as the second-level cache has room for beside the input; `channel` is bytes of one. */
-static channel_part part_for(const sweep_case *c, const channel_part *share, i64 channel) {
+/* As many channels as the second-level cache has room for beside the input; `channel` is bytes of one, `inputs` of what a
+   group of them meets. */
+static channel_part part_for(const sweep_case *c, const channel_part *share, i64 channel, i64 inputs) {
     i64 per_out = c->out_channels / c->groups, room_for = c->m->l2 / 4 / channel;
     if (!c->by->direct)
         return (channel_part){share->channels / per_out, share->blocks, least(share->channels, most(1, room_for))};
-    if (share->groups > 1 && 2 * per_out * channel > c->m->l1)
+    if (c->pointwise) {
+        i64 groups = least(share->groups, most(1, room_for / per_out));
+        return (channel_part){groups, share->blocks, least(groups * per_out, share->channels)};
+    }
+    if (share->groups > 1 && inputs + 2 * per_out * channel > c->m->l1)
         return (channel_part){1, share->blocks, least(per_out, share->channels)};
     if (room_for >= per_out) {
         i64 groups = least(share->groups, room_for / per_out);
@@ -267,7 +275,12 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
         case STEP_WINOGRAD: {
             i64 channels = t.share.groups * (c->in_channels / c->groups), pace = c->by->walks[W].pace;
             t.slab = slab_of(c, &t, &q, channels);
-            *at++ = add_room(&q, channels * t.slab.copies, t.slab.channel, 0);
+            *at++ = add_room(&q, channels * t.slab.copies, t.slab.channel, c->pointwise);
+            if (c->pointwise) { /* a panel of positions of all input channels of a group */
+                i64 in_group = c->in_channels / c->groups, each = c->tile.columns * vector;
+                i64 fitting = most(1, c->m->l2 / 4 / (in_group * item * each));
+                add_room(&q, in_group, pitch_of(each * fitting, vector), 1);
+            }
             if (p->kind == STEP_WINOGRAD)
                 t.blocking = blocking_of(c, &t.slab);
             if (p->paced) {
@@ -325,7 +338,8 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
     if (c->conv >= 0 && c->s->in_parts) {
         i64 behind = c->by->direct ? q.held : q.held - t.slab.out_channel;
         t.in_parts = 1;
-        t.part = part_for(c, &t.share, q.held * item);
+        i64 inputs = c->in_channels / c->groups * t.slab.copies * t.slab.channel * item;
+        t.part = part_for(c, &t.share, q.held * item, inputs);
         t.passing -= (q.channels - t.part.channels) * behind * item;
         t.near = c->by->direct ? 0 : q.channels * behind * item;
     }
