@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ from ..ir.values import I64, PTR, Number, constant, vector
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
+from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, MaskWords, PhaseWords
 from ..words import row_length
 from .depthwise import sum_rows
 from .interleave import Planar
-from .slab import fill_paced_slab, fill_slab
+from .slab import Inside, fill_paced_slab, fill_slab
 from .taps import depth_taps
 
 if TYPE_CHECKING:
@@ -49,20 +50,25 @@ class Channels:
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
     k, (conv, direct, *paced) = tile.k, words
+    mask: MaskWords | None = paced.pop() if step.masked else None
     _, count = blocks_of_group(k, conv, step.tile, step.blocks)
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
         part = share_of(k, conv, direct, step.tile, count)
 
+    def fill_slab_of(words: ConvWords, source: Source | Scratch | Inside, groups: Number, pairs: bool = False) -> None:
+        if step.pace is None:
+            fill_slab(k, words, tile.step, source, groups, pairs)
+        else:
+            fill_paced_slab(k, words, paced[0], tile.step, source, groups, step.pace, pairs=pairs)
+
     def fill(first: Number, end: Number) -> None:
         """The inputs of these groups."""
         k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
-        groups = k.b.sub(end, first)
-        if step.pace is None:
-            fill_slab(k, conv, tile.step, source, groups, step.pairs)
-        else:
-            fill_paced_slab(k, conv, paced[0], tile.step, source, groups, step.pace, pairs=step.pairs)
+        fill_slab_of(conv, source, k.b.sub(end, first), step.pairs)
 
+    if mask is not None:
+        fill_slab_of(_inside(conv, mask), Inside(), 1)
     tile.all_channels = conv.out_channels
     if step.in_parts:
         part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, part, fill))
@@ -80,11 +86,18 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
             with short:
                 convolve(k, conv, direct, call[0], tile.step, step, part, target)
     else:
-        convolve(k, conv, direct, call[0], tile.step, step, part, target)
+        convolve(k, conv, direct, call[0], tile.step, step, part, target, mask)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
     if step.writes:
         tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
+
+
+def _inside(conv: ConvWords, mask: MaskWords) -> ConvWords:
+    """Words of the slab that tells what is inside the array: one channel."""
+    words = copy(conv)
+    words.slab, words.copy, words.in_group = mask.inside, mask.inside.pitch, 1
+    return words
 
 
 @dataclass(frozen=True)
@@ -195,11 +208,12 @@ def convolve(
     step: DirectConvolution,
     part: Channels,
     target: Target,
+    mask: MaskWords | None = None,
 ) -> None:
     """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`."""
     b, tile = k.b, step.tile
     blocks, _ = blocks_of_group(k, conv, tile, step.blocks)
-    columns = [_columns(k, tile, blocks, n, step.pairs) for n in range(1, tile.columns + 1)]
+    columns = [_columns(k, tile, blocks, n, step) for n in range(1, tile.columns + 1)]
     slab, out = conv.slab, target.buffer
     runs, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
@@ -211,17 +225,25 @@ def convolve(
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
         with b.loop(0, runs) as d:
-            x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
+            before = b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row))
+            x_plane = b.at(x, before, k.number)
             y_plane = b.at(y, b.mul(d, target.plane), k.number)
 
             at_depth = b.mul(b.add(k.span(0, number, POSITION), d), pace)
 
             def block(
-                n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
+                n: int,
+                vector: Number,
+                before: Number = before,
+                x: ir.Value = x_plane,
+                y: ir.Value = y_plane,
+                at_depth: Number = at_depth,
             ) -> None:
                 at = b.mul(vector, k.lanes)
                 arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
-                tables = (conv.offsets, direct.phase_table)
+                tables: tuple[ir.Value, ...] = (conv.offsets, direct.phase_table)
+                if mask is not None:
+                    tables += (b.at(mask.inside.pointer, b.add(before, at), k.number), mask.places)
                 sizes = (
                     conv.phases_with_taps,
                     out.pitch,
@@ -241,26 +263,28 @@ def convolve(
                     block(n, whole)
 
 
-def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool) -> ir.Function:
+def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: DirectConvolution) -> ir.Function:
     """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
 
     Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
     """
-    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
+    masks = ("inside", "places") if step.masked else ()
+    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases", *masks)]
     sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
     told = ("blocks", "rest") if tile.rest == ANY else ()
     b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
     a = b.args
-    full = micro_kernel(k, tile.rows, n, pairs)
+    full = micro_kernel(k, tile.rows, n, step.pairs, step.masked)
     rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
-    micros = [micro_kernel(k, rows, n, pairs) for rows in rests]
-    blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if pairs else SUMMED
+    micros = [micro_kernel(k, rows, n, step.pairs, step.masked) for rows in rests]
+    blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if step.pairs else SUMMED
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
         steps, (first, last) = row.steps, depth_taps(b, row, a["at_depth"], a["in_depth"])
         each = b.sdiv(steps, b.max(row.taps, 1))
         skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
+        inside = (a["inside"], b.at(a["places"], b.add(row.offset, skipped), I64)) if masks else ()
         y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)
         w = b.at(a["w"], row.weight, k.number)
 
@@ -270,13 +294,14 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool)
             rows: int,
             tables: tuple[ir.Value, ...] = (offsets, y, w, steps),
             part: tuple[ir.Value, ...] = (skipped, left),
+            inside: tuple[ir.Value, ...] = inside,
         ) -> None:
             offsets, y, w, steps = tables
             before = b.mul(block, tile.rows)
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             data = a["x"], offsets, part[1], weights, out, a["channel"]
-            sum_in_pieces(k, b, micro, rows, *data, summed, (bias, a["biased"]))
+            sum_in_pieces(k, b, micro, rows, *data, summed, (bias, a["biased"]), inside)
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -315,38 +340,47 @@ def sum_in_pieces(
     channel: Number,
     most: Number,
     bias: tuple[ir.Value, Number] = (NULL, 0),
+    inside: tuple[ir.Value, ...] = (),
 ) -> None:
     """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
 
     The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
-    round to its spacing.
+    round to its spacing. `inside`: of products that are masked, the mask and the places of steps in it.
     """
     with b.loop(0, b.max(steps, 1), most) as start:
         left = b.sub(steps, start)
         at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
-        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]))
+        masks = (inside[0], b.at(inside[1], start, I64)) if inside else ()
+        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]), *masks)
 
 
-def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False) -> ir.Function:
+def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False, masked: bool = False) -> ir.Function:
     """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
-    (+ bias[m], if `biased`): the loop in which all the time is spent. Of pairs, both products are summed."""
+    (+ bias[m], if `biased`): the loop in which all the time is spent. Of pairs, both products are summed; where they
+    are masked, those for which inside[places[s] + n] is not 0."""
     name = f"micro_{'pairs_' if pairs else ''}{rows}x{columns}"
     if name in k.module.globals:
         return k.module.globals[name]
     pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
     order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
-    b = k.define(name, [*order, ("before", I64), ("biased", I64)], noalias=("x", "offsets", "w", "y", "bias"))
+    masks = [(word, PTR) for word in (("inside", "places") if masked else ())]
+    noalias = tuple(word for word, _ in (*pointers, *masks))
+    b = k.define(name, [*order, ("before", I64), ("biased", I64), *masks], noalias=noalias)
     a, lanes = b.args, k.lanes
     zero = constant(vector(k.number, lanes), 0.0)
     multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
     with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
         at = b.load(a["offsets"], s, I64)
         x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+        kept = [_inside_at(k, b, s, n) for n in range(columns)] if masked else []
         first = b.mul(s, rows)
         sums.next = []
         for m in range(rows):
             w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
-            sums.next += [multiply_add(w, x[n], sums.values[m * columns + n]) for n in range(columns)]
+            for n in range(columns):
+                before = sums.values[m * columns + n]
+                more = multiply_add(w, x[n], before)
+                sums.next.append(b.select(kept[n], more, before) if masked else more)
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
     with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
         with alone:
@@ -365,3 +399,9 @@ def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False) -> ir.
         b.store(value, a["y"], place)
     b.ret()
     return b.function
+
+
+def _inside_at(k: Kernel, b: Builder, step: ir.Value, column: int) -> ir.Value:
+    """Which lanes of a step's inputs are inside the array."""
+    place = b.add(b.load(b.args["places"], step, I64), column * k.lanes)
+    return b.compare("!=", b.load(b.args["inside"], place, k.number, k.lanes), 0.0)

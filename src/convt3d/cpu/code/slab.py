@@ -20,6 +20,10 @@ from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
 
 
+class Inside:
+    """A source that is 1 wherever the array has a voxel: the slab of it tells what is inside."""
+
+
 @dataclass(frozen=True)
 class _Block:
     """Channels of the slab that are filled together, and those of the input that are read for them: as many, or two for
@@ -60,19 +64,19 @@ def _blocks(k: Kernel, conv: ConvWords, groups: Number, together: int, pairs: bo
 
 
 def fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, pairs: bool = False
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, groups: Number, pairs: bool = False
 ) -> None:
     """The slab (copies, channels of so many groups, D, H, pitch) from the source's box, zero where the box leaves the
     array; of `pairs`, two channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
-    for together in channels_together(k, source):
+    for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
         _fill_slab(k, conv, step, source, groups, together, pairs)
 
 
 def _fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, together: int, pairs: bool
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, groups: Number, together: int, pairs: bool
 ) -> None:
     """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
@@ -116,11 +120,11 @@ def _fill_slab(
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
-def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> tuple[ir.Value, ir.Value]:
+def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside) -> tuple[ir.Value, ir.Value]:
     """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
     b, width, height = k.b, conv.row, conv.slab_height
     place, valid = k.spans(step, PLACE), k.spans(step, VALID)
-    if isinstance(source, Scratch):
+    if not isinstance(source, Source):
         _, rows, row = k.spans(step, READ_COUNT)
         one, plane = 1, b.mul(rows, row)
     else:
@@ -145,7 +149,7 @@ def fill_paced_slab(
     conv: ConvWords,
     paced: PacedWords,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     groups: Number,
     pace: int,
     seen: ir.Value | None = None,
@@ -165,7 +169,7 @@ def fill_paced_slab(
     with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, 1, pairs) as block:
         after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
-    for together in channels_together(k, source):
+    for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
         _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
     if seen is None:
         return None
@@ -179,7 +183,7 @@ def _fill_rows(
     conv: ConvWords,
     paced: PacedWords,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     groups: Number,
     pace: int,
     together: int,
@@ -268,7 +272,7 @@ def _magnitude(k: Kernel, value: ir.Value) -> ir.Value:
 def _read(
     k: Kernel,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     at: Sequence[Number],
     count: Number,
     ahead: Number,
@@ -281,6 +285,9 @@ def _read(
     `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first. So many
     of the next channel are asked for `ahead`."""
     b = k.b
+    if isinstance(source, Inside):
+        _read_ones(k, count, put(0))
+        return
     if isinstance(source, Scratch):
         _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
         return
@@ -291,6 +298,15 @@ def _read(
         for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
             source.prefetch(b.add(row, before), first, ahead)
     source.read_channels(row, first, count, together, channels, put, pairs)
+
+
+def _read_ones(k: Kernel, count: Number, put: Sink) -> None:
+    one = constant(vector(k.number, k.lanes), 1.0)
+
+    def some(offset: Number, lanes: Number | None) -> None:
+        put(offset, one if lanes is None else k.b.select(k.b.first_lanes(k.lanes, lanes), one, zeros(k)), lanes)
+
+    in_vectors(k, count, some)
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:

@@ -30,12 +30,14 @@ class Options:
     direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
     (docs/math.md has the figures). outputs: made together along each axis, for parts of a result whose plan has chosen
     them; no caller gives them. plain: without what libraries for C leave out (docs/c_library.md); no caller gives it.
+    masked: products with what surrounds the array are left out, as weights that are not finite want it; nor this.
     """
 
     algorithm: str = "auto"
     precision: str = "full"
     outputs: tuple[int, int, int] | None = None
     plain: bool = False
+    masked: bool = False
 
     def __post_init__(self) -> None:
         one_of("options", "algorithm", self.algorithm, ALGORITHMS)
@@ -47,6 +49,7 @@ class Options:
 
 
 AUTO, DIRECT, PLAIN = Options(), Options("direct"), Options("direct", plain=True)
+MASKED = Options("direct", masked=True)
 
 
 @dataclass(frozen=True)

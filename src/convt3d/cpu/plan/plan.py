@@ -19,7 +19,7 @@ from ...spec.rewrite import Rewritten
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
 from ..steps.base import Where
-from .choice import AUTO, DIRECT, Choice, Options, choose_method, direct_method
+from .choice import AUTO, DIRECT, MASKED, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .registers import RegisterTile, register_tile
 from .structure import Structure
@@ -100,6 +100,11 @@ class Plan(BasePlan):
     def directly(self) -> Plan:
         """By direct summation."""
         return self._changed(options=DIRECT)
+
+    @lazy
+    def masked(self) -> Plan:
+        """By direct summation of products inside the array alone."""
+        return self._changed(options=MASKED)
 
     @lazy
     def one_sample(self) -> Plan:
@@ -219,7 +224,7 @@ def detailed(
     """All that a plan holds, for a pipeline `as it runs`: sweeps, their algorithm and tiles."""
     pairs, item = _pairs(dtype, options, host) and _factors_as_given(rewritten), dtype.number_bytes
     direct = direct_method(rewritten.pipeline, simplified, options)
-    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs, options.plain)
+    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs, options.plain, options.masked)
     cuts, choices = _cut(where, options)
     aliases = output_values(cuts, trace.output, dtype)
     sweeps = []
@@ -270,7 +275,7 @@ def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice
 
 def _pairs(dtype: DType, options: Options, host: Machine) -> bool:
     """Whether the convolution may multiply pairs of bfloat16 numbers."""
-    return dtype == bfloat16 and host.multiplies_bfloat16 and not options.plain
+    return dtype == bfloat16 and host.multiplies_bfloat16 and not (options.plain or options.masked)
 
 
 def _factors_as_given(rewritten: Rewritten) -> bool:

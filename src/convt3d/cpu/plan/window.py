@@ -31,6 +31,10 @@ class WindowPlan(Plan):
     def directly(self) -> Plan:
         return self._of(self.whole.directly, self.batch)
 
+    @lazy
+    def masked(self) -> Plan:
+        return self._of(self.whole.masked, self.batch)
+
     def some_samples(self, count: int) -> Plan:
         return self._of(self.whole.some_samples(count), count)
 

@@ -37,6 +37,7 @@ class Where:
     method: Method
     pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
     plain: bool = False  # as a library for C knows it: no channels for threads to share, no rows summed together, ...
+    masked: bool = False  # no product with what surrounds the array takes part
 
     @property
     def lanes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +16,7 @@ from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..plan.winograd import Method
-from ..words import Array, DestinationCall, Room, Size, SourceCall, Words, layout
+from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
@@ -55,6 +55,12 @@ class DirectWords(Words):
 
 
 @dataclass(eq=False)
+class MaskWords(Words):
+    inside: Buffer  # (copies, D, H, row) like a channel of the slab: 1 inside the array, 0 around it
+    places: Array  # in it, of each step
+
+
+@dataclass(eq=False)
 class DirectCall(ConvCall):
     part_groups: Size  # that are convolved together
     part_blocks: Size
@@ -67,6 +73,7 @@ class DirectConvolution(Convolution):
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
 
     pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
+    masked: ClassVar[bool] = False  # products with what surrounds the array are left out
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -84,7 +91,8 @@ class DirectConvolution(Convolution):
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms)
         row = () if self.pace is None else (self.row(where, rooms, slab),)
-        return (room, *row, self.phased(where, rooms, slab))
+        inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
+        return (room, *row, *inside, self.phased(where, rooms, slab))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
@@ -118,7 +126,7 @@ class DirectConvolution(Convolution):
 def rows_together(where: Where) -> tuple[int, ...]:
     """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
     taps, and neighbouring rows meet the same inputs."""
-    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not where.pairs
+    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not (where.pairs or where.masked)
     if not alone or prod(where.kernel[2:]) > SUMMED:
         return ()
     walk = where.method.walks[1]
@@ -142,6 +150,34 @@ class PairedConvolution(DirectConvolution):
     def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield from super().describe(plan, planned)
         yield "products of pairs of input channels, exact, and added up in float32"
+
+
+@dataclass(frozen=True)
+class MaskedConvolution(DirectConvolution):
+    """The same for weights that are not finite: times a zero around the array they would give NaN, where the meaning
+    has no product at all. A product counts only where the input is inside."""
+
+    masked = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"masked{self.tile.rows}x{self.tile.columns}",)
+
+    @property
+    def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (*super().words, MaskWords)
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        where, slab = binding.where, binding.tiling.slab
+        assert slab is not None
+        *others, inside, phased = rooms
+        one_channel = replace(slab, copy=slab.channel, channel=0)
+        _, places, _ = _tables(where.method, one_channel, where.in_group, where.kernel[1])
+        return (*super().bind(binding, (*others, phased)), MaskWords(inside, places))
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products with zeros around the array are left out"
 
 
 def _tables(

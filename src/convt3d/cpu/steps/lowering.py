@@ -12,7 +12,7 @@ from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, PairedConvolution, rows_together
+from .direct import DirectConvolution, MaskedConvolution, PairedConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -55,7 +55,7 @@ class _Lowering:
             heights, dest = () if where.plain else rows_together(where), self.sweep.dest
             alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (heights or where.plain)
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
-            direct = PairedConvolution if where.pairs else DirectConvolution
+            direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
             return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
