@@ -24,10 +24,12 @@ from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
 from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, MaskWords, PhaseWords
+from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
 from .depthwise import sum_rows
 from .interleave import Planar
-from .slab import Inside, fill_paced_slab, fill_slab
+from .pieces import each_piece
+from .slab import Box, Inside, fill_paced_slab, fill_slab
 from .taps import depth_taps
 
 if TYPE_CHECKING:
@@ -51,23 +53,31 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
     k, (conv, direct, *paced) = tile.k, words
     mask: MaskWords | None = paced.pop() if step.masked else None
+    pieces: PiecesWords | None = paced.pop() if step.in_pieces else None
     _, count = blocks_of_group(k, conv, step.tile, step.blocks)
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
         part = share_of(k, conv, direct, step.tile, count)
 
-    def fill_slab_of(words: ConvWords, source: Source | Scratch | Inside, groups: Number, pairs: bool = False) -> None:
+    def fill_slab_of(words: ConvWords, what: Source | Scratch | Inside, groups: Number, box: Box | None = None) -> None:
+        pairs = step.pairs and what is source
         if step.pace is None:
-            fill_slab(k, words, tile.step, source, groups, pairs)
+            fill_slab(k, words, tile.step, what, groups, pairs, box)
         else:
-            fill_paced_slab(k, words, paced[0], tile.step, source, groups, step.pace, pairs=pairs)
+            fill_paced_slab(k, words, paced[0], tile.step, what, groups, step.pace, pairs=pairs, box=box)
 
     def fill(first: Number, end: Number) -> None:
         """The inputs of these groups."""
         k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
-        fill_slab_of(conv, source, k.b.sub(end, first), step.pairs)
+        if pieces is None:
+            fill_slab_of(conv, source, k.b.sub(end, first))
 
-    if mask is not None:
+    def fill_piece(words: ConvWords, box: Box) -> None:
+        fill_slab_of(words, source, 1, box)
+        if mask is not None:
+            fill_slab_of(_inside(conv, mask), Inside(), 1, box)
+
+    if mask is not None and pieces is None:
         fill_slab_of(_inside(conv, mask), Inside(), 1)
     tile.all_channels = conv.out_channels
     if step.in_parts:
@@ -75,11 +85,15 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     else:
         fill(*part.groups)
     k.first_channel, tile.channels = part.channel, part.channels
-    fill_with_bias(k, conv, call[0], tile.step, part)
+    if pieces is None:
+        fill_with_bias(k, conv, call[0], tile.step, part)
     target = Target(conv.phased, conv.plane)
     if step.writes:
         target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes))
-    if step.heights:
+    if pieces is not None:
+        with each_piece(k, conv, pieces, call[0], tile.step, part, step.pairs, fill_piece) as (one, runs):
+            convolve(k, conv, direct, call[0], tile.step, step, one, target, mask, runs)
+    elif step.heights:
         with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
             with long:
                 sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
@@ -209,13 +223,15 @@ def convolve(
     part: Channels,
     target: Target,
     mask: MaskWords | None = None,
+    runs: tuple[ir.Value, Number, Number] | None = None,
 ) -> None:
-    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`."""
+    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`. Of a piece, a table of
+    `runs`, the first one and the one behind the last: what they sum is added to the target."""
     b, tile = k.b, step.tile
     blocks, _ = blocks_of_group(k, conv, tile, step.blocks)
     columns = [_columns(k, tile, blocks, n, step) for n in range(1, tile.columns + 1)]
     slab, out = conv.slab, target.buffer
-    runs, length = Planar.of_convolution(conv, number).extent(k)
+    planes, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()
@@ -224,7 +240,7 @@ def convolve(
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
-        with b.loop(0, runs) as d:
+        with b.loop(0, planes) as d:
             before = b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row))
             x_plane = b.at(x, before, k.number)
             y_plane = b.at(y, b.mul(d, target.plane), k.number)
@@ -241,16 +257,16 @@ def convolve(
             ) -> None:
                 at = b.mul(vector, k.lanes)
                 arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
-                tables: tuple[ir.Value, ...] = (conv.offsets, direct.phase_table)
+                tables: tuple[ir.Value, ...] = (conv.offsets, direct.phase_table if runs is None else runs[0])
                 if mask is not None:
                     tables += (b.at(mask.inside.pointer, b.add(before, at), k.number), mask.places)
                 sizes = (
-                    conv.phases_with_taps,
+                    conv.phases_with_taps if runs is None else runs[2],
                     out.pitch,
                     conv.phase,
                     at_depth,
                     direct.in_depth,
-                    conv.biased,
+                    conv.biased if runs is None else runs[1],
                 )
                 b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest)
 
@@ -264,13 +280,12 @@ def convolve(
 
 
 def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: DirectConvolution) -> ir.Function:
-    """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
-
-    Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
-    """
+    """All phases, or the runs of a piece, and some blocks of the output channels of one group, for n vectors of
+    positions in one plane."""
     masks = ("inside", "places") if step.masked else ()
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases", *masks)]
-    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
+    also = "run" if step.in_pieces else "biased"
+    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", also, "first", "last")
     told = ("blocks", "rest") if tile.rest == ANY else ()
     b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
     a = b.args
@@ -278,11 +293,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: Direct
     rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
     micros = [micro_kernel(k, rows, n, step.pairs, step.masked) for rows in rests]
     blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if step.pairs else SUMMED
-    with b.loop(0, a["phase_count"]) as p:
-        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
-        steps, (first, last) = row.steps, depth_taps(b, row, a["at_depth"], a["in_depth"])
-        each = b.sdiv(steps, b.max(row.taps, 1))
-        skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
+    with (_runs if step.in_pieces else _phases)(k, b) as (row, skipped, left):
+        steps = row.steps
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
         inside = (a["inside"], b.at(a["places"], b.add(row.offset, skipped), I64)) if masks else ()
         y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)
@@ -301,7 +313,8 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: Direct
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             data = a["x"], offsets, part[1], weights, out, a["channel"]
-            sum_in_pieces(k, b, micro, rows, *data, summed, (bias, a["biased"]), inside)
+            biased = (NULL, 0) if step.in_pieces else (bias, a["biased"])
+            sum_in_pieces(k, b, micro, rows, *data, summed, biased, inside, step.in_pieces)
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -313,6 +326,29 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: Direct
                 one(micro, blocks, rows)
     b.ret()
     return b.function
+
+
+@contextmanager
+def _phases(k: Kernel, b: Builder) -> Iterator[tuple[PhaseWords, Number, Number]]:
+    """Each phase that has taps: its row, the steps of it that are skipped, and those that are summed. Taps along the
+    depth that leave the array meet a plane of zeros: their steps, a part at either end, are skipped."""
+    a = b.args
+    with b.loop(0, a["phase_count"]) as p:
+        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
+        first, last = depth_taps(b, row, a["at_depth"], a["in_depth"])
+        each = b.sdiv(row.steps, b.max(row.taps, 1))
+        yield row, b.mul(first, each), b.mul(b.sub(last, first), each)
+
+
+@contextmanager
+def _runs(k: Kernel, b: Builder) -> Iterator[tuple[RunWords, Number, Number]]:
+    """Each run of a piece that meets a plane of the array: its row, the steps of its phase before it, and its own."""
+    a = b.args
+    with b.loop(a["run"], a["phase_count"]) as number:
+        row = k.row(RunWords, b, b.at(a["phases"], b.mul(number, row_length(RunWords)), I64))
+        meets = b.i64(b.add(a["at_depth"], row.shift))
+        with b.if_(b.raw.icmp_unsigned("<", meets, a["in_depth"])):
+            yield row, row.before, row.left
 
 
 def fill_with_bias(k: Kernel, conv: ConvWords, call: ConvCall, step: int, part: Channels) -> None:
@@ -341,17 +377,20 @@ def sum_in_pieces(
     most: Number,
     bias: tuple[ir.Value, Number] = (NULL, 0),
     inside: tuple[ir.Value, ...] = (),
+    joined: bool = False,
 ) -> None:
     """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
 
     The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
     round to its spacing. `inside`: of products that are masked, the mask and the places of steps in it.
+    `joined`: all of them to what y holds already.
     """
     with b.loop(0, b.max(steps, 1), most) as start:
         left = b.sub(steps, start)
         at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
         masks = (inside[0], b.at(inside[1], start, I64)) if inside else ()
-        b.call(micro, x, *at, y, channel, bias[0], start, b.select(b.compare(">", left, most), 0, bias[1]), *masks)
+        before = 1 if joined else start
+        b.call(micro, x, *at, y, channel, bias[0], before, b.select(b.compare(">", left, most), 0, bias[1]), *masks)
 
 
 def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False, masked: bool = False) -> ir.Function:

@@ -25,6 +25,20 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class Box:
+    """What the slab takes of the box that a tile reads, along depth, height and width."""
+
+    place: tuple[Number, Number, Number]  # in the slab
+    valid: tuple[Number, Number, Number]  # inputs
+    begin: tuple[Number, Number, Number]  # the first of them, in the box
+
+    @staticmethod
+    def of_tile(k: Kernel, step: int) -> Box:
+        """All of it."""
+        return Box(k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM))
+
+
+@dataclass(frozen=True)
 class _Block:
     """Channels of the slab that are filled together, and those of the input that are read for them: as many, or two for
     each."""
@@ -64,7 +78,13 @@ def _blocks(k: Kernel, conv: ConvWords, groups: Number, together: int, pairs: bo
 
 
 def fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, groups: Number, pairs: bool = False
+    k: Kernel,
+    conv: ConvWords,
+    step: int,
+    source: Source | Scratch | Inside,
+    groups: Number,
+    pairs: bool = False,
+    box: Box | None = None,
 ) -> None:
     """The slab (copies, channels of so many groups, D, H, pitch) from the source's box, zero where the box leaves the
     array; of `pairs`, two channels in each lane.
@@ -72,18 +92,26 @@ def fill_slab(
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
     for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
-        _fill_slab(k, conv, step, source, groups, together, pairs)
+        _fill_slab(k, conv, step, source, groups, together, pairs, box)
 
 
 def _fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, groups: Number, together: int, pairs: bool
+    k: Kernel,
+    conv: ConvWords,
+    step: int,
+    source: Source | Scratch | Inside,
+    groups: Number,
+    together: int,
+    pairs: bool,
+    box: Box | None,
 ) -> None:
     """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    rows_follow, planes_follow = _joined(k, conv, step, source)
+    box = box or Box.of_tile(k, step)
+    place, valid, begin = box.place, box.valid, box.begin
+    rows_follow, planes_follow = _joined(k, conv, step, source, box)
     # A run is a row, the rows of a plane, or the planes of a channel.
     each = b.select(planes_follow, b.mul(height, pitch), pitch)
     run_place, run_valid = (b.select(planes_follow, axes[0], axes[1]) for axes in (place, valid))
@@ -120,10 +148,12 @@ def _fill_slab(
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
-def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside) -> tuple[ir.Value, ir.Value]:
+def _joined(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, box: Box
+) -> tuple[ir.Value, ir.Value]:
     """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
     b, width, height = k.b, conv.row, conv.slab_height
-    place, valid = k.spans(step, PLACE), k.spans(step, VALID)
+    place, valid = box.place, box.valid
     if not isinstance(source, Source):
         _, rows, row = k.spans(step, READ_COUNT)
         one, plane = 1, b.mul(rows, row)
@@ -154,6 +184,7 @@ def fill_paced_slab(
     pace: int,
     seen: ir.Value | None = None,
     pairs: bool = False,
+    box: Box | None = None,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
     magnitudes, the answer is true if all inputs are smaller than HUGE.
@@ -170,7 +201,7 @@ def fill_paced_slab(
         after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
         fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
     for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
+        _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -189,12 +220,14 @@ def _fill_rows(
     together: int,
     seen: ir.Value | None,
     pairs: bool,
+    box: Box | None,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    box = box or Box.of_tile(k, step)
+    place, valid, begin = box.place, box.valid, box.begin
     row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
     # Of what is read of a row: whole vectors, or number by number.

@@ -13,7 +13,8 @@ from ...spec.pipeline import Pipeline, Trace
 from ..steps.base import Step, Where
 from ..steps.lowering import steps_of
 from .geometry import conv_axes
-from .tile_cost import choose, cost, step_cycles
+from .pieces import Pieces, ways_to_cut
+from .tile_cost import CACHES, choose, cost, step_cycles
 from .tiles import Tiling, Tilings
 from .winograd import EXACT_POINTS, MOST_PACE, MOST_POINTS, AxisMethod, Method, axis_methods
 
@@ -31,6 +32,7 @@ class Options:
     (docs/math.md has the figures). outputs: made together along each axis, for parts of a result whose plan has chosen
     them; no caller gives them. plain: without what libraries for C leave out (docs/c_library.md); no caller gives it.
     masked: products with what surrounds the array are left out, as weights that are not finite want it; nor this.
+    pieces: those that the plan has chosen which gave the outputs.
     """
 
     algorithm: str = "auto"
@@ -38,6 +40,7 @@ class Options:
     outputs: tuple[int, int, int] | None = None
     plain: bool = False
     masked: bool = False
+    pieces: Pieces | None = None
 
     def __post_init__(self) -> None:
         one_of("options", "algorithm", self.algorithm, ALGORITHMS)
@@ -63,15 +66,31 @@ class Choice:
 
 def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
     """The method that costs least, and the tiling with it; `where` has direct summation."""
-    direct = _choice(sweep, where)
+    direct = _direct(sweep, where, options)
     if options.algorithm == "direct" or not any(step.convolves for step in direct.steps):
         return direct
     if options.outputs is not None:
-        return _choice(sweep, replace(where, method=_method_of(where.pipeline, where.trace, options, options.outputs)))
+        method = _method_of(where.pipeline, where.trace, options, options.outputs)
+        return direct if method.direct else _choice(sweep, replace(where, method=method))
     found = [_choice(sweep, replace(where, method=method)) for method in _methods(sweep, where, options, direct.tiling)]
     if options.algorithm == "auto" or not found:
         found.append(direct)
     return min(found, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
+
+
+def _direct(sweep: Sweep, where: Where, options: Options) -> Choice:
+    """Direct summation, in pieces where the slab of a whole tile would be too large and that costs less."""
+    if options.outputs is not None:
+        return _choice(sweep, replace(where, pieces=options.pieces))
+    whole = _choice(sweep, where)
+    large = whole.tiling.passing > where.machine.l2 or whole.tiling.axes[2].count > 1
+    if where.plain or not large or not any(step.convolves for step in whole.steps):
+        return whole
+    ways = ways_to_cut(where.method.walks, where.in_group)
+    tried = [whole, *(_choice(sweep, replace(where, pieces=pieces)) for pieces in ways)]
+    room = CACHES * where.machine.l2
+    small = [choice for choice in tried if choice.tiling.scratch <= room]
+    return min(small or tried, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
 
 
 def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:

@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .geometry import Walk
+from .geometry import Walk, phases
+from .pieces import Pieces
 from .registers import RegisterTile, register_tile
 from .winograd import Method, Scheme, terms
 
@@ -54,7 +55,25 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
 
     full, left = divmod(vectors, tile.columns)
     products = groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+    if where.pieces:
+        products += _pieces_cost(where, tiling, where.pieces, planes * (full + bool(left)))
     return max(products, _fetched(where, groups * per_out * taps))
+
+
+def _pieces_cost(where: Where, tiling: Tiling, pieces: Pieces, turns: int) -> float:
+    """What pieces add: slabs that are filled again, from memory that is found anew, and sums that begin again for each
+    of their runs."""
+    slab, walks = tiling.slab, where.method.walks
+    assert slab is not None
+    boxes, blocks = pieces.count(walks), len(pieces.blocks(where.in_group))
+    tile = register_tile(where.kernel[1], where.machine.vector_registers)
+    runs = prod(where.kernel[2:]) * blocks if blocks > 1 else boxes * prod(len(phases(walk)) for walk in walks)
+    filled = where.groups * where.in_group * boxes * slab.copies
+    again = 6 * slab.channel / where.lanes + _PLANE * slab.depth
+    return where.groups * turns * runs * _ends_cost(tile, where.kernel[1], tile.columns, 30) + filled * again
+
+
+_PLANE = 100  # cycles until the plane of a channel is found in memory
 
 
 def rows_cost(where: Where, tiling: Tiling) -> float:

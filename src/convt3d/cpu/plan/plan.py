@@ -21,6 +21,7 @@ from ...spec.stages.padding import Pad
 from ..steps.base import Where
 from .choice import AUTO, DIRECT, MASKED, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
+from .pieces import Pieces
 from .registers import RegisterTile, register_tile
 from .structure import Structure
 from .tile_cost import cost
@@ -71,6 +72,11 @@ class Plan(BasePlan):
     @property
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "winograd"
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """In which the convolution takes taps and input channels."""
+        return next(planned.where.pieces for planned in self.sweeps if planned.register_tile is not None)
 
     @property
     def together(self) -> int:

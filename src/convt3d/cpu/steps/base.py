@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...spec.pipeline import Pipeline, Trace
 from ..plan.geometry import AxisStep
 from ..plan.machine import Machine
+from ..plan.pieces import Pieces
 from ..plan.rooms import Rooms
 from ..plan.winograd import Method
 from ..words import Room, Words
@@ -38,6 +39,7 @@ class Where:
     pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
     plain: bool = False  # as a library for C knows it: no channels for threads to share, no rows summed together, ...
     masked: bool = False  # no product with what surrounds the array takes part
+    pieces: Pieces | None = None  # in which direct summation takes taps and input channels
 
     @property
     def lanes(self) -> int:

@@ -96,8 +96,11 @@ class Convolution(Step):
         return where.method.walks[axis]
 
     def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
-        channels = rooms.share.groups * where.in_group
-        slab = slab_of(where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, channels, rooms.copies)
+        channels, pieces = rooms.share.groups * where.in_group, where.pieces
+        if pieces:  # of one group
+            channels = min(where.in_group, pieces.channels)
+        of_tile = rooms.axes, rooms.step, rooms.lanes, rooms.item
+        slab = slab_of(where.method.walks, *of_tile, channels, rooms.copies, pieces)
         rooms.slab = slab
         return slab, rooms.add(channels * slab.copies, slab.channel)
 

@@ -15,10 +15,10 @@ from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
-from ..plan.winograd import Method
 from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
+from .pieces import PiecesWords, bind_pieces
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -71,13 +71,16 @@ class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
     writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
+    in_pieces: bool = False  # taps and input channels come one after the other
 
     pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
     masked: ClassVar[bool] = False  # products with what surrounds the array are left out
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return (ConvWords, DirectWords) if self.pace is None else (ConvWords, DirectWords, PacedWords)
+        paced: tuple[type[Words], ...] = () if self.pace is None else (PacedWords,)
+        pieces: tuple[type[Words], ...] = (PiecesWords,) if self.in_pieces else ()
+        return (ConvWords, DirectWords, *paced, *pieces)
 
     @property
     def shares_channels(self) -> bool:  # type: ignore[override]
@@ -106,7 +109,7 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        table, offsets, count = _tables(where.method, slab, where.in_group, where.kernel[1])
+        table, offsets, count = _tables(where, slab)
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
@@ -115,7 +118,9 @@ class DirectConvolution(Convolution):
         )
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
-        return (conv, own) if self.pace is None else (conv, own, PacedWords(rooms[1]))
+        paced = () if self.pace is None else (PacedWords(rooms[1]),)
+        pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
+        return (conv, own, *paced, *pieces)
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
@@ -126,7 +131,8 @@ class DirectConvolution(Convolution):
 def rows_together(where: Where) -> tuple[int, ...]:
     """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
     taps, and neighbouring rows meet the same inputs."""
-    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not (where.pairs or where.masked)
+    alone = where.kernel[0] == where.groups and where.kernel[1] == 1
+    alone = alone and not (where.pairs or where.masked or where.pieces)
     if not alone or prod(where.kernel[2:]) > SUMMED:
         return ()
     walk = where.method.walks[1]
@@ -172,7 +178,7 @@ class MaskedConvolution(DirectConvolution):
         assert slab is not None
         *others, inside, phased = rooms
         one_channel = replace(slab, copy=slab.channel, channel=0)
-        _, places, _ = _tables(where.method, one_channel, where.in_group, where.kernel[1])
+        _, places, _ = _tables(where, one_channel)
         return (*super().bind(binding, (*others, phased)), MaskWords(inside, places))
 
     def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
@@ -180,11 +186,10 @@ class MaskedConvolution(DirectConvolution):
         yield "products with zeros around the array are left out"
 
 
-def _tables(
-    method: Method, slab: Slab, in_group: int, per_out: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+def _tables(where: Where, slab: Slab) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """The rows of PhaseWords, the offset in the slab of every step, and how many steps there are."""
-    places = SlabPlaces(method, slab)
+    method, in_group, per_out = where.method, where.in_group, where.kernel[1]
+    places = SlabPlaces(method, slab, where.pieces)
     axes = [phases(walk) for walk in method.walks]
     # All phases at once, since there may be thousands: sizes (phases of D, H, W), places (taps of D, H, W).
     counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
@@ -192,7 +197,7 @@ def _tables(
     starts = (np.cumsum(taps) - taps.reshape(-1)).reshape(taps.shape)
     phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
     number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
-    where = np.ix_(
+    shifted = np.ix_(
         *(
             np.array([place(shift) for phase in axis for shift in phase.shifts])
             for axis, place in zip(axes, (places.depth, places.height, places.width), strict=True)
@@ -200,7 +205,7 @@ def _tables(
     )
     at = starts[phase] + (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
     offsets = np.empty(at.size, np.int64)
-    offsets[at] = where[0] + where[1] + where[2]
+    offsets[at] = shifted[0] + shifted[1] + shifted[2]
 
     kept = [np.array([walk.place(one.phase) for one in axis]) for walk, axis in zip(method.walks, axes, strict=True)]
     numbers = (kept[0][:, None, None] * method.walks[1].kept + kept[1][:, None]) * method.walks[2].kept + kept[2]
@@ -219,5 +224,5 @@ def _tables(
     }
     rows = [np.broadcast_to(columns[field.name], taps.shape).reshape(-1) for field in layout(PhaseWords, False)[0]]
     table = np.stack(rows, axis=-1).astype(np.int64)
-    channel = np.arange(in_group) * slab.channel
+    channel = np.arange(in_group) % (where.pieces.channels if where.pieces else in_group) * slab.channel
     return table, np.append((offsets[:, None] + channel).reshape(-1), 0), offsets.size * in_group

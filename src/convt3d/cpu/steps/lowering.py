@@ -53,10 +53,15 @@ class _Lowering:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
             heights, dest = () if where.plain else rows_together(where), self.sweep.dest
-            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (heights or where.plain)
+            alone = (
+                len(behind) == 1
+                and isinstance(behind[0], sweeps.Interleave)
+                and not (heights or where.plain or where.pieces)
+            )
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
-            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights)
+            writes = dest.kind if alone and dest is not None else ""
+            return direct(*shared, pace, writes, heights, where.pieces is not None)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
