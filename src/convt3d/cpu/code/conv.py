@@ -8,7 +8,7 @@ is dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from ..ir import amx
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Destination, Source
@@ -23,9 +24,10 @@ from ..ir.values import I64, PTR, Number, constant, vector
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, MaskWords, PhaseWords
+from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, MaskWords, PhaseWords, TiledConvolution
 from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
+from .amx import tile_kernel
 from .depthwise import sum_rows
 from .interleave import Planar
 from .pieces import each_piece
@@ -77,6 +79,8 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         if mask is not None:
             fill_slab_of(_inside(conv, mask), Inside(), 1, box)
 
+    if isinstance(step, TiledConvolution):
+        amx.configure(k, step.deep)
     if mask is not None and pieces is None:
         fill_slab_of(_inside(conv, mask), Inside(), 1)
     tile.all_channels = conv.out_channels
@@ -235,6 +239,7 @@ def convolve(
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()
+    apart = (slab.pitch,) if isinstance(step, TiledConvolution) else ()
     with b.loop(*part.groups) as g:
         x = b.at(slab.pointer, b.mul(b.mul(b.sub(g, part.slab), in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
@@ -268,7 +273,7 @@ def convolve(
                     direct.in_depth,
                     conv.biased if runs is None else runs[1],
                 )
-                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest)
+                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest, *apart)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
             with b.loop(0, whole, tile.columns) as vector:
@@ -282,17 +287,20 @@ def convolve(
 def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: DirectConvolution) -> ir.Function:
     """All phases, or the runs of a piece, and some blocks of the output channels of one group, for n vectors of
     positions in one plane."""
-    masks = ("inside", "places") if step.masked else ()
+    masks, tiled = ("inside", "places") if step.masked else (), isinstance(step, TiledConvolution)
     pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases", *masks)]
     also = "run" if step.in_pieces else "biased"
     sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", also, "first", "last")
     told = ("blocks", "rest") if tile.rest == ANY else ()
-    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
+    apart = ("apart",) if tiled else ()
+    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told, *apart))])
     a = b.args
-    full = micro_kernel(k, tile.rows, n, step.pairs, step.masked)
+    full = _micro(k, tile.rows, n, step)
     rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
-    micros = [micro_kernel(k, rows, n, step.pairs, step.masked) for rows in rests]
+    micros = [_micro(k, rows, n, step) for rows in rests]
     blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if step.pairs else SUMMED
+    if isinstance(step, TiledConvolution):
+        summed -= summed % step.deep
     with (_runs if step.in_pieces else _phases)(k, b) as (row, skipped, left):
         steps = row.steps
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
@@ -310,11 +318,13 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: Direct
         ) -> None:
             offsets, y, w, steps = tables
             before = b.mul(block, tile.rows)
-            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
+            packed = tile.rows if tiled else rows
+            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], packed)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
             data = a["x"], offsets, part[1], weights, out, a["channel"]
             biased = (NULL, 0) if step.in_pieces else (bias, a["biased"])
-            sum_in_pieces(k, b, micro, rows, *data, summed, biased, inside, step.in_pieces)
+            more = (a["apart"],) if tiled else inside
+            sum_in_pieces(k, b, micro, packed, *data, summed, biased, more, step.in_pieces)
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -382,13 +392,13 @@ def sum_in_pieces(
     """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
 
     The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
-    round to its spacing. `inside`: of products that are masked, the mask and the places of steps in it.
-    `joined`: all of them to what y holds already.
+    round to its spacing. `inside`: of products that are masked, the mask and the places of steps in it; or
+    what else the micro-kernel is told. `joined`: all of them to what y holds already.
     """
     with b.loop(0, b.max(steps, 1), most) as start:
         left = b.sub(steps, start)
         at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
-        masks = (inside[0], b.at(inside[1], start, I64)) if inside else ()
+        masks = (inside[0], b.at(inside[1], start, I64)) if len(inside) == 2 else inside
         before = 1 if joined else start
         b.call(micro, x, *at, y, channel, bias[0], before, b.select(b.compare(">", left, most), 0, bias[1]), *masks)
 
@@ -421,12 +431,33 @@ def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False, masked
                 more = multiply_add(w, x[n], before)
                 sums.next.append(b.select(kept[n], more, before) if masked else more)
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
+    _store_sums(k, b, sums.result, places, columns)
+    b.ret()
+    return b.function
+
+
+def _micro(k: Kernel, rows: int, columns: int, step: DirectConvolution) -> ir.Function:
+    """The micro-kernel of a step."""
+    if not isinstance(step, TiledConvolution):
+        return micro_kernel(k, rows, columns, step.pairs, step.masked)
+
+    def finish(b: Builder, sums: Sequence[ir.Value], column: int) -> None:
+        places = [b.add(b.mul(b.args["channel"], m), column * k.lanes) for m in range(rows)]
+        _store_sums(k, b, sums, places, 1)
+
+    return tile_kernel(k, rows, columns, step.deep, finish)
+
+
+def _store_sums(k: Kernel, b: Builder, sums: Sequence[ir.Value], places: Sequence[Number], columns: int) -> None:
+    """To these places of y, rows of so many columns: with what was summed before, and with the bias."""
+    a, lanes = b.args, k.lanes
+    rows = len(sums) // columns
     with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
         with alone:
-            alone.values = sums.result
+            alone.values = sums
         with joined:
             before = [b.load(a["y"], place, k.number, lanes) for place in places]
-            joined.values = [b.add(*pair) for pair in zip(before, sums.result, strict=True)]
+            joined.values = [b.add(*pair) for pair in zip(before, sums, strict=True)]
     totals = alone.merged
     with b.if_else(b.compare("==", a["biased"], 0)) as (plain, lifted):
         with plain:
@@ -436,8 +467,6 @@ def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False, masked
             lifted.values = [b.add(total, bias[at // columns]) for at, total in enumerate(totals)]
     for value, place in zip(plain.merged, places, strict=True):
         b.store(value, a["y"], place)
-    b.ret()
-    return b.function
 
 
 def _inside_at(k: Kernel, b: Builder, step: ir.Value, column: int) -> ir.Value:

@@ -32,7 +32,7 @@ class Options:
     (docs/math.md has the figures). outputs: made together along each axis, for parts of a result whose plan has chosen
     them; no caller gives them. plain: without what libraries for C leave out (docs/c_library.md); no caller gives it.
     masked: products with what surrounds the array are left out, as weights that are not finite want it; nor this.
-    pieces: those that the plan has chosen which gave the outputs.
+    pieces, deep: those that the plan has chosen which gave the outputs.
     """
 
     algorithm: str = "auto"
@@ -41,6 +41,7 @@ class Options:
     plain: bool = False
     masked: bool = False
     pieces: Pieces | None = None
+    deep: int = 0
 
     def __post_init__(self) -> None:
         one_of("options", "algorithm", self.algorithm, ALGORITHMS)
@@ -81,16 +82,31 @@ def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
 def _direct(sweep: Sweep, where: Where, options: Options) -> Choice:
     """Direct summation, in pieces where the slab of a whole tile would be too large and that costs less."""
     if options.outputs is not None:
-        return _choice(sweep, replace(where, pieces=options.pieces))
+        return _choice(sweep, replace(where, pieces=options.pieces, deep=options.deep))
     whole = _choice(sweep, where)
     large = whole.tiling.passing > where.machine.l2 or whole.tiling.axes[2].count > 1
-    if where.plain or not large or not any(step.convolves for step in whole.steps):
+    deep = _deep(where)
+    if where.plain or not (large or deep) or not any(step.convolves for step in whole.steps):
         return whole
-    ways = ways_to_cut(where.method.walks, where.in_group)
+    ways = ways_to_cut(where.method.walks, where.in_group) if large else []
     tried = [whole, *(_choice(sweep, replace(where, pieces=pieces)) for pieces in ways)]
+    if deep:
+        tried.append(_choice(sweep, replace(where, deep=deep)))
     room = CACHES * where.machine.l2
     small = [choice for choice in tried if choice.tiling.scratch <= room]
     return min(small or tried, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
+
+
+_FEWEST_DEEP = 8
+
+
+def _deep(where: Where) -> int:
+    """Pairs of channels of a product of tiles, 0 where there are no tiles or they would be used badly: as many as
+    divide the channels of a group, so that none is of two taps."""
+    if not where.pairs or not where.machine.multiplies_tiles:
+        return 0
+    most = max(deep for deep in range(1, 17) if where.in_group % deep == 0)
+    return most if most >= _FEWEST_DEEP and where.kernel[1] >= _FEWEST_DEEP else 0
 
 
 def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:

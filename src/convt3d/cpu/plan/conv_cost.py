@@ -45,12 +45,15 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
     assert tiling.slab is not None
     kernel, groups = where.kernel, where.groups
     per_out = kernel[1]
-    tile = register_tile(per_out, where.machine.vector_registers)
+    tile = where.register_tile
     planes, vectors = vectors_of(where, tiling)
     taps = prod(kernel[2:]) * where.in_group * _within(tiling.method.walks[0])
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:
+        if where.deep:
+            blocks = len(tile.blocks(per_out))
+            return blocks * columns * (taps / where.deep * _TILES + phases * _TILE_ENDS)
         return _steps_cost(tile, per_out, columns) * taps + phases * _ends_cost(tile, per_out, columns, 30)
 
     full, left = divmod(vectors, tile.columns)
@@ -58,6 +61,9 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
     if where.pieces:
         products += _pieces_cost(where, tiling, where.pieces, planes * (full + bool(left)))
     return max(products, _fetched(where, groups * per_out * taps))
+
+
+_TILES, _TILE_ENDS = 32, 100  # a product of tiles, and to store what was summed, in the time of a product of vectors
 
 
 def _pieces_cost(where: Where, tiling: Tiling, pieces: Pieces, turns: int) -> float:

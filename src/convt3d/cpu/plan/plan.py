@@ -22,7 +22,7 @@ from ..steps.base import Where
 from .choice import AUTO, DIRECT, MASKED, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .pieces import Pieces
-from .registers import RegisterTile, register_tile
+from .registers import RegisterTile
 from .structure import Structure
 from .tile_cost import cost
 from .tiles import Tiling
@@ -44,7 +44,7 @@ class SweepPlan:
         """Of the sweep's convolution."""
         if not any(step.convolves for step in self.structure.steps):
             return None
-        return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
+        return self.where.register_tile
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,6 +77,11 @@ class Plan(BasePlan):
     def pieces(self) -> Pieces | None:
         """In which the convolution takes taps and input channels."""
         return next(planned.where.pieces for planned in self.sweeps if planned.register_tile is not None)
+
+    @property
+    def deep(self) -> int:
+        """Pairs of channels of a product of tiles; 0 where the convolution has none."""
+        return next(planned.where.deep for planned in self.sweeps if planned.register_tile is not None)
 
     @property
     def together(self) -> int:

@@ -94,7 +94,7 @@ def window_plan(plan: Plan, batch: int, shape: Geometry) -> WindowPlan:
     asked = _operand_shapes(plan.asked, plan.trace, batch, tensors)
     trace = Trace((simplified.values[0], simplified.output), (tuple(asked),))
     d, h, w = (axis.outputs for axis in plan.method.axes)
-    options = replace(plan.options, outputs=(d, h, w), pieces=plan.pieces)
+    options = replace(plan.options, outputs=(d, h, w), pieces=plan.pieces, deep=plan.deep)
     made = detailed(plan.asked, trace, rewritten, simplified, plan.dtype, options, plan.tame, plan.machine)
     return WindowPlan(**made, whole=plan, batch=batch, shape=shape)
 

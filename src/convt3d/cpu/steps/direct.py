@@ -114,7 +114,7 @@ class DirectConvolution(Convolution):
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
             offsets=offsets,
-            weights_group=count * where.kernel[1],
+            weights_group=count * where.packed_out,
         )
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
@@ -159,6 +159,17 @@ class PairedConvolution(DirectConvolution):
 
 
 @dataclass(frozen=True)
+class TiledConvolution(PairedConvolution):
+    """The same by products of tiles, 16 output channels and 16 positions at once."""
+
+    deep: int = 16  # pairs of channels of one product
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"tiles{self.deep}x{self.tile.columns}",)
+
+
+@dataclass(frozen=True)
 class MaskedConvolution(DirectConvolution):
     """The same for weights that are not finite: times a zero around the array they would give NaN, where the meaning
     has no product at all. A product counts only where the input is inside."""
@@ -188,7 +199,7 @@ class MaskedConvolution(DirectConvolution):
 
 def _tables(where: Where, slab: Slab) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """The rows of PhaseWords, the offset in the slab of every step, and how many steps there are."""
-    method, in_group, per_out = where.method, where.in_group, where.kernel[1]
+    method, in_group, per_out = where.method, where.in_group, where.packed_out
     places = SlabPlaces(method, slab, where.pieces)
     axes = [phases(walk) for walk in method.walks]
     # All phases at once, since there may be thousands: sizes (phases of D, H, W), places (taps of D, H, W).

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
 from ...plan.tail_links import ArgmaxPool
-from ..plan.registers import register_tile
 from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, MaskedConvolution, PairedConvolution, rows_together
+from .direct import DirectConvolution, MaskedConvolution, PairedConvolution, TiledConvolution, rows_together
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
@@ -45,7 +44,7 @@ class _Lowering:
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
         where, first = self.where, not self.steps
-        tile = register_tile(where.kernel[1], where.machine.vector_registers)
+        tile = where.register_tile
         reads = self.sweep.source.kind if first else ""
         in_parts = not any(later.couples_channels for later in behind)
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
@@ -61,7 +60,8 @@ class _Lowering:
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
             writes = dest.kind if alone and dest is not None else ""
-            return direct(*shared, pace, writes, heights, where.pieces is not None)
+            own = *shared, pace, writes, heights, where.pieces is not None
+            return TiledConvolution(*own, where.deep) if where.deep else direct(*own)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
