@@ -2,7 +2,8 @@
 
     python tools/gpu_report.py [--output FILE] [--processes 2] [--all]
 
-Exit code 1 if a kernel spills, leaves tensor cores idle or loads its tiles in small pieces.
+Triton's cache keeps what was compiled: after a change only the kernels that it touches are compiled again. Exit code 1
+if a kernel spills, leaves tensor cores idle or loads its tiles in small pieces.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from gpu_proof import report as gpu_report  # noqa: E402
+from gpu_proof.amd import amd_jobs, amd_rows  # noqa: E402
 from gpu_proof.jobs import Job, further_jobs, jobs, tuned  # noqa: E402
 
 from convt3d.bench.record import version  # noqa: E402
@@ -50,9 +52,14 @@ def main() -> int:
             spent = time.monotonic() - begun
             print(f"\r{len(rows)} of {len(wanted)} plans, {spent:.0f} s ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
+    amd = [row for job, architecture in amd_jobs() for row in amd_rows(job, architecture)]
+    for row in amd:
+        for fault in row.faults():
+            wrong += 1
+            print(f"{row.line()}: {fault}", flush=True)
     found = [row for job in jobs() for row in rows[job]]
-    args.output.write_text(gpu_report.report(found, version("triton")) + "\n", encoding="utf-8")
-    print(f"{len(found)} kernels, {wrong} faults; wrote {args.output}")
+    args.output.write_text(gpu_report.report(found, amd, version("triton")) + "\n", encoding="utf-8")
+    print(f"{len(found) + len(amd)} kernels, {wrong} faults; wrote {args.output}")
     return 1 if wrong else 0
 
 

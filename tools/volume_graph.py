@@ -12,7 +12,7 @@ import convt3d
 import convt3d.dask
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "volumes_graph.svg"
-COLOURS = {"input": "#9ecae1", "cut": "#c7e9c0", "assemble": "#a1d99b", "Operands": "#fdd0a2", "compute": "#fdae6b"}
+COLOURS = {"input": "#9ecae1", "assemble": "#a1d99b", "Operands": "#fdd0a2", "compute": "#fdae6b"}
 WIDTH, HEIGHT, ROW, COLUMN = 104, 22, 34, 168
 
 

@@ -27,7 +27,7 @@ PIPE = convt3d.Pipeline(convt3d.Conv3d(padding=1, bias=True), convt3d.ReLU())
 
 
 def corner(block: Any) -> Any:
-    return block[..., :1, :1, :1]
+    return block[..., :1, :1, :1].copy()  # a view would hold all of it
 
 
 def main() -> int:
@@ -56,7 +56,7 @@ def main() -> int:
 
     def on_cluster(workers: int) -> None:
         with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
             chunks = (1, args.channels, *args.chunk)

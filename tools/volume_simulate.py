@@ -17,8 +17,8 @@ from itertools import product
 from math import prod
 
 from convt3d import Conv3d, Pipeline, ReLU
-from convt3d.dask.chunks import pieces, spans
-from convt3d.front.boxes import Request
+from convt3d.dask.chunks import Strip, pieces, spans
+from convt3d.front.boxes import Request, Take
 
 CHANNELS = 32
 
@@ -40,7 +40,7 @@ def main() -> int:
     kernel = (CHANNELS, CHANNELS, 3, 3, 3)
     boxes = Request(Pipeline(Conv3d(padding=1), ReLU()), shape, (kernel,), "float32").boxes
     chunk_bytes = 4 * CHANNELS * args.chunk**3
-    # A chunk at each kind of place: how many pieces it is made of, and how many bytes of others' chunks.
+    # A chunk at each kind of place: how many strips of others' chunks it takes, and how many bytes they have.
     kinds: dict[tuple[bool, ...], tuple[int, int]] = {}
     spans_of = spans(chunks[2])
     free = [0.0] * args.workers
@@ -50,11 +50,10 @@ def main() -> int:
         if ends not in kinds:
             box = ((0, CHANNELS), *(spans_of[place] for place in at))
             part = boxes.part(box)  # type: ignore[arg-type]
-            found = list(pieces(chunks, (0, 1), part.reads))
-            halo = prod(take.size for take in part.reads) * 4 - chunk_bytes
-            kinds[ends] = len(found), halo
+            strips = [p.source for p in pieces(chunks, [Take(((0, 1),)), *part.reads]) if isinstance(p.source, Strip)]
+            kinds[ends] = len(strips), 4 * sum(prod(strip.shape) for strip in strips)
         own, halo = kinds[ends]
-        tasks += own + 1  # cuts and the assembled box, the result; the chunk itself is read by one more
+        tasks += own + 2  # strips, the chunk that is read, the result
         moved += halo
         released = tasks / args.tasks_per_second
         start = max(heapq.heappop(free), released)
@@ -67,7 +66,7 @@ def main() -> int:
         "terabytes": prod(shape) * 4 / 1e12,
         "chunks": chunk_count,
         "chunk_megabytes": chunk_bytes / 1e6,
-        "tasks": tasks + chunk_count + 1,
+        "tasks": tasks + 1,
         "gigabytes_between_workers": moved / 1e9,
         "megabytes_of_weights": 4 * prod(kernel) / 1e6 * args.workers,
         "gigabytes_of_memory_for_a_worker": 4 * chunk_bytes / 1e9,

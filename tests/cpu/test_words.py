@@ -27,7 +27,7 @@ from convt3d.cpu.runtime.bind import Binding
 from convt3d.cpu.runtime.compare import emit_compare
 from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
-from convt3d.plan.tails import Places, Segment
+from convt3d.plan.tail_ways import Segment
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.text import read_stages
 
@@ -49,7 +49,8 @@ def tails(checked: bool) -> Iterator[TailPlan]:
     host, shape, float32 = replace(fixed_machine("avx512"), check_bounds=checked), (2, 6, 3, 5, 7), DTYPES["float32"]
     for chain, segment in (
         ("InstanceNorm(affine=True) -> LeakyReLU() -> Multiply('channel')", Segment(1, 1, 4)),
-        ("MaxPool3d(2)", Places(1, 1)),
+        ("MaxPool3d(2)", Segment(1, 1, 2)),
+        ("AvgPool3d(2)", Segment(1, 1, 2)),
     ):
         pipeline = ct.Pipeline(*read_stages(f"Conv3d() -> {chain}"))
         operands = ((6, 6, 1, 1, 1), *((6,) for _ in pipeline.slots[1:]))

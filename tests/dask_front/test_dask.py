@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.chunked import LOCAL, OVER_SPACE, W, X, arrays_for, same_bits
+from helpers.chunked import LOCAL, OVER_SPACE, SEVERAL, W, X, arrays_for, same_bits
 
 import convt3d
 
@@ -52,6 +52,29 @@ def test_statistics_cross_drawn_chunks(name: str, persist: bool, data: Any) -> N
     scale = np.abs(meaning).max()
     np.testing.assert_allclose(result, meaning, atol=2e-5 * scale, rtol=0)
     np.testing.assert_allclose(result, expected, atol=2e-5 * scale, rtol=0)
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_several_convolutions_have_the_bits_of_the_whole(name: str, data: Any) -> None:
+    pipeline, weights = SEVERAL[name]
+    x, *operands = arrays_for(pipeline, X, weights)
+    lazy = da.from_array(x, chunks=tuple(lengths(data, size) for size in X))
+    result = pipeline(lazy, *operands).compute(scheduler="sync")
+    assert same_bits(result, pipeline(x, *operands))
+
+
+def test_several_convolutions_with_statistics_between() -> None:
+    pipeline = convt3d.Pipeline(
+        convt3d.Conv3d(padding=1), convt3d.InstanceNorm(), convt3d.ReLU(), convt3d.ConvTranspose3d(stride=2)
+    )
+    x, *operands = arrays_for(pipeline, X, (W, W))
+    lazy = da.from_array(x, chunks=(1, 5, 4, 5, 3))
+    result = convt3d.dask.apply(pipeline, lazy, *operands, chunks=(1, 8, 7, 9, 9))
+    assert result.chunks[2] == (7, 7, 5)
+    expected = pipeline(x, *operands)
+    np.testing.assert_allclose(result.compute(scheduler="sync"), expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
 
 
 @pytest.mark.parametrize("word", ["float16", "float64", "bfloat16"])
@@ -132,9 +155,6 @@ def test_errors_come_at_once() -> None:
         pipeline(lazy, w.astype(np.float64), bias)
     with pytest.raises(convt3d.DTypeError, match="must be float32, float64, float16, bfloat16"):
         pipeline(lazy.astype(int), w, bias)
-    twice = convt3d.Pipeline(convt3d.Conv3d(padding=1), convt3d.ReLU(), convt3d.Conv3d(padding=1))
-    with pytest.raises(convt3d.ArgumentError, match="must hold one convolution where results are computed in chunks"):
-        twice(lazy, w, w)
     with pytest.raises(convt3d.OutputError, match="the result is computed later"):
         pipeline(lazy, w, bias, out=x)
     with pytest.raises(convt3d.ArgumentTypeError, match="must be a dask array"):
@@ -143,13 +163,77 @@ def test_errors_come_at_once() -> None:
         convt3d.dask.apply(convt3d.ReLU(), lazy, w)  # type: ignore[arg-type]
 
 
+def test_chunks_of_one_voxel_and_small_results() -> None:
+    for name in ("convolution", "reflected", "around the edge", "stride", "overlapping windows"):
+        pipeline, _, weight = LOCAL[name]
+        x, *operands = arrays_for(pipeline, (2, 8, 5, 4, 3), weight)
+        lazy = da.from_array(x, chunks=(1, 3, 1, (1, 2, 1), 1))
+        expected = pipeline(x, *operands)
+        result = convt3d.dask.apply(pipeline, lazy, *operands, chunks=(2, 5, 2, 1, expected.shape[4]))
+        assert same_bits(result.compute(scheduler="sync"), expected)
+
+
+def test_a_box_among_neighbours_takes_two_strips_along_each_axis() -> None:
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 12, 12, 12), weight)
+    graph = dict(pipeline(da.from_array(x, chunks=(1, 8, 4, 4, 4)), *operands).dask)
+    (middle,) = (task for key, task in graph.items() if key[1:] == (0, 0, 1, 1, 1) and key[0].startswith("convt3d"))
+    assert len(middle.dependencies) == 1 + 6 + 1  # the chunk, strips, operands
+    strips = [key for key in graph if isinstance(key, str) and key.startswith("convt3d-strip")]
+    assert len(strips) == 3 * 2 * 2 * 9  # along each axis, both sides of two borders, for 9 chunks
+
+
+def test_only_parts_of_larger_chunks_are_sent() -> None:
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 8, 16, 16), weight)
+    lazy = da.from_array(x, chunks=(1, 8, 8, 8, 16))
+    result = convt3d.dask.apply(pipeline, lazy, *operands, chunks=(1, 8, 8, 4, 16))
+    graph = dict(result.dask)
+    for key, task in graph.items():
+        if isinstance(key, tuple) and key[0] == result.name:
+            assert not any(isinstance(each, tuple) and each[0] == lazy.name for each in task.dependencies)
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x, *operands))
+
+
+def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread() -> None:
+    distributed = pytest.importorskip("distributed")
+    pipeline, shape, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, shape, weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 3, 3, 6)), *operands)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        future = client.compute(result)
+        assert same_bits(future.result(timeout=120), pipeline(x, *operands))
+        received = client.run(_weights_received, result.name.removeprefix("convt3d-"))
+        assert sorted(received.values()) == [0, 1]  # one worker holds them, the other has asked once
+        assert set(client.run(_threads_of_a_task).values()) == {1}
+
+
+def _weights_received(token: str, dask_worker: Any) -> int:
+    key = f"convt3d-operands-{token}"
+    return sum(key in each["keys"] for each in dask_worker.transfer_incoming_log)
+
+
+def _threads_of_a_task(dask_worker: Any) -> int:
+    from convt3d.cpu.plan.cores import get_num_threads
+    from convt3d.dask.tasks import own_threads
+
+    def inside() -> int:
+        with own_threads():
+            return get_num_threads()
+
+    return dask_worker.executors["default"].submit(inside).result()
+
+
 def test_a_cluster_gives_the_same_bits() -> None:
     distributed = pytest.importorskip("distributed")
     pipeline, shape, weight = LOCAL["convolution"]
     x, *operands = arrays_for(pipeline, shape, weight)
     result = pipeline(da.from_array(x, chunks=(1, 8, 4, 5, 6)), *operands)
     with (
-        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster),
     ):
         assert same_bits(result.compute(), pipeline(x, *operands))

@@ -13,6 +13,7 @@ from helpers.draws import make, several
 
 import convt3d as ct
 from convt3d.cpu.plan.sequence import make_sequence
+from convt3d.cpu.runtime.execute import execute
 from convt3d.plan.segments import Value, segments
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
@@ -48,7 +49,7 @@ ROWS = {
         "Conv3d(padding=1) -> Keep('y') -> Tanh() -> Keep('z') -> GELU() -> Conv3d(padding=1) -> Add('y') -> "
         "Conv3d(padding=1) -> Multiply('z')",
         [K3, K3, K3],
-        ["Conv3d(padding=1)", "ConvTranspose3d(groups=4, bias=True) -> Tanh()",
+        ["Conv3d(padding=1)", "ConvTranspose3d(groups=4) -> Recall(label='x') -> Tanh()",
          "GELU() -> Conv3d(padding=1) -> Add(other='tensor')", "Conv3d(padding=1) -> Multiply(other='tensor')"],
     ),
     "a gate that is repeated": (
@@ -56,7 +57,7 @@ ROWS = {
         "Multiply('y')",
         [K3, K1, K1],
         ["Conv3d(padding=1)", "Mean(over='spatial') -> Conv3d(bias=True) -> ReLU()", "Conv3d() -> Sigmoid()",
-         "ConvTranspose3d(groups=4, bias=True) -> Multiply(other='tensor')"],
+         "ConvTranspose3d(groups=4) -> Recall(label='x') -> Multiply(other='tensor')"],
     ),
     "back to an earlier value, and another convolution": (
         "Conv3d(padding=1) -> Keep('y') -> Conv3d(padding=1) -> Keep('z') -> Recall('y') -> Conv3d(padding=1) -> "
@@ -73,7 +74,7 @@ ROWS = {
     "a value before all convolutions": (
         "ReLU() -> Keep('a') -> Conv3d(padding=1) -> Conv3d(padding=1) -> Add('a')",
         [K3, K3],
-        ["ConvTranspose3d(groups=4, bias=True) -> ReLU()", "Conv3d(padding=1)",
+        ["ConvTranspose3d(groups=4) -> Recall(label='x') -> ReLU()", "Conv3d(padding=1)",
          "Conv3d(padding=1) -> Add(other='tensor')"],
     ),
     "back to a value within an earlier segment": (
@@ -81,7 +82,7 @@ ROWS = {
         "Recall('y') -> Sigmoid() -> Multiply('z')",
         [K3, K3, K3],
         ["Conv3d(padding=1)", "Tanh() -> Conv3d(padding=1)", "Conv3d(padding=1)",
-         "ConvTranspose3d(groups=4, bias=True) -> Sigmoid() -> Multiply(other='tensor')"],
+         "ConvTranspose3d(groups=4) -> Recall(label='x') -> Sigmoid() -> Multiply(other='tensor')"],
     ),
     "names within a segment stay": (
         "Conv3d() -> ConvTranspose3d(stride=2) -> Keep('y') -> Tanh() -> Keep('t') -> Recall('y') -> Sigmoid() -> "
@@ -221,3 +222,18 @@ def test_text_and_back() -> None:
         pipeline = ct.Pipeline(*read_stages(text))
         assert ct.Pipeline(*read_stages(write_pipeline(pipeline))) == pipeline
         assert pickle.loads(pickle.dumps(pipeline)) == pipeline
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [3, 37])  # less than a vector, and more
+def test_arithmetic_between_convolutions_keeps_the_sign_of_zero(dtype: str, width: int) -> None:
+    """-0.0 divides to -inf: a convolution that changes nothing would add it to 0.0."""
+    text = "ConvTranspose3d(groups=3) -> Recall('x') -> Divide(1.0, reverse=True) -> Multiply('tensor')"
+    pipeline, kind = ct.Pipeline(*read_stages(text)), DTYPES[dtype]
+    x = np.zeros((2, 3, 2, 5, width))
+    x[:, :, :, ::2] = -0.0
+    weight, other = np.full((3, 1, 1, 1, 1), np.nan), np.full(x.shape, 2.0)
+    out = np.empty(x.shape, kind.storage)
+    execute(pipeline, kind, kind.narrow(x), (kind.narrow(weight), kind.narrow(other)), out)
+    assert np.array_equal(kind.widen(out), np.where(np.signbit(x), -np.inf, np.inf))
+    assert "packed weights 0 B" in pipeline.explain(x.shape, weight.shape)

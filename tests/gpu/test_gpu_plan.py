@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from convt3d.gpu import plan as gpu_plans
 from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, configurations
 from convt3d.gpu.explain import explain
 from convt3d.gpu.geometry import GpuAxis
+from convt3d.gpu.pieces import PreparedName
 from convt3d.gpu.plan import gpu_plan
 from convt3d.gpu.steps import GpuFinish, GpuKernel, GpuStep
 from convt3d.gpu.text.module import module
@@ -32,6 +34,9 @@ def plan(
     return gpu_plan(pipeline, x, pipeline.operand_shapes(x, kernel), DTYPES[dtype], **options)
 
 
+plan_of = plan
+
+
 def of_problem(slug: str, dtype: str, **options: Any) -> Any:
     problem = PROBLEMS[slug]
     shapes = problem.shapes(problem.benchmark)
@@ -48,7 +53,7 @@ def test_the_operators_keep_nothing_of_full_size(slug: str, dtype: str) -> None:
     softmax_again = "softmax" in slug and dtype in ("float16", "bfloat16")  # the output could not hold the sums' type
     assert len(convolutions) == (2 if softmax_again else 1)
     partials = sum(step.shape[0] * step.shape[1] * step.parts for step in made.steps if isinstance(step, GpuFinish))
-    assert partials * 4 <= prod(made.trace.output) / 16
+    assert partials <= prod(made.trace.output) / 32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -63,6 +68,7 @@ def test_text_does_not_depend_on_sizes_or_numbers(dtype: str) -> None:
 
 def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
     """The convolution's own output may be as large as it likes: it is never stored."""
+    plan = partial(plan_of, precision="ieee")  # others have more numbers in memory
     pooled = Pipeline(CONV(stride=2), ct.MaxPool3d(8))
     assert not plan(pooled, (1, 8, 128, 512, 512), (8, 64, 2, 2, 2)).wide
     assert plan(Pipeline(CONV(stride=2)), (1, 8, 128, 512, 512), (8, 8, 2, 2, 2)).wide  # 2^31 outputs
@@ -87,13 +93,17 @@ def test_offsets_are_64_bit_when_an_array_needs_it_and_only_then() -> None:
 
 def test_the_value_before_a_statistic_is_kept_in_the_output_or_computed_again() -> None:
     in_output = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.ReLU()), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == [INPUT, OUTPUT]
+    assert [kernel.piece.source for kernel in in_output.kernels if not kernel.guarded] == [
+        INPUT,
+        PreparedName(0),
+        OUTPUT,
+    ]
     again = plan(Pipeline(CONV(stride=2), ct.InstanceNorm(), ct.MaxPool3d(2)), (1, 8, 4, 4, 4), (8, 8, 2, 2, 2))
-    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [None, OUTPUT]
+    assert [kernel.piece.dest for kernel in again.kernels if not kernel.guarded] == [PreparedName(0), None, OUTPUT]
     assert again.stored == in_output.stored == ()
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16x6"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: str) -> None:
     """One kernel holds all channels, the other blocks of them; 416 inputs are whole blocks of 32, but not of 64."""
@@ -103,10 +113,10 @@ def test_kernels_of_one_convolution_agree_on_its_memory(dtype: str, precision: s
             made = plan(pipe, (1, inputs, 4, 4, 4), (inputs, channels, 2, 2, 2), dtype, precision=precision)
             kernels = [kernel for kernel in made.kernels if kernel.piece.conv is not None]
             assert len({kernel.piece.source for kernel in kernels if not kernel.guarded}) == 1
-            assert len({(kernel.filled, kernel.width, kernel.weight_strides) for kernel in kernels}) == 1
+            assert len({(kernel.memory, kernel.width, kernel.weight_strides) for kernel in kernels}) == 1
             for kernel in kernels:
                 assert kernel.width >= kernel.columns * kernel.config.channels
-                assert kernel.filled % kernel.config.inputs == 0
+                assert kernel.memory.filled % kernel.config.inputs == 0
 
 
 def test_what_needs_memory_says_so() -> None:
@@ -119,13 +129,11 @@ def test_what_needs_memory_says_so() -> None:
 @pytest.mark.parametrize("kind", ["dot", "plain", "depthwise", "load"])
 def test_there_is_a_tile_for_every_need(generation: int, dtype: str, kind: str) -> None:
     """Enough threads for the registers, at most 1024 of them, and stages that fit the shared memory (in bytes)."""
-    if kind == "dot" and dtype == "float64":
-        return
     shared = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}[generation]
     for pooled in (False, True):
         most = MOST_LOADED if kind == "load" else MOST_POOLED if pooled else MOST_CHANNELS
         for channels in (1, 3, 16, 17, 64, 100, most):
-            for precision in ("ieee", "tf32", "tf32x3"):
+            for precision in ("ieee", "tf32", "bf16x6"):
                 for inputs in (1, 3, 16, 40, 48, 320):
                     reduced, wide = channels % 3 == 0, inputs % 3 == 0
                     need = Demand(
@@ -138,7 +146,8 @@ def test_there_is_a_tile_for_every_need(generation: int, dtype: str, kind: str) 
                         assert tile.channels >= channels
                         assert 4 <= tile.warps <= 16
                         assert tile.warps & (tile.warps - 1) == 0
-                        bytes_ = (tile.positions + tile.channels) * tile.inputs * DTYPES[dtype].itemsize
+                        size = 6 if precision == "bf16x6" and dtype == "float32" else DTYPES[dtype].itemsize
+                        bytes_ = (tile.positions + tile.channels) * tile.inputs * size
                         assert kind != "dot" or bytes_ * tile.stages <= shared
 
 

@@ -52,7 +52,7 @@ def test_a_good_kernel_has_no_fault() -> None:
         pytest.param(changed(tensor={"mma.sync.x": 4}), "tensor cores: ('mma',)", id="those-of-an-older-generation"),
         pytest.param(changed(loads={32: 36}), "only 0% of a tile", id="narrow-loads"),
         pytest.param(
-            replace(GOOD, job=Job(NORM, "float32", 90)), "instead of none", id="tensor-cores-where-ieee-is-asked-for"
+            replace(GOOD, job=Job(NORM, "ieee", 90)), "instead of none", id="tensor-cores-where-ieee-is-asked-for"
         ),
     ],
 )
@@ -81,10 +81,11 @@ def test_bytes_of_the_plain_convolution() -> None:
     pytest.importorskip("triton", "3.4")
     found = gpu_report.traffic(Job("conv-transpose-3d-asym-input-sq-kernel", "float16", 80))
     x, y, w = 8 * 48 * 96**3 * 2, 8 * 24 * 98**3 * 2, 48 * 24 * 27 * 2
-    packed, flag = 48 * 32 * 27 * 2, 4
+    packed, flag, copy = 48 * 32 * 27 * 2, 4, 8 * 48 * 100**3 * 2  # with a halo of two voxels
+    seen = 8 * 48 * 98**3 * 2  # of it, from its first voxel on
     assert found.least == x + y + w
-    assert found.moved == 3 * x + w + 2 * packed + flag + y
-    assert found.extra == x + packed + flag
+    assert found.moved == x + copy + seen + w + 2 * packed + 2 * flag + y
+    assert found.extra == copy + packed + flag
 
 
 COMPILE = """

@@ -424,14 +424,6 @@ def test_an_empty_batch() -> None:
     assert got.shape == (0, 4, 4, 4, 4)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-def test_other_precisions_run(precision: str) -> None:
-    """The interpreter multiplies exactly whatever is asked; compilation is tested apart."""
-    case = gpu_case(Pipeline(CONV(stride=2)), (1, 3, 2, 2, 2), (3, 3, 2, 2, 2))
-    close = 1e-6 if INTERPRETED or precision == "tf32x3" else 1e-2
-    np.testing.assert_allclose(case.run(precision=precision), case.run(), rtol=10 * close, atol=close)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pointers_are_what_they_were_declared(dtype: str) -> None:
     """Compilation ahead of time goes by the declared types, a launch by those of the arrays."""

@@ -105,7 +105,7 @@ def test_devices_are_in_the_order_of_generations_and_name_their_source() -> None
     assert [device.generation.capability for device in DEVICES] == list(GENERATIONS)
     for device in DEVICES:
         assert "NVIDIA" in device.source
-        assert device.flops["tf32x3"] * 3 == pytest.approx(device.flops["tf32"])
+        assert device.flops["float32"] * 6 == pytest.approx(device.flops["bfloat16"])
         assert device.flops["float16"] == device.flops["bfloat16"] > device.flops["tf32"] > device.flops["float32"]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from convt3d.gpu.plan import GpuPlan
 from convt3d.gpu.run import Execution
+from convt3d.gpu.steps import GpuStep
 from convt3d.gpu.text.kernel import KernelText
 from convt3d.plan.names import ArrayName
 
@@ -60,6 +61,7 @@ class Launch:
     """A kernel of a plan with the arguments and options it would be launched with; its arrays have shapes and no
     contents."""
 
+    step: GpuStep
     text: KernelText
     function: Any
     arguments: tuple[Any, ...]
@@ -80,7 +82,8 @@ class _Recorder(Execution):
 
     def _launch(self, function: Any, text: KernelText) -> None:
         def note(*arguments: Any, **options: Any) -> None:
-            self.launches.append(Launch(text, function, arguments, options))
+            step = self.plan.steps[self.code.kernels.index(text)]
+            self.launches.append(Launch(step, text, function, arguments, options))
 
         super()._launch({(text.grid,): note}, text)
 
@@ -104,20 +107,25 @@ def compile_launch(launch: Launch, capability: int) -> Facts:
 
 
 def compile_call(function: Any, capability: int, *arguments: Any, **options: Any) -> Facts:
-    """Compiled as `function[grid](*arguments, **options)` would: Triton's own functions derive types, constants and
-    alignments from the arguments, as a launch lets them."""
+    return _facts(compiled_call(function, ("cuda", capability, 32), *arguments, **options))
+
+
+def compiled_call(function: Any, where: tuple[str, int | str, int], *arguments: Any, **options: Any) -> Any:
+    """Compiled as `function[grid](*arguments, **options)` would, `where` being a backend, one of its architectures and
+    the threads of a warp: Triton's own functions derive types, constants and alignments from the arguments, as a launch
+    lets them."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
     from triton.runtime.jit import create_function_from_signature
 
-    target = GPUTarget("cuda", capability, 32)
+    target = GPUTarget(*where)
     backend = make_backend(target)
     bind = create_function_from_signature(function.signature, function.params, backend)
     bound, specialised, given = bind(*arguments, **options)
     parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialised, given)
     source = ASTSource(function, signature, constants, attributes)
-    return _facts(triton.compile(source, target=target, options=dict(vars(parsed))))
+    return triton.compile(source, target=target, options=dict(vars(parsed)))
 
 
 def _facts(compiled: Any) -> Facts:

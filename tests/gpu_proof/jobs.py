@@ -16,9 +16,9 @@ from .limits import GENERATIONS
 
 # Type of the arrays and precision of products.
 ARITHMETIC = {
-    "float32": ("float32", "ieee"),
+    "float32": ("float32", "bf16x6"),
+    "ieee": ("float32", "ieee"),
     "tf32": ("float32", "tf32"),
-    "tf32x3": ("float32", "tf32x3"),
     "float16": ("float16", "ieee"),
     "bfloat16": ("bfloat16", "ieee"),
     "float64": ("float64", "ieee"),

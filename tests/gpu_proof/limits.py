@@ -64,19 +64,19 @@ GENERATIONS: Mapping[int, Generation] = MappingProxyType({one.capability: one fo
 
 
 def _rates(**tera: float) -> Mapping[str, float]:
-    """`tf32x3` makes three products of each, so a third of TF32."""
+    """float32 makes six products of bfloat16 numbers of each."""
     rates = {kind: rate * 1e12 for kind, rate in tera.items()}
-    return MappingProxyType({**rates, "bfloat16": rates["float16"], "tf32x3": rates["tf32"] / 3})
+    return MappingProxyType({**rates, "bfloat16": rates["float16"], "float32": rates["float16"] / 6})
 
 
-# float64 and IEEE float32 run beside the tensor cores.
+# IEEE float32 runs beside the tensor cores.
 DEVICES = (
     Device(
         "A100",
         SM80,
         108,
         2.039e12,
-        _rates(float64=9.7, float32=19.5, tf32=156.0, float16=312.0),
+        _rates(float64=19.5, ieee=19.5, tf32=156.0, float16=312.0),
         "NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM",
     ),
     Device(
@@ -84,7 +84,7 @@ DEVICES = (
         SM90,
         132,
         3.35e12,
-        _rates(float64=33.5, float32=66.9, tf32=494.7, float16=989.4),
+        _rates(float64=66.9, ieee=66.9, tf32=494.7, float16=989.4),
         "NVIDIA H100 Tensor Core GPU architecture white paper and data sheet, H100 SXM5",
     ),
     Device(
@@ -92,7 +92,7 @@ DEVICES = (
         SM100,
         148,
         7.7e12,
-        _rates(float64=37.0, float32=75.0, tf32=1100.0, float16=2250.0),
+        _rates(float64=37.0, ieee=75.0, tf32=1100.0, float16=2250.0),
         "NVIDIA Blackwell data sheet, HGX B200, one GPU",
     ),
 )

@@ -12,12 +12,13 @@ from math import prod
 
 from convt3d.gpu.config import Config
 from convt3d.gpu.pieces import FilledName
-from convt3d.plan.names import INPUT, ArrayName, CallerName, OperandName
+from convt3d.plan.names import ArrayName, CallerName, OperandName
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 from convt3d.spec.work import count
 from convt3d.units import amount, duration
 
+from .amd import AmdRow, amd_table
 from .compile import Facts, Launch, compile_launch, launches
 from .jobs import ARITHMETIC, Job
 from .limits import DEVICES, GENERATIONS, WARP, Device, Occupancy, occupancy
@@ -55,8 +56,9 @@ def rows_of(job: Job) -> list[Row]:
     plan = job.plan()
     others = [] if job.choice is None else [replace(job, choice=at).plan() for at in (None, *range(job.choice))]
     found = []
-    for number, (step, launch) in enumerate(zip(plan.steps, launches(plan, job.channels_last), strict=True)):
-        if any(other.steps[number].tile == step.tile for other in others):
+    for launch in launches(plan, job.channels_last):
+        step = launch.step
+        if any(other.steps[plan.steps.index(step)].tile == step.tile for other in others):
             continue
         name = launch.text.name.split("_", 3)[3]
         found.append(Row(job, name, step.label, step.tile, compile_launch(launch, job.generation)))
@@ -73,7 +75,7 @@ def faults(row: Row) -> list[str]:
     if row.kind != "dot" or row.config is None:
         return found
     newest = row.config.positions >= LEAST_POSITIONS[row.job.generation] and row.job.arithmetic != "float64"
-    wanted = (TENSOR_CORES[row.job.generation] if newest else "mma",) if row.job.arithmetic != "float32" else ()
+    wanted = (TENSOR_CORES[row.job.generation] if newest else "mma",) if row.job.arithmetic != "ieee" else ()
     if row.facts.tensor_kinds != wanted:
         found.append(f"tensor cores: {row.facts.tensor_kinds or 'none'} instead of {wanted or 'none'}")
     if row.job.name in PROBLEMS and _fills_loads(row) and row.facts.wide_loads < LEAST_WIDE:
@@ -109,16 +111,15 @@ def traffic(job: Job) -> Traffic:
     shapes = plan.trace.values[0], plan.trace.output, *plan.trace.operand_shapes
     own: dict[ArrayName, int] = {}
     moved = 0
-    for step, launch in zip(plan.steps, done, strict=True):
-        if step.label == "guard":
+    for launch in done:
+        if launch.step.label == "guard":
             continue
         moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
-        made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName))]
+        made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName, FilledName))]
         own |= {name: _bytes(launch.arrays[name]) for name in made}
-    copies = 2 * own.get(FilledName(INPUT), 0)  # read as given, written
     convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
     needed = count(plan.asked, plan.trace).needed
-    return Traffic(size * sum(map(prod, shapes)), moved + copies, sum(own.values()), convolutions * needed)
+    return Traffic(size * sum(map(prod, shapes)), moved, sum(own.values()), convolutions * needed)
 
 
 def _bytes(array: object) -> int:
@@ -141,7 +142,8 @@ benchmark shapes, for every type and generation, in the configuration that the h
 launch. `make test-gpu-compile` compiles the other configurations as well, and those of a dozen further pipelines.
 
 - **tile**: positions x output channels (x input channels of one step). **registers** of a thread; none is spilled.
-- **tensor cores**: instructions of the PTX. IEEE float32 has none by design; tf32 and tf32x3 are used on request only.
+- **tensor cores**: instructions of the PTX. float32 is three bfloat16 numbers for each factor;
+  ieee, which has none by design, and tf32 are float32 on request.
 - **128-bit**: the share of a tile's bytes that 128-bit loads bring, as the code is written.
 - **blocks**: how many share a multiprocessor, computed from registers, shared memory, tensor memory and warps; beside
   it the share of its warps they fill, and what keeps a further block out.
@@ -167,8 +169,8 @@ bytes over the peak bandwidth, of the data sheet, without sparsity: a bound that
 """
 
 
-def report(rows: Sequence[Row], version: str) -> str:
-    return "\n".join([HEAD.format(version=version), *_compiled(rows), *_estimated()])
+def report(rows: Sequence[Row], amd: Sequence[AmdRow], version: str) -> str:
+    return "\n".join([HEAD.format(version=version), *_compiled(rows), *amd_table(amd), *_estimated()])
 
 
 def _compiled(rows: Sequence[Row]) -> Iterator[str]:
@@ -221,6 +223,6 @@ def _time(found: Traffic, kind: str, device: Device) -> str:
 
 
 def _rates(device: Device) -> str:
-    kinds = ("float64", "float32", "tf32", "float16")
+    kinds = ("float64", "ieee", "tf32", "float16")
     rates = ", ".join(f"{kind} {device.flops[kind] / 1e12:g}" for kind in kinds)
     return f"TFLOP/s {rates}; {device.bytes / 1e12:g} TB/s"

@@ -88,6 +88,27 @@ LOCAL: dict[str, tuple[Pipeline, tuple[int, ...], tuple[int, ...]]] = {
     "axes reduced": (Pipeline(ConvTranspose3d(stride=2), Mean("depth"), LogSumExp("width"), Tanh()), X, W),
 }
 
+# Several convolutions, with the shapes of their weights.
+SEVERAL: dict[str, tuple[Pipeline, tuple[tuple[int, ...], ...]]] = {
+    "a block": (Pipeline(Conv3d(padding=1, bias=True), ReLU(), Conv3d(padding=1), Add("x"), ReLU()), (W, W)),
+    "down and up": (
+        Pipeline(
+            Conv3d(padding=1),
+            Keep("y"),
+            Conv3d(stride=2, padding=1),
+            GELU(),
+            ConvTranspose3d(stride=2, padding=1, output_padding=(0, 1, 0)),
+            Add("y"),
+            MaxPool3d(2),
+        ),
+        (W, W, W),
+    ),
+    "a tensor for the second": (
+        Pipeline(ConvTranspose3d(stride=(1, 2, 1)), Conv3d(padding=1, padding_mode="reflect"), Multiply("tensor")),
+        (W, W),
+    ),
+}
+
 # Statistics cross chunks.
 OVER_SPACE: dict[str, Pipeline] = {
     "instance norm": Pipeline(Conv3d(padding=1), InstanceNorm(affine=True), LeakyReLU()),
@@ -109,11 +130,12 @@ OVER_SPACE: dict[str, Pipeline] = {
 
 
 def arrays_for(
-    pipeline: Pipeline, x: tuple[int, ...], weight: tuple[int, ...], dtype: Any = np.float32, seed: int = 0
+    pipeline: Pipeline, x: tuple[int, ...], weight: Any, dtype: Any = np.float32, seed: int = 0
 ) -> list[Any]:
-    """Input and operands: signed, variances positive."""
+    """Input and operands: signed, variances positive. `weight` is a shape, or one for each convolution."""
     rng = np.random.default_rng(seed)
-    shapes = [("input", x), *zip(pipeline.operand_names, pipeline.operand_shapes(x, weight), strict=True)]
+    weights = weight if len(pipeline.convolutions) > 1 else (weight,)
+    shapes = [("input", x), *zip(pipeline.operand_names, pipeline.operand_shapes(x, *weights), strict=True)]
     drawn = [(name, rng.standard_normal(shape).astype(dtype)) for name, shape in shapes]
     return [np.abs(array) + dtype(0.5) if "var" in name else array for name, array in drawn]
 

@@ -1,5 +1,5 @@
-"""Cases that run through the Triton kernels: by Triton's interpreter on CPU tensors, or on a GPU with
-TRITON_INTERPRET=0 (`make test-gpu`)."""
+"""Cases that run through the Triton kernels: by Triton's interpreter on CPU tensors, on a GPU with TRITON_INTERPRET=0
+(`make test-gpu`), or as PTX for the capability CONVT3D_TEST_PTX, run on the CPU, with TRITON_INTERPRET=0."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from convt3d.gpu.run import run
 from convt3d.spec.pipeline import Pipeline
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-if not INTERPRETED and not torch.cuda.is_available():
+CAPABILITY = int(os.environ.get("CONVT3D_TEST_PTX", "0"))  # whose PTX is run on the CPU; 0: none
+DEVICE = "cpu" if INTERPRETED or CAPABILITY else "cuda"
+if CAPABILITY:
+    from convt3d.gpu import run as gpu_run
+    from convt3d.judge.ptx.driver import use
+
+    use(CAPABILITY)
+    gpu_run._capability = lambda x: CAPABILITY
+elif not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("TRITON_INTERPRET is off, and there is no GPU", allow_module_level=True)
 
 LARGEST = 0  # the largest tile: few programs, which the interpreter likes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from helpers.kernels_cuda import SOURCE
 
 from convt3d.judge.cuda import compilations, host_source, with_lines
 from convt3d.judge.languages import compiler_of
+from convt3d.judge.nvrtc import device_source, facts, library
 from convt3d.judge.verdict import BARRIER, CRASH, NOT_RUN, OUT_OF_BOUNDS, RACE, WRONG_VALUES
 
 
@@ -175,16 +177,73 @@ def test_the_judge_runs_cuda(judge: Any, example: str, order: str) -> None:
     assert "writes global memory at line" in racing.verdict.reason
 
 
+def test_bank_conflicts_and_registers_are_told(judge: Any, example: str, order: str) -> None:
+    """Each thread hands its sum to its neighbour, 8 words apart: 8 rounds for one."""
+    if order != "1":
+        pytest.skip("counted once")
+    hand_over = """__shared__ float room[256 * 8 + 8];
+    room[threadIdx.x * 8] = (float)sum;
+    __syncthreads();
+    y[at] = (real)room[threadIdx.x * 8];"""
+    early = "const bool over = at >= voxels;\n    if (over) return;"
+    text = example.replace("if (at >= voxels) return;", early).replace("y[at] = (real)sum;", hand_over)
+    conflicting = judge(text, SLUG, ".cu", cases=("sample",))
+    assert conflicting.verdict.passed, conflicting.verdict
+    assert re.search(r"takes [78]\.\d times the cycles", conflicting.notes["bank conflicts"]), conflicting.notes
+    if shutil.which("addr2line"):
+        assert "shared memory at line " in conflicting.notes["bank conflicts"]
+    straight = judge(text.replace("threadIdx.x * 8]", "threadIdx.x]"), SLUG, ".cu", cases=("sample",))
+    assert straight.notes["bank conflicts"] == "none"
+    if library() is None:
+        assert "nvidia-cuda-nvrtc" in straight.notes["on a GPU"]
+    elif "on a GPU" not in straight.notes:  # it may take too long on a busy machine
+        assert re.fullmatch(
+            r"conv_transpose: \d+ registers, 0 bytes spilled, 8224 bytes of shared memory", straight.notes["on sm_80"]
+        )
+
+
+def test_device_code_is_what_is_left_without_the_host() -> None:
+    text = """struct A { int x; };
+template <int N> __global__ void k(float* y) { y[0] = N; }
+static int helper(int a) { return a; }
+#define LAUNCH(n) k<n><<<1, 1>>>(y)
+extern "C" void solution(float* y) {
+    k<3> <<<1, 2>>>(y); /* } */
+}
+__device__ int last;
+"""
+    device, names = device_source(text)
+    assert names == ["k<3>", "k<n>"]
+    assert "solution" not in device
+    assert device.count("\n") == text.count("\n")
+    assert all(piece in device for piece in ("struct A", "__global__ void k", "int helper", "int last"))
+
+
+def test_what_ptxas_says_is_read() -> None:
+    log = """ptxas info    : Compiling entry function '_Z4fillPfm' for 'sm_80'
+ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 80 registers, used 1 barriers, 4224 bytes smem, 552 bytes cmem[0]
+ptxas info    : Compiling entry function 'plain' for 'sm_80'
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+"""
+    assert facts(log) == {
+        "fill": {"registers": 80, "spilled": 16, "shared": 4224},
+        "plain": {"registers": 12, "spilled": 0, "shared": 0},
+    }
+
+
 def test_what_a_cpu_cannot_run_is_not_run(judge: Any, example: str, order: str) -> None:
     if order != "1":
         pytest.skip("nothing is run")
     assembly = example.replace("sum_t sum = 0;", 'sum_t sum = 0;\n    asm volatile("bar.sync 1, 32;");', 1)
     verdict = judge(assembly, SLUG, ".cu", cases=("sample",)).verdict
-    if shutil.which("nvcc") is None:
+    if shutil.which("nvcc") is None and library() is None:
         assert verdict.word != NOT_RUN
     else:
         assert verdict.word == NOT_RUN
-        assert "nvcc accepts it, but it cannot be run on a CPU" in verdict.reason
+        assert "accepts it" in verdict.reason
+        assert "it cannot be run on a CPU" in verdict.reason
     broken = judge(example.replace("sum_t sum = 0;", "sum_t sum = nobody;"), SLUG, ".cu", cases=("sample",)).verdict
     assert broken.word == "compile error"
     assert "nobody" in broken.reason

@@ -15,6 +15,7 @@ from gpu_proof.report import TENSOR_CORES
 from helpers.triton import compiling_environment, need_triton
 
 from convt3d.gpu.geometry import GpuAxis
+from convt3d.gpu.steps import Memory
 from convt3d.judge.cases import known_cases
 from convt3d.judge.export import export
 from convt3d.spec.dtypes import DTYPES
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"conv-transpose3d-max-max-sum": "longest-tails"}  # its windows have 216 members, few of which meet a tap here
 # 216 members of a window times 300 taps: minutes in the interpreter, and so in one type only.
 SLOW = {"conv-transpose3d-max-max-sum": ("one-voxel", "kernel-larger-than-input")}
-ALONE = {"dataclasses", "math", "torch", "triton"}
+ALONE = {"contextlib", "dataclasses", "math", "torch", "triton"}
 
 
 def exported(slug: str) -> str:
@@ -123,7 +124,7 @@ def test_offsets_are_64_bit_where_an_address_needs_it(far: int, taps: int, index
     axes = [GpuAxis(n + k - 1, n + k - 1, n, k, 1, 0, 1, 1, 1, 0) for n, k in ((1, 1), (2, taps), (2, 1))]
     x = torch.empty_strided((2, 16, 1, 2, 2), (far, 1, 64, 64, 16), device="meta")
     y = torch.empty((2, 3, 1, 1 + taps, 2), device="meta")
-    launch(Noted(), axes, (16, 16, 16, 4), {"x": x, "y": y}, 2, 3, 1, 16)
+    launch(Noted(), axes, (16, 16, 16, 4), {"x": x, "y": y}, 2, 3, Memory(16, 16))
     assert found == [index]
 
 
@@ -149,7 +150,7 @@ def test_all_threads_of_a_block_fit_the_registers(dtype: str, channels: int, gua
     arrays = {"y": torch.empty((1, channels, 4, 4, 4), dtype=kind, device="meta")}
     if guard:
         arrays["wild"], tile = torch.empty(1, dtype=torch.int32, device="meta"), guarding(tile, statistics)
-    launch(Noted(), axes, tile, arrays, 1, channels, 1, 16)
+    launch(Noted(), axes, tile, arrays, 1, channels, Memory(16, 16), guards=guard)
     (given,) = found
     assert given["BLOCK_C"] >= channels
     assert given["num_warps"] * 32 * given["maxnreg"] <= 65536
@@ -192,7 +193,7 @@ for dtype in sys.argv[3:]:
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("slug", PROBLEMS)
 def test_it_compiles_for_a_gpu(tmp_path: Path, slug: str, generation: int) -> None:
-    """At the benchmark's shapes: no spills, and tensor cores for 16-bit types."""
+    """At the benchmark's shapes: no spills, and tensor cores for all types."""
     (tmp_path / "exported.py").write_text(exported(slug), encoding="utf-8")
     environment = compiling_environment()
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", tmp_path)))
@@ -208,7 +209,7 @@ def test_it_compiles_for_a_gpu(tmp_path: Path, slug: str, generation: int) -> No
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row for row in rows if row[2] != "0"] == []
     half = [TENSOR_CORES[generation]]
-    wanted = {"float16": half, "bfloat16": half, "float32": [], "float64": ["mma"]}
+    wanted = {"float16": half, "bfloat16": half, "float32": half, "float64": ["mma"]}
     products = [row for row in rows if row[1].startswith("conv") and "guard" not in row[1]]
     assert {row[0] for row in products} == set(DTYPES)
     assert [row for row in products if row[3:] != wanted[row[0]]] == []

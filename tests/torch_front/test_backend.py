@@ -246,6 +246,23 @@ def test_errors_are_eager_errors() -> None:
     assert "expected input" in str(ours.value)
 
 
+def test_a_refused_call_does_not_end_the_capture(caplog: pytest.LogCaptureFixture) -> None:
+    """What eager refuses as well says nothing about the model."""
+    fast = ct.optimize(Net().eval())
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        fast(given(1, 3, 8, 8, 8))
+    assert fast._compiled is not fast.model
+    assert "left to PyTorch" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")  # it is deprecated
+def test_optimized_models_can_be_traced() -> None:
+    """By torch.jit, which takes no function of Dynamo's: it sees the model itself."""
+    model, x = Net().eval(), given()
+    with torch.no_grad():
+        close(torch.jit.trace(ct.optimize(model), x, check_trace=False)(x), model(x))
+
+
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 

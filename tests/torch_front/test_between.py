@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from helpers.captured import agrees, agrees_in_training  # noqa: E402
+from helpers.captured import agrees, agrees_in_training, close, compiled  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
@@ -32,7 +32,7 @@ def given(dtype: Any = torch.float32) -> Any:
     return torch.randn(2, 4, 3, 5, 7, dtype=dtype)
 
 
-ONE = "ConvTranspose3d(groups=5) -> "
+ONE = "ConvTranspose3d(groups=5) -> Recall(label='x') -> "
 CASES: dict[str, tuple[Any, str]] = {
     "a gate": (lambda x, skip, gate: skip * gate, f"{ONE}Multiply(other='tensor')"),
     "what follows": (lambda x, skip, gate: (gate - skip).tanh() * 2,
@@ -58,6 +58,25 @@ def test_not_finite() -> None:
     x = given()
     x[0, 0, 0, 0, 0], x[1, 2, 1, 1, 1] = torch.nan, torch.inf
     agrees(Gate(CASES["a gate"][0]), x)
+
+
+def test_the_sign_of_zero() -> None:
+    """A quotient tells it."""
+
+    class Negative(Gate):
+        def forward(self, x: Any) -> Any:
+            skip = -self.skip(x)
+            gate = self.gate(skip).sigmoid()
+            return 1 / (skip * gate), skip.sin(), gate.sin()
+
+    model = Negative(None)
+    model.skip.bias.data.zero_()
+    with torch.no_grad():
+        expected = model(given() * 0)
+        got, recorder = compiled(model, given() * 0)
+    assert [each.count("Recall(label='x')") for each in recorder.texts] == [0, 0, 1]
+    assert bool((expected[0] == -torch.inf).all())
+    close(got, expected)
 
 
 def test_other_types_and_gradients_are_left() -> None:

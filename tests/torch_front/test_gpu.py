@@ -98,18 +98,22 @@ def test_tensors_it_cannot_take(why: str) -> None:
 
 MATMUL, CUDNN = "torch.backends.cuda.matmul", "torch.backends.cudnn"
 SETTINGS = {
-    "pass": "ieee",
-    f"{MATMUL}.allow_tf32 = True": "tf32x3",
-    "torch.set_float32_matmul_precision('high')": "tf32x3",
+    "pass": "bf16x6",
+    f"{MATMUL}.allow_tf32 = True": "tf32",
+    "torch.set_float32_matmul_precision('highest')": "bf16x6",
+    "torch.set_float32_matmul_precision('high')": "tf32",
     "torch.set_float32_matmul_precision('medium')": "tf32",
     f"{MATMUL}.fp32_precision = 'tf32'": "tf32",
+    f"{MATMUL}.fp32_precision = 'ieee'": "bf16x6",
+    f"{CUDNN}.allow_tf32 = False": "ieee",
     f"{MATMUL}.allow_tf32 = True; {CUDNN}.allow_tf32 = False": "ieee",
     f"{MATMUL}.fp32_precision = 'tf32'; {CUDNN}.conv.fp32_precision = 'ieee'": "ieee",
-    f"{CUDNN}.conv.fp32_precision = 'tf32'": "ieee",
+    f"{CUDNN}.conv.fp32_precision = 'ieee'": "ieee",
+    f"{CUDNN}.conv.fp32_precision = 'tf32'": "bf16x6",
 }
 
 
-def test_float32_is_exact_unless_both_settings_allow_less() -> None:
+def test_how_float32_is_multiplied_is_said_in_words_of_pytorch() -> None:
     """Each in a process of its own, one after the other: PyTorch does not let its older and newer settings be mixed."""
     newer = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # torch 2.9
     settings = {code: word for code, word in SETTINGS.items() if newer or "fp32_precision" not in code}
@@ -130,10 +134,6 @@ def test_float32_is_exact_unless_both_settings_allow_less() -> None:
         [sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=600, check=False
     )
     assert dict(zip(settings, done.stdout.split(), strict=True)) == settings, done.stderr
-
-
-def test_by_default_float32_is_exact() -> None:
-    assert gpu.float32_precision() == "ieee"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)

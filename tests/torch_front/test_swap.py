@@ -139,7 +139,7 @@ def test_what_is_fused_is_decided_at_each_call(monkeypatch: pytest.MonkeyPatch) 
     model, x = gan(), torch.randn(1, 6, 1, 1, 1)
     report = ct.swap(model)
     model.train()
-    assert fused_calls(model, x, monkeypatch) == 1  # only conv and Sigmoid: batch norms use the batch
+    assert fused_calls(model, x, monkeypatch) == 3  # batch norms take the batch
     model.eval()
     assert fused_calls(model, x, monkeypatch) == 3
     handle = model[5].register_forward_hook(lambda *_: None)

@@ -29,7 +29,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return spied
 
-    for name in ("run_tail", "run_places"):
+    for name in ("run_tail",):
         monkeypatch.setattr(tails, name, spy(getattr(tails, name)))
     return found
 
@@ -87,17 +87,41 @@ def test_layouts_and_parts_of_the_gradients(tail: str, layout: str, sweeps: list
 
 
 @pytest.mark.parametrize(
-    "tail", ["Max()", "Keep('y') -> Sigmoid() -> Multiply('y')", "GELU() -> Multiply('tensor')", "Multiply(2.0)"]
+    "text",
+    [
+        "Conv3d() -> GELU() -> Max()",
+        "Conv3d() -> LogSumExp('spatial') -> Tanh()",
+        "Conv3d() -> SiLU() -> LogSumExp('width') -> Max('depth')",
+        "Conv3d() -> Keep('y') -> Sigmoid() -> Multiply('y')",
+        "Conv3d() -> GELU() -> Multiply('tensor') -> Tanh() -> Add('tensor') -> SiLU()",
+        "Conv3d() -> Multiply(2.0)",
+        "Conv3d(padding=1) -> InstanceNorm(affine=True) -> ReLU() -> Add('x') -> ReLU()",
+        "Conv3d(padding=1) -> Sigmoid() -> Multiply('x') -> Add(9.0) -> Divide(3.0, reverse=True) -> Mean()",
+        "Conv3d() -> Keep('y') -> Mean('spatial') -> Sigmoid() -> Multiply('y') -> GELU()",
+        "Conv3d() -> Keep('y') -> AvgPool3d(3, 1, 1) -> Subtract('y', reverse=True) -> Softmax()",
+        "Conv3d() -> LayerNorm('width') -> GELU() -> MaxPool3d(2, 1) -> LayerNorm('width')",
+        "Conv3d() -> Softmax('spatial', scale='channel') -> Log()",
+        "GELU() -> AvgPool3d(2, 1) -> Conv3d(padding=1) -> SiLU() -> AvgPool3d(2, 1)",
+        "MaxPool3d(2, 1) -> Keep('y') -> Sigmoid() -> Multiply('y') -> Conv3d(padding=1, padding_mode='circular')",
+        "Tanh() -> Keep('y') -> Conv3d(padding=1) -> GELU() -> Add('y')",
+        "Sum('height') -> Conv3d(padding=1) -> GELU()",
+    ],
 )
-def test_what_is_left_to_pytorch(tail: str, sweeps: list[str]) -> None:
+def test_every_stage_goes_back(text: str, sweeps: list[str]) -> None:
+    """Also what a stage between two segments leaves to PyTorch, and stages before the convolution; every subset of the
+    gradients."""
     torch.manual_seed(2)
-    pipeline = Pipeline(*read_stages(f"Conv3d() -> {tail}"))
-    x, weight = torch.randn(1, 2, 3, 4, 5, dtype=torch.float64), torch.randn(3, 2, 1, 1, 1, dtype=torch.float64)
-    given = [x, weight, *(torch.randn(1, 3, 3, 4, 5, dtype=torch.float64) for _ in pipeline.slots[1:])]
+    pipeline = Pipeline(*read_stages(text))
+    size = 3 if "padding" in text else 1
+    x, weight = torch.randn(2, 3, 4, 5, 6, dtype=torch.float64), torch.randn(3, 3, size, size, size).double()
+    kinds = {"tensor": (2, 3, 4, 5, 6), "channel": (3,)}
+    given = [x, weight, *(torch.rand(kinds[slot.operand.kind]).double() + 0.5 for slot in pipeline.slots[1:])]
     upstream = torch.randn_like(stock.run(pipeline, x, given[1:]))
-    found = [grads(pipeline, given, [True] * len(given), upstream, ours) for ours in (True, False)]
-    assert not sweeps
-    torch.testing.assert_close(*found)
+    every = [True] * len(given)
+    for wanted in (every, *([at == one for at in range(len(given))] for one in range(len(given)))):
+        found = [grads(pipeline, given, wanted, upstream, ours) for ours in (True, False)]
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    assert sweeps
 
 
 def test_a_profiler_sees_pytorchs_operations(sweeps: list[str]) -> None:

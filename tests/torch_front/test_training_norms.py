@@ -14,7 +14,7 @@ from torch.nn import functional  # noqa: E402
 import convt3d  # noqa: E402
 import convt3d.torch as ct  # noqa: E402
 from convt3d.spec.text import read_stages  # noqa: E402
-from convt3d.torch import stock  # noqa: E402
+from convt3d.torch import stock, training  # noqa: E402
 from convt3d.torch.tails import trained_way  # noqa: E402
 
 
@@ -165,6 +165,7 @@ TAILS = (
     "BatchNorm(affine=True) -> ReLU()",
     "BatchNorm(eps=0.01) -> GELU() -> Multiply('channel')",
     "LeakyReLU() -> BatchNorm(affine=True) -> SiLU() -> BatchNorm() -> PReLU()",
+    "BatchNorm(affine=True) -> Keep('y') -> MaxPool3d(3, 1, 1) -> Tanh() -> Subtract('y') -> AvgPool3d(2)",
 )
 
 
@@ -185,7 +186,7 @@ def test_kernels_of_ours(tail: str, layout: str, dtype: str) -> None:
     """Values, running statistics and all gradients; in float32 as near to float64's as PyTorch's own are."""
     torch.manual_seed(2)
     pipeline = convt3d.Pipeline(*read_stages(f"ConvTranspose3d(stride=2) -> {tail}"))
-    assert trained_way(pipeline) is not None
+    assert trained_way(pipeline, (True,) * (1 + len(pipeline.slots))) is not None
     shapes = [(2, 3, 4, 5, 6), (3, 6, 3, 3, 3), *((6,) for _ in pipeline.slots[1:])]
     fixed = [False, *(slot.operand.role.startswith("running_") for slot in pipeline.slots)]
     made = [torch.rand(shape, dtype=torch.float64) + 0.25 for shape in shapes]
@@ -231,3 +232,42 @@ def test_one_value_for_each_channel_is_refused() -> None:
     x, w = torch.randn(1, 2, 1, 1, 1), torch.randn(4, 2, 1, 1, 1)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ct.pipeline(x, [w, torch.zeros(4), torch.ones(4)], "Conv3d() -> BatchNorm()", training=True)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "average", "untracked", "plain", "eval untracked", "two", "frozen first"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_swapped_norms_take_the_batch(kind: str, recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Result, gradients, running statistics and their count, over three steps, beside PyTorch's own modules."""
+    named = {
+        "momentum": {"momentum": 0.3},
+        "average": {"momentum": None},
+        "plain": {"affine": False},
+        "frozen first": {},
+        "two": {},
+    }.get(kind, {"track_running_stats": False, "affine": kind == "untracked"})
+    torch.manual_seed(5)
+    more = [nn.BatchNorm3d(4)] if kind in ("two", "frozen first") else []
+    conv, norm = nn.Conv3d(3, 4, 3, padding=1), nn.BatchNorm3d(4, eps=0.01, **named)
+    eager = nn.Sequential(conv, norm, *more, nn.LeakyReLU(0.2), nn.MaxPool3d(2)).double()
+    if kind == "eval untracked":
+        eager.eval()
+    elif kind == "frozen first":
+        norm.eval()
+    ours = copy.deepcopy(eager)
+    report = ct.swap(ours)
+    assert "fused with BatchNorm3d" in report.swapped["0"]
+    calls: list[str] = []
+    honest = training.train
+    monkeypatch.setattr(training, "train", lambda *rest: calls.append("") or honest(*rest))
+    for step in range(3):
+        x = torch.randn(2, 3, 5, 4, 6).double() + step
+        found = []
+        for model in (ours, eager):
+            with torch.set_grad_enabled(recorded):
+                y = model(x)
+            if recorded:
+                model.zero_grad()
+                y.square().sum().backward()
+            found.append([y.detach(), *(each.grad for each in model.parameters()), *model.buffers()])
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    assert len(calls) == (0 if kind == "frozen first" else 3)

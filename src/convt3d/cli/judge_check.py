@@ -24,6 +24,7 @@ from ..judge.keep import keep, kept
 from ..judge.languages import Program, language_of, problem_of
 from ..judge.picture import as_png, as_text
 from ..judge.sandbox import Limits
+from ..judge.verdict import shown
 from ..spec.dtypes import DTYPES
 from ..spec.problem_file import Case
 from ..spec.problems import Problem
@@ -45,7 +46,8 @@ def options_of(args: argparse.Namespace) -> Options:
     cases = tuple(args.case) if getattr(args, "case", None) else ()
     slow = SLOW_INTERPRETER if language_of(args.file) == "triton" else 1
     limits = Limits(seconds=args.limit or slow * Limits.seconds)
-    return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits)
+    compiled = bool(getattr(args, "compiled", False))
+    return Options(DTYPES[args.dtype or "float32"], cases, args.seed, args.allow_torch, limits, compiled=compiled)
 
 
 @contextmanager
@@ -180,6 +182,7 @@ def _document(args: argparse.Namespace, problem: Problem, options: Options, judg
         "left_out": dict(judgement.left_out),
         "threads": judgement.threads,
         "unprotected": dict(judgement.unprotected),
+        "notes": dict(judgement.notes),
     }
     if failure is not None:
         document["failing_values"] = dict(failure.trial.values)
@@ -227,6 +230,7 @@ def _text(screen: Screen, document: dict[str, Any], judgement: Judgement) -> str
         *([["tolerance used", used]] if results else []),
         *([["slowest call", duration(max(r.seconds for r in results))]] if results else []),
         *([["left out", left_out]] if left_out else []),
+        *([name, shown(what)] for name, what in judgement.notes.items()),
         ["seed", str(document["seed"])],
         *map(list, protections_off(document)),
         *map(list, diagnosis(document)),

@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument("--picture", metavar="FILE.png", help="draw which voxels are wrong")
     checker.add_argument("--html", metavar="FILE.html", help="write a page with verdict, cases and diagnosis")
     checker.add_argument("--watch", action="store_true", help="judge again whenever FILE changes, until Ctrl-C")
+    checker.add_argument("--compiled", action="store_true", help="Triton: run its PTX (sm_80), not the interpreter")
     _add_set(checker, "change one size or scalar of --case (default: sample); may be repeated")
 
     over = _add(commands, "volume", volume, "a pipeline over a zarr volume of any size; a run that was ended goes on")

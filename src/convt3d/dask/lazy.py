@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import dask
-import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.array.core import Array, normalize_chunks
 from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.utils import parse_bytes
 
 from ..cpu.plan.choice import AUTO, Options
 from ..front.boxes import Request, Take
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Box
-from .chunks import Chunks, pieces, result_chunks, spans, takes_of
-from .tasks import Operands, assemble, compute
-
-SMALL = 2  # a part of a chunk that is smaller by this factor is cut out where the chunk is, and only it is sent
+from .chunks import Chunks, Piece, Strip, pieces, result_chunks, spans, takes_of
+from .tasks import Layout, Operands, Orders, assemble, compute
 
 
 def blockwise(
@@ -37,14 +34,15 @@ def blockwise(
     shapes = tuple(tuple(operand.shape) for operand in operands)
     request = Request(pipeline, x.shape, shapes, x.dtype.name, options)
     boxes = request.boxes
-    name = f"convt3d-{tokenize(request, x.name, [getattr(o, 'name', o) for o in operands], chunks)}"
+    token = tokenize(request, x.name, [getattr(o, "name", o) for o in operands], chunks)
+    name = f"convt3d-{token}"
     output: Chunks
     if chunks is None:
         limit = parse_bytes(dask.config.get("array.chunk-size"))
         output = result_chunks(boxes, x.chunks, limit)
     else:
         output = normalize_chunks(chunks, boxes.output, dtype=x.dtype, previous_chunks=x.chunks)
-    graph = _Graph(name)
+    graph = _Graph(token)
     own = [_in_one(operand) for operand, tensor in zip(operands, names, strict=True) if not tensor]
     weights = graph.operands(own)
     tensors = [operand for operand, tensor in zip(operands, names, strict=True) if tensor]
@@ -53,15 +51,15 @@ def blockwise(
         samples, *rest = (own_spans[at] for own_spans, at in zip(spatial, index, strict=True))
         box: Box = tuple(rest)  # type: ignore[assignment]
         part = boxes.part(box)
-        source = graph.read(x, samples, part.reads)
-        held = [
-            graph.read(tensor, samples if tensor.shape[0] > 1 else (0, 1), takes_of(own_box, tensor.shape))
-            for tensor, own_box in zip(tensors, boxes.own_tensors(part), strict=True)
-        ]
-        graph.add((name, *index), compute, request, box, weights, source, *held)
+        reads = [(x, [Take((samples,)), *part.reads])]
+        for tensor, own_box in zip(tensors, boxes.own_tensors(part), strict=True):
+            reads.append(
+                (tensor, [Take((samples if tensor.shape[0] > 1 else (0, 1),)), *takes_of(own_box, tensor.shape)])
+            )
+        layouts, blocks = zip(*(graph.read(array, takes) for array, takes in reads), strict=True)
+        graph.result((name, *index), compute, request, box, weights, layouts, *chain.from_iterable(blocks))
     collections = [x, *tensors, *(operand for operand in own if isinstance(operand, Array))]
-    layers = HighLevelGraph.from_collections(name, graph.tasks, dependencies=collections)
-    return Array(layers, name, output, dtype=x.dtype)
+    return Array(graph.layers(name, collections), name, output, dtype=x.dtype)
 
 
 def _in_one(operand: Any) -> Any:
@@ -69,44 +67,55 @@ def _in_one(operand: Any) -> Any:
 
 
 class _Graph:
-    """Tasks by their keys; equal parts of chunks are cut out once."""
+    """Tasks that make boxes, and those that they share; equal strips are put together once."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, token: str) -> None:
+        self.token = token
         self.tasks: dict[Any, Task] = {}
+        self.shared: dict[str, Task] = {}
+        self.strips: dict[tuple[str, Strip], TaskRef] = {}
 
-    def add(self, key: Any, function: Any, *arguments: Any) -> TaskRef:
-        if key not in self.tasks:
-            self.tasks[key] = Task(key, function, *arguments)
+    def layers(self, name: str, given: Sequence[Array]) -> HighLevelGraph:
+        """Strips come before boxes, wherever there is a choice: another worker may wait for them."""
+        below = f"convt3d-shared-{self.token}"
+        first = MaterializedLayer(self.shared, annotations={"priority": 1})
+        found = HighLevelGraph.from_collections(below, first, dependencies=given)
+        needed = {below, *found.dependencies[below]}
+        layers = {**found.layers, name: MaterializedLayer(self.tasks)}
+        return HighLevelGraph(layers, {**found.dependencies, name: needed})
+
+    def result(self, key: tuple[Any, ...], function: Any, *arguments: Any) -> None:
+        self.tasks[key] = Task(key, function, *arguments)
+
+    def _share(self, key: str, function: Any, *arguments: Any) -> TaskRef:
+        """Schedulers tell by the first words of a key what kind of task it is, and how long it will take."""
+        self.shared[key] = Task(key, function, *arguments)
         return TaskRef(key)
 
     def operands(self, arrays: Sequence[Any]) -> TaskRef:
         """One node with all of them, in one piece each."""
         given = [TaskRef((array.name, *(0,) * array.ndim)) if isinstance(array, Array) else array for array in arrays]
-        return self.add(f"{self.name}-operands", Operands, *given)
+        return self._share(f"convt3d-operands-{self.token}", Operands, *given)
 
-    def read(self, array: Array, samples: tuple[int, int], takes: Sequence[Take]) -> TaskRef:
-        shape = (samples[1] - samples[0], *(sum(high - low for low, high in take.ranges) for take in takes))
-        parts, places = [], []
-        for number, inside, place in pieces(array.chunks, samples, takes):
-            parts.append(self._piece(array, number, inside))
-            places.append(place)
-        orders = (None, *(take.order for take in takes))
-        if len(parts) == 1 and not any(orders):
-            return parts[0]
-        key = f"{self.name}-box-{tokenize(array.name, [p.key for p in parts], orders)}"
-        return self.add(key, assemble, tuple(shape), places, orders, *parts)
+    def read(self, array: Array, takes: Sequence[Take]) -> tuple[Layout, list[TaskRef]]:
+        """How a box is put together, and the nodes that it is put together from."""
+        found = pieces(array.chunks, takes)
+        shape = tuple(sum(high - low for low, high in take.ranges) for take in takes)
+        return self._layout(array, shape, found, tuple(take.order for take in takes))
 
-    def _piece(self, array: Array, number: tuple[int, ...], inside: tuple[slice, ...]) -> TaskRef:
-        """A part of a chunk."""
-        lengths = [lengths[at] for lengths, at in zip(array.chunks, number, strict=True)]
-        key = (array.name, *number)
-        if all(part == slice(0, length) for part, length in zip(inside, lengths, strict=True)):
-            return TaskRef(key)
-        key_of_cut = f"{self.name}-part-{tokenize(key, inside)}"
-        return self.add(key_of_cut, cut, TaskRef(key), inside)
+    def _layout(
+        self, array: Array, shape: tuple[int, ...], found: Sequence[Piece], orders: Orders = ()
+    ) -> tuple[Layout, list[TaskRef]]:
+        layout = Layout(shape, tuple((piece.inside, piece.place) for piece in found), orders if any(orders) else ())
+        return layout, [self._node(array, piece.source) for piece in found]
 
-
-def cut(block: Any, inside: tuple[slice, ...]) -> Any:
-    part = block[inside]
-    return np.ascontiguousarray(part) if SMALL * part.nbytes < block.nbytes else part
+    def _node(self, array: Array, source: tuple[int, ...] | Strip) -> TaskRef:
+        if not isinstance(source, Strip):
+            return TaskRef((array.name, *source))
+        known = array.name, source
+        if known not in self.strips:
+            layout, blocks = self._layout(array, source.shape, source.pieces)
+            self.strips[known] = self._share(
+                f"convt3d-strip-{self.token}-{len(self.strips)}", assemble, layout, *blocks
+            )
+        return self.strips[known]

@@ -20,6 +20,7 @@ from dask.highlevelgraph import HighLevelGraph
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.runtime.statistics import finish
 from ..plan.names import StatisticsName, ValueName
+from ..plan.segments import run_segments, segments
 from ..plan.sweeps import Finish
 from ..spec.pipeline import Pipeline
 from ..spec.rewrite import with_all_axes
@@ -57,6 +58,8 @@ def lazily(
     persist: bool = False,
 ) -> da.Array:
     """The result, 5-D, of a 5-D dask array; tensors of the value's shape are dask arrays."""
+    if len(pipeline.convolutions) > 1:
+        return _one_after_the_other(pipeline, x, operands, options, chunks, persist)
     pipeline = with_all_axes(pipeline)
     if not any(map(over_space, pipeline.stages)):
         return blockwise(pipeline, x, operands, options, chunks)
@@ -65,6 +68,21 @@ def lazily(
         x, *operands = (array.astype(np.float32) for array in (x, *operands))
     made = _Walk(pipeline, x, operands, options, persist).result(chunks)
     return made if made.dtype == dtype else made.map_blocks(narrow, dtype, dtype=dtype)
+
+
+def _one_after_the_other(
+    pipeline: Pipeline, x: da.Array, operands: Sequence[Any], options: Options, chunks: Any, persist: bool
+) -> da.Array:
+    """The segments that run in memory, too: nothing is computed twice, and values between them have the same bits."""
+    cut = segments(pipeline, pipeline.trace(x.shape, [operand.shape for operand in operands]))
+
+    def run(number: int, source: da.Array, own: tuple[Any, ...]) -> da.Array:
+        repeated = source if source.shape == cut[number].shape else da.broadcast_to(source, cut[number].shape)
+        asked = chunks if number == len(cut) - 1 else None
+        return lazily(cut[number].pipeline, repeated, own, options, asked, persist)
+
+    made: da.Array = run_segments(cut, x, operands, lambda one: np.full(one.sizes, one.number).astype(x.dtype), run)
+    return made
 
 
 def settled(

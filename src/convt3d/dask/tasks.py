@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..cpu.plan.cores import num_threads
-from ..cpu.runtime.memory import empty
+from ..cpu.runtime.memory import Spare, empty
 from ..cpu.runtime.ready import Owner
 from ..front.apply import apply
 from ..front.arrays import take
 from ..front.boxes import Request, Storage
 from ..spec.pipeline import Pipeline
-from ..spec.shapes import Box
+from ..spec.shapes import Box, Range
+
+SMALL = 2  # a part of a block that is smaller by this factor is copied, where the block is, and only it is sent
 
 
 class Operands:
@@ -26,6 +29,13 @@ class Operands:
     def __init__(self, *arrays: Any) -> None:
         self.arrays = arrays
         self.owner = Owner()
+        self.memory: dict[int, Spare] = {}
+
+    def work_with(self, size: int) -> None:
+        """A thread uses so much memory for a box, and keeps it for the next one."""
+        known = self.memory.get(threading.get_ident())
+        if known is None or known.size < size:
+            self.memory[threading.get_ident()] = Spare(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Operands, self.arrays
@@ -42,31 +52,52 @@ def own_threads() -> AbstractContextManager[None]:
     return nullcontext() if threading.current_thread() is threading.main_thread() else num_threads(1)
 
 
-def assemble(shape: Sequence[int], places: Sequence[tuple[slice, ...]], orders: Any, *parts: Any) -> Any:
-    """An array from its parts, voxels in another order where `orders` has one for an axis."""
-    if len(parts) == 1 and not any(orders):
-        return parts[0]
-    made = empty(shape, parts[0].dtype)  # of memory that has been used before
-    for place, part in zip(places, parts, strict=True):
-        made[place] = part
-    for axis, order in enumerate(orders):
+Orders: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
+
+
+class Layout(NamedTuple):
+    """How an array is put together from blocks: a part of each, at its place; then voxels in another order along those
+    axes that have one."""
+
+    shape: tuple[int, ...]
+    parts: tuple[tuple[tuple[Range, ...], tuple[Range, ...]], ...]
+    orders: Orders = ()
+
+
+def assemble(layout: Layout, *blocks: Any) -> Any:
+    """The array, or a view of the block, where there is one that holds little else."""
+    if len(blocks) == 1:
+        ((inside, _),) = layout.parts
+        made = blocks[0][_slices(inside)]
+        if SMALL * made.nbytes < blocks[0].nbytes:  # the block can be forgotten
+            made = np.ascontiguousarray(made)
+    else:
+        made = empty(layout.shape, blocks[0].dtype)  # of memory that has been used before
+        for (inside, place), block in zip(layout.parts, blocks, strict=True):
+            made[_slices(place)] = block[_slices(inside)]
+    for axis, order in enumerate(layout.orders):
         if order:
             made = made.take(order, axis)
     return made
 
 
-def compute(request: Request, box: Box, operands: Operands, x: Any, *tensors: Any) -> Any:
-    """One box of a result, as an array of the input's kind."""
-    boxes = request.boxes
+def _slices(ranges: Sequence[Range]) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in ranges)
+
+
+def compute(request: Request, box: Box, operands: Operands, layouts: Sequence[Layout], *blocks: Any) -> Any:
+    """One box of a result, as an array of the input's kind. Blocks of the input, then of each tensor, in order."""
+    boxes, given = request.boxes, iter(blocks)
+    x, *tensors = (assemble(layout, *islice(given, len(layout.parts))) for layout in layouts)
     source = take("dask", "input", x)
-    rest = iter(tensors)
-    whole = iter(operands.arrays)
+    rest, whole = iter(tensors), iter(operands.arrays)
     arrays: list[Storage] = [
         take("dask", slot.name, next(rest) if slot.operand.kind == "tensor" else next(whole)).storage
         for slot in request.pipeline.slots
     ]
     with own_threads():
         made = boxes.compute(boxes.part(box), source.storage, arrays, operands.owner)
+    operands.work_with(x.nbytes + made.nbytes)
     return source.wrap(np.ascontiguousarray(made))
 
 

@@ -80,8 +80,8 @@ class Boxes:
     def __init__(self, request: Request) -> None:
         convolutions = sum(isinstance(stage, Convolution) for stage in request.pipeline.stages)
         if convolutions != 1:
-            rule = f"must hold one convolution where results are computed in chunks, not {convolutions}"
-            remedy = "Chain several pipelines: second(first(x, w1), w2)"
+            rule = f"must hold one convolution where results are computed box by box, not {convolutions}"
+            remedy = "Run one pipeline after the other, or use convt3d.dask"
             raise ArgumentError("Pipeline", "stages", request.pipeline.stages, rule, remedy)
         self.request = request
         self.pipeline, self.inputs = _with_input_as_tensor(request.pipeline)

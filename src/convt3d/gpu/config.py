@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from ..spec.dtypes import DType
 
 GENERATIONS = (80, 90, 100)  # Ampere, Hopper, Blackwell: A100, H100, B200
-PROCESSORS = {80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
+AMD = {"gfx90a": 9, "gfx942": 9, "gfx950": 9, "gfx1100": 11}  # CDNA (MI210, MI300, MI350) and RDNA 3 (RX 7900)
+PROCESSORS = {9: 304, 11: 96, 80: 108, 90: 132, 100: 148}  # multiprocessors; enough programs keep them all busy
+SHARED = {9: 64, 11: 64, 80: 163, 90: 227, 100: 227}  # KiB of a block
 MOST_CONFIGURATIONS = 4
-PRECISIONS = ("ieee", "tf32", "tf32x3")
+# How float32 is multiplied: product by product; rounded to TensorFloat32; as sums of three bfloat16 numbers, which
+# reach all of its bits (docs/gpu.md). How many parts a factor has, and from how many input channels on dots are used.
+PARTS = {"ieee": 1, "tf32": 1, "bf16x6": 3}
+LEAST_INPUTS = {"ieee": 8, "tf32": 1, "bf16x6": 4}
 # Channels a program may hold: of the convolution, with a pool, and of an array. A stage that mixes more of them is a
 # kernel of its own, or left to stock PyTorch.
 MOST_CHANNELS, MOST_POOLED, MOST_LOADED = 512, 256, 4096
@@ -27,8 +32,11 @@ class Config:
     registers: int = 255  # at most, of a thread
 
 
-def generation_of(capability: int) -> int:
-    """The newest known generation that is not newer than a compute capability such as 86 or 120."""
+def generation_of(capability: int | str) -> int:
+    """The newest known generation that is not newer than a compute capability such as 86 or 120; or that of one of
+    AMD's architectures."""
+    if isinstance(capability, str):
+        return AMD[capability]
     return max((each for each in GENERATIONS if each <= capability), default=GENERATIONS[0])
 
 
@@ -54,6 +62,11 @@ class Demand:
     positions: int  # of one residue and sample
     others: int  # programs beside those of the positions: residues, samples, groups
 
+    @property
+    def split(self) -> bool:
+        """Whether factors are sums of bfloat16 numbers."""
+        return self.kind == "dot" and self.dtype.name == "float32" and PARTS[self.precision] > 1
+
 
 def configurations(generation: int, need: Demand) -> tuple[Config, ...]:
     """The tiles worth trying, largest first."""
@@ -63,7 +76,14 @@ def configurations(generation: int, need: Demand) -> tuple[Config, ...]:
         if warps is not None and (need.kind != "dot" or positions >= 16):
             registers = _registers(generation, need, positions, warps)
             found.append(
-                Config(positions, channels, _inputs(generation, need), warps, _stages(generation, need), registers)
+                Config(
+                    positions,
+                    channels,
+                    _inputs(generation, need),
+                    warps,
+                    _stages(generation, need, positions),
+                    registers,
+                )
             )
     least = _least_positions(generation, need)
     return tuple([config for config in found if config.positions >= least] or found)[:MOST_CONFIGURATIONS]
@@ -82,7 +102,7 @@ def _warps(generation: int, need: Demand, positions: int) -> int | None:
     newer tensor cores idle, and fit for 16-bit types and up to 256 channels. All tensor cores take 8 warps at most, and
     16 positions at least."""
     channels, most = _channels(need), 8 if need.kind == "dot" else 16
-    warps = max(positions * channels * _weight(need) // 1024, 4)
+    warps = max(positions * channels * _weight(need) // (2048 if generation == 9 else 1024), 4)  # AMD's have 64 threads
     if warps <= most:
         return warps
     worth = positions == _least_positions(generation, need) == 64 and need.dtype.itemsize == 2 and channels <= 256
@@ -93,11 +113,12 @@ def _warps(generation: int, need: Demand, positions: int) -> int | None:
 def _weight(need: Demand) -> int:
     """Registers that an output takes, in accumulators: with a second tile as many again, in float64 two for each.
     Without a dot both factors are held beside the sum; each output of a depthwise convolution has an input of its own,
-    and each of an array an address; addresses of 64 bits are two. A dot kernel that leaves statistics has a twin
+    and each of an array an address; addresses of 64 bits are two. Products of parts have
+    a sum of their own, which fits where a second tile does. A dot kernel that leaves statistics has a twin
     without dot of the same tile; statistics of what mixes channels come on top of that."""
     factors = {"plain": 2, "depthwise": 4, "load": 2}.get(need.kind, 1)
     reduced = need.reduced and need.kind == "dot"
-    doubled = (need.double or reduced, reduced and need.whole, need.dtype.itemsize > 4, need.wide)
+    doubled = (need.double or reduced or need.split, reduced and need.whole, need.dtype.itemsize > 4, need.wide)
     return factors << sum(doubled)
 
 
@@ -124,18 +145,20 @@ def _inputs(generation: int, need: Demand) -> int:
     """Input channels are filled up to a multiple of this: the largest that adds little."""
     if need.kind != "dot":
         return 1
-    half, exact = need.dtype.itemsize == 2, need.precision == "ieee"
-    few = exact or (
-        need.precision == "tf32x3" and generation == 80
-    )  # whose registers hold all factors, and their rests
-    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if few else (32, 16)
+    half, exact = need.dtype.itemsize == 2, need.precision == "ieee" or need.dtype.itemsize == 8
+    sizes: tuple[int, ...] = (64, 32, 16) if half else (16,) if exact else (32, 16)
     if _channels(need) > 128:  # so that a few stages fit the shared memory
         sizes = sizes[1:] or sizes
     return next((size for size in sizes if -need.inputs % size <= need.inputs // 8), 16)
 
 
-def _stages(generation: int, need: Demand) -> int:
-    return {80: 3, 90: 4, 100: 4}[generation] if need.kind == "dot" else 2
+def _stages(generation: int, need: Demand, positions: int) -> int:
+    """Loads under way, as many as fit the shared memory, but two."""
+    if need.kind != "dot":
+        return 2
+    size = 2 * PARTS[need.precision] if need.split else need.dtype.itemsize
+    tiles = (positions + _channels(need)) * _inputs(generation, need) * size
+    return max(2, min({9: 2, 11: 2, 80: 3}.get(generation, 4), SHARED[generation] * 1024 // tiles))
 
 
 def most_registers(warps: int) -> int:

@@ -30,6 +30,8 @@ class GpuAxis:
     window: int
     jump: int
     pad: int
+    low: int = 0  # further positions before and after: the halo of a convolution's input, where that is written
+    high: int = 0
 
     @property
     def pace(self) -> int:
@@ -38,7 +40,17 @@ class GpuAxis:
     @property
     def count(self) -> int:
         """Positions of a residue."""
-        return -(-self.ends // self.pace)
+        return -(-self.ends // self.pace) + self.low + self.high
+
+    @property
+    def beside(self) -> tuple[int, int]:
+        """How far before the first input and after the last one addresses reach, of all positions, residues and members
+        of windows."""
+        first = self.padding - self.pad
+        lowest = (first - (self.kernel - 1) * self.dilation) // self.stride
+        last = first + (self.pace - 1) * self.jump + self.window - 1
+        highest = self.step * (self.count - 1) + last // self.stride
+        return max(0, -lowest), max(0, highest - (self.size - 1))
 
     @property
     def step(self) -> int:

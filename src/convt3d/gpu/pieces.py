@@ -1,7 +1,7 @@
 """Cuts the steps of a sweep into pieces, each of which one GPU kernel can do.
 
-A piece has a source (the convolution, or an array), links, at most one pool with links after it. What lies before the
-convolution is a piece that prepares its input; what no kernel can do in one go is stored between two of them.
+A piece has a source (the convolution, or an array), links, at most one pool with links after it. A piece of its own
+copies the convolution's input, and does what lies before it; what no kernel can do in one go is stored between two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NotOnGpu(Exception):  # noqa: N818 - no error: stock PyTorch takes the pip
 
 @dataclass(frozen=True)
 class PreparedName(ArrayName):
-    """The convolution's input, which a kernel of its own makes."""
+    """The convolution's input with its halo: channels last, as its tensor cores want it, by a kernel of its own."""
 
     number: int
 
@@ -55,7 +55,7 @@ class PartialsName(ArrayName):
 
 @dataclass(frozen=True)
 class FilledName(ArrayName):
-    """The convolution's input as its kernel reads it."""
+    """The convolution's input from its first voxel on, as its kernels read it."""
 
     source: ArrayName
 
@@ -135,8 +135,7 @@ class _Splitter:
         TAKEN[type(op)](self, op, before)
 
     def conv(self, op: Conv, before: tuple[Op, ...]) -> None:
-        if not self.piece.blank:
-            self._prepare(before)
+        self._prepare(before)
         self.piece = replace(self.piece, conv=op.stage)
         self.result = self.trace.values[op.stage + 1]
         _, *bias = operands_of(self.pipeline, op.stage)

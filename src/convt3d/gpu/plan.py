@@ -18,10 +18,12 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
-from .config import PRECISIONS, Demand, choose, configurations
+from .config import LEAST_INPUTS, PARTS, Demand, choose, configurations
 from .geometry import INT32_MAX, gpu_axis
 from .pieces import Arrays, PartialsName, Piece, mixes, split
-from .steps import GpuFinish, GpuKernel, GpuPack, GpuStep, kernels_of
+from .steps import GpuFinish, GpuKernel, GpuPack, GpuStep, Memory, kernels_of
+
+MOST_HALO, MOST_SMALL = 3, 1 << 22  # times the input, or numbers of a small one, with zeros around it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,6 +35,11 @@ class GpuPlan(BasePlan):
     wide: bool  # 64-bit offsets
     steps: tuple[GpuStep, ...]
     stored: tuple[tuple[ArrayName, Shape], ...]  # values in memory of their own, in the type of sums
+
+    @property
+    def parts(self) -> int:
+        """bfloat16 numbers whose sum a factor of a product is; 1 where it is stored as it is."""
+        return PARTS[self.precision]
 
     @property
     def kernels(self) -> tuple[GpuKernel, ...]:
@@ -51,7 +58,7 @@ def gpu_plan(
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
     generation: int = 80,
-    precision: str = "ieee",
+    precision: str = "bf16x6",
     wide: bool | None = None,
     choice: int | None = None,
 ) -> GpuPlan:
@@ -60,7 +67,7 @@ def gpu_plan(
     64-bit offsets (`wide`) are decided by the sizes if None; `choice` is the number of a configuration in the list of
     each kernel, the heuristic's if None.
     """
-    assert precision in PRECISIONS
+    assert precision in PARTS
     from .text.chain import GPU  # here: it takes from this module
 
     for stage in pipeline.stages:
@@ -79,7 +86,7 @@ def gpu_plan(
         rewritten=rewritten,
         simplified=simplified,
         generation=generation,
-        precision=precision,
+        precision=maker.precision,
         wide=maker.wide,
         steps=tuple(maker.steps),
         stored=tuple(maker.arrays.stored.items()),
@@ -101,6 +108,10 @@ class _Maker:
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
+        kernel, groups = trace.operands[pipeline.conv_index][0], pipeline.conv.groups
+        self.kind = self._kind(kernel[0] // groups, groups)
+        if self.kind != "dot" or dtype.name != "float32":
+            self.precision = "ieee"
         self.steps: list[GpuStep] = []
         self.arrays = Arrays()
         self.recipes: dict[ArrayName, tuple[ArrayName, Shape, tuple[Op, ...]]] = {}  # values that are computed again
@@ -123,17 +134,31 @@ class _Maker:
             last = self._make(source, shape, ops, dest)
             if sweep.finish is not None:
                 self._finish(sweep.finish, last)
-        self._fill()
+        self._lay_out()
 
-    def _fill(self) -> None:
-        """The convolution's input and weights are in memory once: filled up to whole blocks of each kernel of it."""
+    def _lay_out(self) -> None:
+        """The convolution's input and weights are in memory once: filled up to whole blocks of each kernel of it, and
+        with all zeros beside the input that a dot reads, unless those would be too many."""
         kernels = [kernel for kernel in kernels_of(self.steps) if kernel.piece.conv is not None]
+        first, dots = kernels[0], [kernel for kernel in kernels if kernel.kind == "dot"]
         block = max(kernel.config.inputs for kernel in kernels)  # a power of two, as the smaller ones
-        filled = -(-kernels[0].inputs // block) * block
+        filled = -(-first.inputs // block) * block
         width = max(kernel.columns * kernel.config.channels for kernel in kernels)
+        if first.kind == "depthwise":  # its groups are channels of one
+            memory = Memory(first.piece.shape[1], first.piece.shape[1])
+        else:
+            memory = Memory(first.inputs, filled, first.groups, PARTS[self.precision])
+        space = first.piece.shape[2:]
+        reach = [[kernel.axes[axis].beside for kernel in dots] for axis in range(3)] if dots else []
+        low, high = (tuple(max(ends[end] for ends in axis) for axis in reach) for end in (0, 1))
+        wide = replace(memory, low=low, high=high) if dots else memory
+        numbers, least = (prod(each.sizes(space)) * memory.row for each in (wide, memory))
+        walled = bool(dots) and (numbers <= MOST_HALO * least or numbers <= MOST_SMALL)
+        memory = wide if walled else memory
         operand, *_ = operands_of(self.pipeline, self.pipeline.conv_index)
-        pack = GpuPack(operand, kernels[0].filled_up(filled, width))
-        self.steps = [pack, *(step.filled_up(filled, width) for step in self.steps)]
+        laid = memory, width, walled, self.generation, self.choice
+        pack = GpuPack(operand, first.laid_out(*laid))
+        self.steps = [pack, *(step.laid_out(*laid) for step in self.steps)]
 
     def _finish(self, finish: Finish, last: GpuKernel) -> None:
         piece, stage = last.piece, finish.stage
@@ -172,7 +197,7 @@ class _Maker:
             conv, kernel = self.pipeline.conv, self.trace.operands[stage][0]
             conv_axes = conv.axes(piece.shape, kernel)
             groups, channels, inputs = conv.groups, kernel[1], kernel[0] // conv.groups
-            kind = self._kind(inputs, groups)
+            kind = self.kind
             if kind == "depthwise":
                 groups, channels, multiplier = 1, channels * groups, channels
         pool_axes: Sequence[PoolAxis | None] = (None,) * 3
@@ -210,9 +235,9 @@ class _Maker:
     def _kind(self, inputs: int, groups: int) -> str:
         if inputs == 1 and groups > 1:
             return "depthwise"
-        # Blocks of inputs would be filled up with zeros, which only tensor cores multiply at no cost.
-        exact = self.dtype.name == "float32" and self.precision == "ieee"
-        return "plain" if self.dtype.name == "float64" or (exact and inputs < 8) else "dot"
+        # Blocks of inputs are filled up with zeros, which tensor cores multiply at little cost, and nothing else does.
+        least = 1 if self.dtype.itemsize == 2 else 8 if self.dtype.itemsize == 8 else LEAST_INPUTS[self.precision]
+        return "dot" if inputs >= least else "plain"
 
 
 def _needs_wide(maker: _Maker, trace: Trace) -> bool:
@@ -223,8 +248,8 @@ def _needs_wide(maker: _Maker, trace: Trace) -> bool:
         sizes += [kernel.programs, 3 * kernel.parts * prod(kernel.piece.result[:2]) if kernel.piece.reduce else 0]
         sizes += [kernel.tiles * kernel.config.positions, *(axis.largest for axis in kernel.axes)]
         if kernel.piece.conv is not None:
-            _, channels, d, h, w = kernel.piece.shape
-            row = max(channels, kernel.groups * kernel.filled)
+            _, channels, *space = kernel.piece.shape
+            row, (d, h, w) = max(channels, kernel.memory.row), kernel.memory.sizes(space)
             sizes.append(kernel.furthest((row * d * h * w, 1, row * h * w, row * w, row)))
-            sizes.append(kernel.taps * kernel.groups * kernel.filled * kernel.width)
+            sizes += [kernel.piece.shape[0] * row * d * h * w, kernel.taps * kernel.groups * kernel.weight_tap]
     return max(sizes) > INT32_MAX

@@ -18,7 +18,7 @@ from ..plan.segments import run_segments, segments
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
-from .config import generation_of, most_registers
+from .config import GENERATIONS, generation_of, most_registers
 from .geometry import INT32_MAX
 from .module import load
 from .pieces import PACKED, WILD, FilledName, NotOnGpu, PreparedName
@@ -38,7 +38,7 @@ def run(
     x: Tensor,
     operands: Sequence[Tensor],
     out: Tensor | None = None,
-    precision: str = "ieee",
+    precision: str = "bf16x6",
     wide: bool | None = None,
     choice: int | None = None,
 ) -> Tensor:
@@ -50,9 +50,12 @@ def run(
     if len(pipeline.convolutions) > 1:
         return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice)
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
-    precision = precision if dtype.name == "float32" else "ieee"
+    generation = generation_of(_capability(x))
+    precision = (
+        "ieee" if dtype.name != "float32" else "bf16x6" if generation < 80 and precision == "tf32" else precision
+    )
     shapes = tuple(tuple(operand.shape) for operand in operands)
-    known = pipeline, tuple(x.shape), shapes, dtype, generation_of(_capability(x)), precision
+    known = pipeline, tuple(x.shape), shapes, dtype, generation, precision
     plan = gpu_plan(*known, wide)
     if out is None:
         out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
@@ -129,18 +132,29 @@ def _last(array: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
 
 
-def _capability(x: Tensor) -> int:
+def _capability(x: Tensor) -> int | str:
     import torch
 
     if not x.is_cuda:
         return 80
+    if torch.version.hip is not None:
+        return architecture(x.device)
     major, minor = torch.cuda.get_device_capability(x.device)
     return int(major * 10 + minor)
 
 
-def launch_options(text: KernelText, values: Sequence[Any]) -> dict[str, Any]:
+def architecture(device: Any) -> str:
+    """AMD's name of a device, such as gfx942."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+
+
+def launch_options(text: KernelText, values: Sequence[Any], generation: int) -> dict[str, Any]:
     """What Triton is told beside the arguments. The bounds on registers are those of transposed stores; where channels
-    lie next to each other there is none but the GPU's."""
+    lie next to each other there is none but the GPU's, and AMD's compiler takes none."""
+    if generation < GENERATIONS[0]:
+        return {"num_warps": text.warps, "num_stages": text.stages, "enable_fp_fusion": True}
     runs = [value for argument, value in zip(text.arguments, values, strict=True) if argument.type == "constexpr"]
     most = most_registers(text.warps) if any(runs) else text.registers
     return {"num_warps": text.warps, "num_stages": text.stages, "maxnreg": most, "enable_fp_fusion": True}
@@ -155,7 +169,9 @@ class Execution:
         self.plan, self.x = plan, x
         self.code: Module = module(plan)
         self.sums = getattr(torch, plan.dtype.accumulate)
+        self.factors = torch.bfloat16 if plan.parts > 1 else x.dtype  # of products
         self.arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
+        self.walled: set[ArrayName] = set()  # those with zeros around them, as far as dots read
         for at, operand in enumerate(operands):  # kernels read vectors without a stride
             self.arrays[OperandName(at)] = operand.contiguous() if operand.dim() == 1 else operand
         for name, shape in plan.stored:
@@ -164,14 +180,16 @@ class Execution:
     def run(self) -> None:
         loaded = load(self.code.text)
         for step, text in zip(self.plan.steps, self.code.kernels, strict=True):
-            step.prepare(self, text)
-            self._launch(getattr(loaded, text.name), text)
+            if step.prepare(self, text):
+                self._launch(getattr(loaded, text.name), text)
             step.release(self)
 
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
         try:
-            function[(text.grid,)](*arguments, **dict(text.constexprs), **launch_options(text, arguments))
+            function[(text.grid,)](
+                *arguments, **dict(text.constexprs), **launch_options(text, arguments, self.plan.generation)
+            )
         except _refusals() as error:
             raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 
@@ -180,68 +198,52 @@ class Execution:
             return argument.value
         array = self.arrays[argument.array]
         if argument.type == "constexpr":
-            return run_of(array)
+            return int(argument.array in self.walled) if argument.axis == "halo" else run_of(array)
         if argument.axis is None:
             assert argument.type == _TYPES[str(array.dtype)]  # which ahead-of-time compilation goes by
             return array
         axis = "ncdhw".index(argument.axis)
         return array.stride(axis) if array.shape[axis] > 1 else 0
 
-    def make_weights(self, size: int) -> None:
+    def make_weights(self, size: int) -> bool:
         """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
-        self.arrays[PACKED] = self.x.new_empty(size)
+        self.arrays[PACKED] = self.x.new_empty(size, dtype=self.factors)
         self.arrays[WILD] = self.x.new_zeros(1, dtype=torch.int32)
+        return True
 
-    def make_arrays(self, kernel: GpuKernel) -> None:
-        """Memory for what the kernel writes; the convolution's input as its kernel reads it."""
-        piece, filled = kernel.piece, FilledName(kernel.piece.source)
+    def make_arrays(self, kernel: GpuKernel) -> bool:
+        """Memory for what the kernel writes; False if it need not run."""
+        piece = kernel.piece
         if isinstance(piece.dest, PreparedName):
-            self._make_room(piece.dest, piece.result)
-        if piece.conv is not None and filled not in self.arrays:
-            self.arrays[filled] = self._filled(piece.source, kernel)
+            return self._make_input(kernel, piece.dest)
         if piece.reduce is not None and piece.partials is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
             self.arrays[piece.partials] = self.x.new_empty(shape, dtype=self.sums)
+        return True
 
-    def make_statistics(self, names: Sequence[ArrayName], shape: tuple[int, ...]) -> None:
+    def make_statistics(self, names: Sequence[ArrayName], shape: tuple[int, ...]) -> bool:
         """Memory for a value (B, C, 1, 1, 1), or for vectors of numbers for each sample and channel."""
         for name in names:
             self.arrays[name] = self.x.new_empty((*shape[:2], 1, 1, 1), dtype=self.sums)
+        return True
 
-    def _make_room(self, name: PreparedName, shape: tuple[int, ...]) -> None:
-        """For the convolution's input, which a kernel of its own makes."""
-        reader = next(kernel for kernel in self.plan.kernels if kernel.piece.source == name)
-        if reader.groups == 1:
-            self.arrays[FilledName(name)] = _room(self.x, shape, reader)
-            self.arrays[name] = self.arrays[FilledName(name)][:, : shape[1]]
-        else:
-            batch, channels, d, h, w = shape
-            self.arrays[name] = self.x.new_empty(batch, d, h, w, channels).permute(0, 4, 1, 2, 3)
-
-    def _filled(self, source: ArrayName, kernel: GpuKernel) -> Tensor:
-        """In channels-last memory and the type of x, channels of each group filled up with zeros; the source itself if
-        it is such already."""
-        x = self.arrays[source]
-        last = x.stride(1) == 1 or x.shape[1] == 1
-        if last and kernel.filled == kernel.inputs and x.dtype == self.x.dtype:
-            return x
-        room = _room(self.x, tuple(x.shape), kernel)
-        if kernel.kind == "depthwise":
-            return room.copy_(x)
-        room.unflatten(1, (kernel.groups, kernel.filled))[:, :, : kernel.inputs] = x.unflatten(
-            1, (kernel.groups, kernel.inputs)
-        )
-        return room
-
-
-def _room(x: Tensor, shape: tuple[int, ...], kernel: GpuKernel) -> Tensor:
-    """Channels-last memory for such an input."""
-    batch, channels, d, h, w = shape
-    more = kernel.groups * (kernel.filled - kernel.inputs)
-    make = x.new_zeros if more else x.new_empty
-    return make(batch, d, h, w, channels + more).permute(0, 4, 1, 2, 3)
+    def _make_input(self, kernel: GpuKernel, name: PreparedName) -> bool:
+        """Of the convolution, in channels-last memory; the source itself if that is as its kernels want it."""
+        memory, source = kernel.memory, self.arrays[kernel.piece.source]
+        last = source.stride(1) == 1 or source.shape[1] == 1
+        as_is = self.plan.precision == "ieee" and source.dtype == self.x.dtype and memory.filled == memory.inputs
+        if kernel.copies and last and as_is:
+            self.arrays[FilledName(name)] = source
+            return False
+        (low_d, low_h, low_w), (batch, _, *space) = memory.low, kernel.piece.result
+        rows = self.x.new_empty((batch, *memory.sizes(space), memory.row), dtype=self.factors)
+        self.arrays[name] = rows.permute(0, 4, 1, 2, 3)
+        self.arrays[FilledName(name)] = self.arrays[name][:, :, low_d:, low_h:, low_w:]
+        if kernel.walled:
+            self.walled.add(FilledName(name))
+        return True
 
 
 def run_of(array: Any) -> int:

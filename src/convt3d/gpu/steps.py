@@ -12,9 +12,9 @@ from ..plan.names import OperandName
 from ..plan.sweeps import Finish
 from ..spec.shapes import Shape
 from ..spec.stages import AvgPool3d, MaxPool3d
-from .config import Config, Demand, configurations, most_registers
+from .config import Config, Demand, choose, configurations, most_registers
 from .geometry import GpuAxis
-from .pieces import PartialsName, Piece
+from .pieces import PartialsName, Piece, PreparedName
 from .text.code import Constants
 from .text.finish import finish_text
 from .text.kernel import KernelText, kernel_text
@@ -42,15 +42,15 @@ class GpuStep:
         """That its kernel's name is made of."""
         raise NotImplementedError
 
-    def filled_up(self, filled: int, width: int) -> GpuStep:
-        """The step, where the convolution's groups have so many input and output channels in memory."""
+    def laid_out(self, memory: Memory, width: int, walled: bool, generation: int, choice: int | None) -> GpuStep:
+        """The step, where the convolution's input lies so in memory and its weights have so many output channels."""
         return self
 
     def text(self, plan: GpuPlan, name: str, constants: Constants) -> KernelText:
         raise NotImplementedError
 
-    def prepare(self, run: Execution, text: KernelText) -> None:
-        """Memory for what it writes."""
+    def prepare(self, run: Execution, text: KernelText) -> bool:
+        """Memory for what it writes; False if it has nothing to do."""
         raise NotImplementedError
 
     def release(self, run: Execution) -> None:
@@ -59,6 +59,30 @@ class GpuStep:
     def describe(self, plan: GpuPlan) -> tuple[str, list[tuple[str, str]]]:
         """What it does, and further facts by their names."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The convolution's input, channels last: `groups` times `parts` times `filled` numbers of a voxel, and so many
+    voxels of zeros before and after each axis."""
+
+    inputs: int = 1  # channels of a group
+    filled: int = 1  # and in memory, whole blocks of all kernels of the convolution
+    groups: int = 1
+    parts: int = 1  # whose sum a number is
+    low: tuple[int, ...] = (0, 0, 0)
+    high: tuple[int, ...] = (0, 0, 0)
+
+    @property
+    def row(self) -> int:
+        return self.groups * self.parts * self.filled
+
+    @property
+    def halo(self) -> bool:
+        return any(self.low) or any(self.high)
+
+    def sizes(self, space: Sequence[int]) -> tuple[int, ...]:
+        return tuple(low + size + high for low, size, high in zip(self.low, space, self.high, strict=True))
 
 
 @dataclass(frozen=True)
@@ -75,8 +99,9 @@ class GpuKernel(GpuStep):
     pool: AvgPool3d | MaxPool3d | None
     config: Config
     need: Demand
-    filled: int = 0  # input and output channels of a group in memory, blocks of all kernels of the convolution
-    width: int = 0
+    memory: Memory = Memory()  # of the convolution's input, for what reads or writes it
+    width: int = 0  # output channels of a group in packed weights, blocks of all kernels of the convolution
+    walled: bool = False  # whether zeros lie in memory wherever an address of a dot may reach
     guarded: bool = False  # runs only if a weight is not finite, and then takes the place of the kernel before it
 
     @property
@@ -89,8 +114,8 @@ class GpuKernel(GpuStep):
 
     @property
     def columns(self) -> int:
-        """Blocks of channels of a group."""
-        return -(-self.channels // self.config.channels)
+        """Blocks of channels of a group; or of all that are written as a convolution's input."""
+        return -(-self.need.channels // self.config.channels)
 
     @property
     def taps(self) -> int:
@@ -109,13 +134,23 @@ class GpuKernel(GpuStep):
     def weight_strides(self) -> tuple[int, int]:
         """Of inputs and of outputs in packed weights. Newer tensor cores take TensorFloat32 only with inputs next to
         each other; all else is stored with outputs next to each other, which suits products without them too."""
-        return (1, self.filled) if self.need.precision != "ieee" else (self.width, 1)
+        return (1, self.weight_rows) if self.need.precision == "tf32" else (self.width, 1)
+
+    @property
+    def weight_rows(self) -> int:
+        """Inputs that a tap has weights of."""
+        return 1 if self.kind == "depthwise" else self.memory.filled
+
+    @property
+    def weight_tap(self) -> int:
+        """Numbers of a tap in packed weights: (parts, inputs, outputs)."""
+        return self.memory.parts * self.weight_rows * self.width
 
     def furthest(self, strides: Sequence[int]) -> int:
         """The largest offset of the convolution's input, with these strides, that an address is made of."""
         batch, channels, *_ = self.piece.shape
         n, _, *space = strides
-        far = (batch - 1) * n + max(channels, self.groups * self.filled)
+        far = (batch - 1) * n + max(channels, self.memory.row)
         return far + sum(axis.reach * stride for axis, stride in zip(self.axes, space, strict=True) if axis.size > 1)
 
     def guard(self, generation: int) -> GpuKernel:
@@ -142,14 +177,36 @@ class GpuKernel(GpuStep):
         first = [self.kind if self.piece.conv is None else "conv", *(["guard"] if self.guarded else [])]
         return first + [link.stage.name.lower() for link in self.piece.links]
 
-    def filled_up(self, filled: int, width: int) -> GpuKernel:
-        return self if self.piece.conv is None else replace(self, filled=filled, width=width)
+    @property
+    def copies(self) -> bool:
+        """Whether it only brings the convolution's input into another order."""
+        return isinstance(self.piece.dest, PreparedName) and self.piece.blank
+
+    def laid_out(self, memory: Memory, width: int, walled: bool, generation: int, choice: int | None) -> GpuKernel:
+        if self.piece.conv is not None:
+            return replace(self, memory=memory, width=width, walled=walled)
+        if not isinstance(self.piece.dest, PreparedName):
+            return self
+        d, h, w = (
+            replace(axis, low=low, high=high)
+            for axis, low, high in zip(self.axes, memory.low, memory.high, strict=True)
+        )
+        columns = max(self.channels, memory.groups * memory.filled)
+        positions = prod(axis.count for axis in (d, h, w))
+        need = replace(self.need, channels=columns, positions=positions)
+        return replace(
+            self, memory=memory, walled=walled, axes=(d, h, w), need=need, config=choose(generation, need, choice)
+        )
 
     def text(self, plan: GpuPlan, name: str, constants: Constants) -> KernelText:
         return kernel_text(plan, self, name, constants)
 
-    def prepare(self, run: Execution, text: KernelText) -> None:
-        run.make_arrays(self)
+    def prepare(self, run: Execution, text: KernelText) -> bool:
+        return run.make_arrays(self)
+
+    @property
+    def _writes_halo(self) -> bool:
+        return self.piece.conv is None and self.memory.halo
 
     def describe(self, plan: GpuPlan) -> tuple[str, list[tuple[str, str]]]:
         piece, config = self.piece, self.config
@@ -160,6 +217,11 @@ class GpuKernel(GpuStep):
             ("reads", f"{plan.array_name(piece.source)}, {by(piece.shape)}"),
             *((("stages", ", ".join(stages)),) if stages else ()),
             ("tile", f"{config.positions} positions x {config.channels} channels, {config.inputs} inputs at a time"),
+            *(
+                (("halo", f"{by(self.memory.low)} and {by(self.memory.high)} voxels of zeros"),)
+                if self._writes_halo
+                else ()
+            ),
             ("launch", f"{self.programs} programs of {config.warps} warps, {config.stages} stages of loads"),
         ]
         if piece.reduce is not None:
@@ -193,7 +255,7 @@ class GpuPack(GpuStep):
     @property
     def size(self) -> int:
         """Numbers of the packed weights."""
-        return self.reader.groups * self.reader.taps * self.reader.filled * self.reader.width
+        return self.reader.groups * self.reader.taps * self.reader.weight_tap
 
     @property
     def names(self) -> list[str]:
@@ -202,8 +264,8 @@ class GpuPack(GpuStep):
     def text(self, plan: GpuPlan, name: str, constants: Constants) -> KernelText:
         return pack_text(plan, self, name)
 
-    def prepare(self, run: Execution, text: KernelText) -> None:
-        run.make_weights(self.size)
+    def prepare(self, run: Execution, text: KernelText) -> bool:
+        return run.make_weights(self.size)
 
     def describe(self, plan: GpuPlan) -> tuple[str, list[tuple[str, str]]]:
         return f"packs {plan.array_name(self.operand)}", [("numbers", str(self.size))]
@@ -231,9 +293,9 @@ class GpuFinish(GpuStep):
     def text(self, plan: GpuPlan, name: str, constants: Constants) -> KernelText:
         return finish_text(plan, self, name, constants)
 
-    def prepare(self, run: Execution, text: KernelText) -> None:
+    def prepare(self, run: Execution, text: KernelText) -> bool:
         made = [array for array in text.pointers.values() if array.made == self.finish.result]
-        run.make_statistics(made, self.shape)
+        return run.make_statistics(made, self.shape)
 
     def release(self, run: Execution) -> None:
         del run.arrays[self.partials]

@@ -45,6 +45,7 @@ class Options:
     allow_torch: bool = False
     limits: Limits = field(default_factory=Limits)
     changes: Values = field(default_factory=dict)  # of sizes and scalars of the cases
+    compiled: bool = False  # Triton: its PTX is run, not its text
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,7 @@ class Judgement:
     trial: Trial | None = None  # the one that ended it
     threads: tuple[int, ...] = ()  # numbers of them that were tried
     unprotected: Mapping[str, str] = field(default_factory=dict)  # protections this system lacks, what they refuse
+    notes: Mapping[str, str] = field(default_factory=dict)  # CUDA: what is known of the code on GPUs
 
 
 Progress = Callable[[str, int, int], None]
@@ -106,7 +108,13 @@ def check(
     suite = Suite(tuple(given), {})
     try:
         program = make_program(
-            path, problem, options.dtype, folder, allow_torch=options.allow_torch, limits=options.limits
+            path,
+            problem,
+            options.dtype,
+            folder,
+            allow_torch=options.allow_torch,
+            limits=options.limits,
+            compiled=options.compiled,
         )
         if not given:
             most = SLOW_LANGUAGE_WORK.get(language, MOST_WORK)
@@ -142,6 +150,7 @@ def check(
         run.trial,
         run.threads,
         run.unprotected,
+        run.notes,
     )
 
 
@@ -153,6 +162,7 @@ class _Run:
         self.failure: Failure | None = None
         self.trial: Trial | None = None
         self.unprotected: Mapping[str, str] = {}
+        self.notes: dict[str, str] = {}
         self._runs: dict[int, list[Run]] = {}
         self._passed: dict[int, CaseResult] = {}
 
@@ -166,6 +176,7 @@ class _Run:
 
     def judge(self, program: Program, trials: Sequence[Trial], progress: Progress) -> None:
         """Every trial once, and then again for as long as there is time."""
+        self.notes |= program.notes
         with closing(Sessions(program, lambda threads: self._session(program, trials, threads=threads))) as sessions:
             for turn in first_turns(trials):
                 progress(trials[turn.number].case.name, turn.number, len(trials))
@@ -208,6 +219,8 @@ class _Run:
         session.prepare(trial.values, trial.arrays, turn.side, threads=turn.threads)
         call = session.call(trial.arrays)
         self.seen(call)
+        if session.banks and self.notes.get("bank conflicts", "none") == "none":
+            self.notes["bank conflicts"] = session.banks
         dtype = trial.dtype
         errors = trial.expected.errors(dtype.widen(call.output))
         wrong = ~(errors <= 1.0)

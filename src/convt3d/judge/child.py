@@ -332,8 +332,10 @@ class Native(Kernel):
             raise Refused("compile error", f"not a library of this machine: {error}") from None
         self.function.restype = None
         self.fault = getattr(library, "convt3d_device_fault", None)  # of CUDA, see cuda.py
-        if self.fault is not None:
-            self.fault.restype = ctypes.c_char_p
+        self.banks = getattr(library, "convt3d_device_banks", None)
+        for told in (self.fault, self.banks):
+            if told is not None:
+                told.restype = ctypes.c_char_p
 
     def prepare(self, case: dict[str, Any], addresses: dict[str, int]) -> Callable[[], Any]:
         args = [
@@ -431,8 +433,10 @@ def equip(request: dict[str, Any]) -> None:
     uses_torch = request["torch"]
     for name in request["libraries"]:  # triton among them: it looks for libraries of its own, which the rules forbid
         importlib.import_module(name)
+    if request["machine"]:
+        use_machine(request["machine"])
     if "triton" in request["libraries"]:
-        try_interpreter()
+        try_triton()
     if uses_torch:
         the_torch().set_num_threads(request["threads"])
         if not allow_torch:
@@ -440,6 +444,7 @@ def equip(request: dict[str, Any]) -> None:
     return forbid(ANSWERS if uses_torch or allow_torch else (*ANSWERS, "torch"), uses_torch or allow_torch)
 
 
+MACHINE = "triton_machine"  # the name of the package ptx/ here
 COUNTING = """
 import triton
 import triton.language as tl
@@ -451,7 +456,31 @@ def count(out, n):
 """
 
 
-def try_interpreter() -> None:
+def use_machine(folder: str) -> None:
+    """Triton's kernels are compiled, and what comes out is run by the package in this folder."""
+    place = os.path.join(folder, "__init__.py")
+    specification = importlib.util.spec_from_file_location(MACHINE, place, submodule_search_locations=[folder])
+    assert specification is not None
+    sys.modules[MACHINE] = importlib.util.module_from_spec(specification)
+    importlib.import_module(f"{MACHINE}.driver").use(alone=True)
+
+
+def watched(run: Callable[[], Any]) -> Callable[[], Any]:
+    """With the machine's own word on a kernel's fault, whatever the caller of the kernel made of it."""
+    driver = sys.modules.get(f"{MACHINE}.driver")
+
+    def call() -> Any:
+        try:
+            return run()
+        finally:
+            fault = driver.faults.pop() if driver is not None and driver.faults else None
+            if fault is not None:
+                raise Refused(*fault)
+
+    return call
+
+
+def try_triton() -> None:
     """Releases of Triton and numpy that do not go together would fail in any kernel, and it would be blamed for it."""
     place, out = "counting", the_torch().zeros(3)
     space: dict[str, Any] = {"__name__": place}
@@ -464,8 +493,9 @@ def try_interpreter() -> None:
         said = f"{type(error).__name__}: {str(error)[:200]}"
     if said:
         names = ("triton", "numpy")
+        how = "compiler" if MACHINE in sys.modules else "interpreter"
         versions = " and ".join(f"{name} {getattr(sys.modules.get(name), '__version__', '?')}" for name in names)
-        raise Refused("crash", f"with {versions} Triton's interpreter cannot run a kernel that only counts ({said})")
+        raise Refused("crash", f"with {versions} Triton's {how} cannot run a kernel that only counts ({said})")
 
 
 def load(request: dict[str, Any]) -> Kernel:
@@ -515,12 +545,14 @@ class Session:
                 self.threads = request["threads"]
                 use_threads(self.threads)
             order_of_programs(request["backwards"])
-            self.run = self.kernel.prepare(request, addresses)
+            self.run = watched(self.kernel.prepare(request, addresses))
             return {"ok": True, "base": self.memory.base, "slot": self.memory.slot}
         elif word == "call" and self.run is not None:
             returned = self.run()
             if returned is not None:
                 return {"ok": True, "returned": type(returned).__name__}
+            if isinstance(self.kernel, Native) and self.kernel.banks is not None:
+                return {"ok": True, "banks": self.kernel.banks().decode()}
         return {"ok": True}
 
 

@@ -15,7 +15,7 @@ from ..gpu.geometry import GpuAxis
 from ..gpu.pieces import PACKED, WILD, FilledName, PartialsName, PreparedName
 from ..gpu.plan import GpuPlan, gpu_plan
 from ..gpu.run import run_of
-from ..gpu.steps import GpuFinish, GpuKernel, GpuPack, GpuStep
+from ..gpu.steps import GpuFinish, GpuKernel, GpuPack, GpuStep, Memory
 from ..gpu.text.kernel import PLANES, KernelText
 from ..gpu.text.module import Module, module
 from ..gpu.text.parts import parts_of
@@ -39,6 +39,7 @@ so no zero that a stride would insert is multiplied, and no column buffer or ful
 follows the convolution is computed on the accumulator. Every size, stride and scalar is an argument.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -111,7 +112,7 @@ def _distinct(variants: list[_Variant]) -> list[str]:
 def _host_texts() -> list[str]:
     source = (resources.files(__package__) / "export_host.py").read_text(encoding="utf-8")
     own = source.partition("# --- exported from here on ")[2].partition("\n")[2]
-    return [_untyped(text.strip()) for text in (inspect.getsource(GpuAxis), inspect.getsource(run_of), own)]
+    return [_untyped(text.strip()) for text in (*(inspect.getsource(one) for one in (GpuAxis, Memory, run_of)), own)]
 
 
 def _untyped(text: str) -> str:
@@ -176,16 +177,14 @@ def _geometry(problem: Problem, variant: _Variant) -> Iterator[str]:
     yield "channels = out_channels // groups"
     crowded = kernel.piece.pool is not None or kernel.piece.reduce is not None
     yield f"tile = tile_of(input.dtype, in_channels // groups, channels, whole={whole}, crowded={crowded})"
-    yield "filled = filled_up(in_channels // groups, tile[2])"
+    yield "memory = memory_of(input.dtype, in_channels // groups, groups, tile[2], axes)"
     for name in problem.operand_names[1:]:
         yield f"{name} = {name}.reshape(-1).contiguous()"
-    yield "weights, wild = packed(pack, kernel, groups, filled, tile[1])"
+    yield "weights, wild = packed(pack, kernel, memory, tile[1])"
 
 
 def _launches(problem: Problem, variant: _Variant) -> Iterator[str]:
     constants = variant.constants(problem)
-    if not any(isinstance(kernel.piece.dest, PreparedName) for kernel in variant.plan.kernels):
-        yield "x = channels_last(input, groups, filled)"
     for step, kernel, name in zip(variant.plan.steps, variant.module.kernels, variant.names, strict=True):
         yield from _LAUNCHES[type(step)](step, name, kernel, _table(problem, kernel, constants))
 
@@ -210,7 +209,8 @@ def _kernel(step: GpuKernel, name: str, kernel: KernelText, table: str) -> Itera
     if step.piece.reduce is not None and not step.guarded:
         shape = f"({PLANES[step.piece.reduce]}, batch_size, out_channels, parts_of(axes, tile))"
         yield f"partials = torch.empty({shape}, dtype=sums, device=input.device)"
-    yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "groups", "filled")
+    guards = ["guards=True"] if step.guarded else []
+    yield from _call("launch", name, "axes", tile, table, "batch_size", "channels", "memory", *guards)
 
 
 _LAUNCHES: dict[type[GpuStep], Callable[..., Iterator[str]]] = {GpuPack: _pack, GpuFinish: _finish, GpuKernel: _kernel}
@@ -219,15 +219,18 @@ _LAUNCHES: dict[type[GpuStep], Callable[..., Iterator[str]]] = {GpuPack: _pack, 
 def _walk(step: GpuKernel, name: str, table: str) -> Iterator[str]:
     """A kernel without convolution: over the input, which it prepares, or over the output."""
     if isinstance(step.piece.dest, PreparedName):
-        yield "x = room(input, batch_size, filled, sizes)"
-        yield "pool = (pool_kernel, pool_kernel, 0)"
-        yield "walk = [GpuAxis(n // pool_kernel, n, n, 1, 1, 0, 1, *pool) for n in (depth, height, width)]"
-        channels = "in_channels"
-    else:
-        yield "walk = [GpuAxis(n, n, n, 1, 1, 0, 1, 1, 1, 0) for n in ends]"
-        channels = "out_channels"
-    yield f"plain = tile_of(input.dtype, 1, {channels}, whole=False, crowded=False)"
-    yield from _call("launch", name, "walk", "plain", table, "batch_size", channels)
+        yield "x = room(input, batch_size, sizes, memory)"
+        pool = "1, 1, 0" if step.pool is None else "pool_kernel, pool_kernel, 0"
+        yield "walk = ["
+        yield f"    GpuAxis(n, m, m, 1, 1, 0, 1, {pool}, *halo)"
+        yield "    for n, m, *halo in zip(sizes, input.shape[2:], memory.low, memory.high, strict=True)"
+        yield "]"
+        yield "plain = tile_of(input.dtype, 1, groups * memory.filled, whole=False, crowded=True)"
+        yield from _call("launch", name, "walk", "plain", table, "batch_size", "in_channels", "memory", "prepares=True")
+        return
+    yield "walk = [GpuAxis(n, n, n, 1, 1, 0, 1, 1, 1, 0) for n in ends]"
+    yield "plain = tile_of(input.dtype, 1, out_channels, whole=False, crowded=False)"
+    yield from _call("launch", name, "walk", "plain", table, "batch_size", "out_channels", "Memory()")
 
 
 def _call(*words: str) -> Iterator[str]:
@@ -262,4 +265,9 @@ def _variable(problem: Problem, array: ArrayName) -> str:
 
 
 _VARIABLES: dict[ArrayName, str] = {INPUT: "input", OUTPUT: "output", PACKED: "weights", WILD: "wild"}
-_KINDS: dict[type[ArrayName], str] = {FilledName: "x", PreparedName: "x", PartialsName: "partials", ValueName: "value"}
+_KINDS: dict[type[ArrayName], str] = {
+    FilledName: "inner(x, memory)",
+    PreparedName: "x",
+    PartialsName: "partials",
+    ValueName: "value",
+}

@@ -3,7 +3,7 @@
 | file | becomes |
 |---|---|
 | .py with `solution` or `ModelNew` | a module; torch tensors if it imports torch, else numpy arrays |
-| .py that imports triton | the same, through Triton's interpreter |
+| .py that imports triton | the same, through Triton's interpreter, or compiled to PTX that is run on the CPU |
 | .c, .cc, .cpp, .cxx | a shared library, by the system's compiler |
 | .so, .dylib | used as it is |
 | .cu | a shared library that plays a GPU on the CPU; where that cannot be, compiled by nvcc, and not run |
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
 from .cuda import compilations, host_source
-from .sandbox import Ended, Limits, Sandbox, TimedOut
-from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, rejected
+from .nvrtc import PACKAGES, includes, library, words
+from .sandbox import Ended, Limits, Sandbox, TimedOut, script
+from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, Rejected, rejected
 
 C_SUFFIXES = (".c",)
 CPP_SUFFIXES = (".cc", ".cpp", ".cxx")
@@ -53,6 +55,8 @@ class Program:
     torch: bool = False
     triton: bool = False
     allow_torch: bool = False
+    compiled: bool = False  # Triton: its PTX is run
+    notes: Mapping[str, str] = field(default_factory=dict)  # CUDA: what NVIDIA's compiler says, by architecture
 
     def libraries(self, dtype: DType) -> list[str]:
         """What must be installed before the file can be called with arrays of this type."""
@@ -157,23 +161,28 @@ def insides(path: str) -> str | None:
 
 
 def make_program(
-    path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits
+    path: str, problem: Problem, dtype: DType, folder: str, *, allow_torch: bool, limits: Limits, compiled: bool = False
 ) -> Program:
-    """Ready to be loaded; compiled into `folder`. Raises Rejected where the compiler refuses."""
+    """Ready to be loaded; compiled into `folder`. Raises Rejected where the compiler refuses. `compiled`: what Triton's
+    compiler makes of its kernels is run, instead of their text."""
     language = language_of(path)
+    if compiled and language != "triton":
+        rule = "is for files that import triton"
+        raise ArgumentError("judge", "--compiled", described(f"with {Path(path).name}"), rule, "Leave it out")
     path = os.path.abspath(path)
     if language in ("python", "triton"):
         word = insides(path)
         if word:
             raise rejected(NOT_ALLOWED, f"its source names `{word}`: a kernel has no business there")
         used = imports(path)
-        return Program(
-            "python", path, language, "torch" in used or language == "triton", language == "triton", allow_torch
-        )
+        uses_torch, triton = "torch" in used or language == "triton", language == "triton"
+        return Program("python", path, language, uses_torch, triton, allow_torch, compiled)
     if language == "library":
         return Program("native", path, language, allow_torch=allow_torch)
-    compiled = _compile_cuda if language == "cuda" else partial(_compile, language)
-    return Program("native", compiled(path, problem, dtype, folder, limits), language, allow_torch=allow_torch)
+    made = _compile_cuda if language == "cuda" else partial(_compile, language)
+    built = made(path, problem, dtype, folder, limits)
+    notes = _on_gpus(path, dtype, folder, limits)[0] if language == "cuda" else {}
+    return Program("native", built, language, allow_torch=allow_torch, notes=notes)
 
 
 def compiler_of(language: str) -> str | None:
@@ -249,6 +258,10 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     if not alone:
         raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
     _check_compiler(compiler, "cpp", ["-DCONVT3D_REAL=float", "-DCONVT3D_SUM=float"], dtype, folder, limits)
+    notes, taken = _on_gpus(path, dtype, folder, limits)
+    if taken:
+        said = "; ".join(f"{name}: {what}" for name, what in notes.items())
+        raise rejected(NOT_RUN, f"NVRTC accepts it ({said}), but it cannot be run on a CPU: {told_alone}")
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise rejected(COMPILE_ERROR, told_alone)
@@ -258,6 +271,28 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     raise rejected(
         NOT_RUN, f"nvcc accepts it, but it cannot be run on a CPU, so nothing is known of its results: {told_alone}"
     )
+
+
+def _on_gpus(path: str, dtype: DType, folder: str, limits: Limits) -> tuple[dict[str, str], bool]:
+    """What NVIDIA's compiler makes of a CUDA file for each architecture, in words; and whether it takes it everywhere."""
+    place = library()
+    if place is None:
+        return {"on a GPU": f"not compiled: {PACKAGES} are not installed"}, False
+    macros = [f"-DCONVT3D_REAL={CUDA_REALS[dtype.name]}", *_macros(dtype)[1:]]
+    beside = [f"-I{one}" for one in (os.path.dirname(path), *includes())]
+    try:
+        _, told = _run([sys.executable, script("nvrtc.py"), place, path, *macros, *beside], folder, limits)
+    except Rejected as ending:  # the kernel is judged by what it computes
+        return {"on a GPU": f"not compiled: {ending.verdict.reason}"}, False
+    notes, taken = {}, True
+    for line in told.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:  # cut off, or a word of the loader's
+            continue
+        taken = taken and said["taken"]
+        notes[f"on {said['architecture']}"] = words(said["kernels"]) if said["taken"] else f"refused: {said['error']}"
+    return notes, taken and bool(notes)
 
 
 def _macros(dtype: DType) -> list[str]:

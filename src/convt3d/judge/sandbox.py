@@ -350,9 +350,11 @@ def _scripts() -> str:
         return str(here)
     folder = tempfile.mkdtemp(prefix="convt3d-")
     atexit.register(remove, folder)
-    for file in here.iterdir():
-        if file.name.endswith(".py"):
-            Path(folder, file.name).write_bytes(file.read_bytes())
+    Path(folder, "ptx").mkdir()
+    for place in (".", "ptx"):
+        for file in here.joinpath(place).iterdir():
+            if file.name.endswith(".py"):
+                Path(folder, place, file.name).write_bytes(file.read_bytes())
     return folder
 
 

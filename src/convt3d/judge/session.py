@@ -74,6 +74,7 @@ class Session:
     ) -> None:
         self.threads = threads or get_num_threads()
         self.program, self.problem, self.dtype, self.limits = program, problem, dtype, limits
+        self.banks = ""  # CUDA: bank conflicts of the last call
         self.arena = Arena(*room, sealed)
         theirs, self._requests = os.pipe()
         self._replies, their_replies = os.pipe()
@@ -139,6 +140,7 @@ class Session:
             "torch": program.torch,
             "libraries": libraries,
             "allow_torch": program.allow_torch,
+            "machine": script("ptx") if program.compiled else "",
             "search": search_path(),
             "threads": self.threads,
         }
@@ -195,6 +197,8 @@ class Session:
         reply, seconds, others = self._timed({"do": "call"})
         output = self.arena.read_output(self.dtype, self._shape)
         self._stood_still()
+        said = str(reply.get("banks") or "")[:500]
+        self.banks = with_lines(said, self.program.path) if said and self.program.language == "cuda" else ""
         call = Call(output, max(SHORTEST, seconds - self.overhead), (reply.get("returned") or "")[:100] or None)
         self._inspect(arrays, others)
         return call
@@ -379,4 +383,5 @@ def search_path() -> list[str]:
 def _environment(program: Program, threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     quiet = {"OMP_WAIT_POLICY": "PASSIVE"}  # idle threads sleep
-    return {**dict.fromkeys(names, str(threads)), **quiet, **({"TRITON_INTERPRET": "1"} if program.triton else {})}
+    interpreted = {"TRITON_INTERPRET": "1"} if program.triton and not program.compiled else {}
+    return {**dict.fromkeys(names, str(threads)), **quiet, **interpreted}

@@ -30,7 +30,7 @@ class ArrayName:
 
 @dataclass(frozen=True)
 class CallerName(ArrayName):
-    word: Literal["input", "output", "gradient"]
+    word: Literal["input", "output", "gradient", "first"]
 
     def __hash__(self) -> int:
         return hash(self.word)  # short, as those below: every call looks up its arrays

@@ -4,7 +4,7 @@ A segment is a pipeline of its own: it reads a value and gives one, and both are
 between two convolutions belong to the first of them, so that what is stored is what the next one reads; but where a
 later segment uses a value between them by its name, the segment ends there, and the rest goes in front of the next
 convolution. Values from elsewhere are tensors that a segment is given. A segment without a convolution, between two
-such names, say, gets one that changes nothing.
+such names, say, gets one whose value it throws away.
 """
 
 from __future__ import annotations
@@ -198,9 +198,8 @@ def _finished(pipeline: Pipeline, trace: Trace, drafts: list[_Draft]) -> tuple[S
         foreign = iter(draft.foreign)
         if not draft.convolves:
             channels = draft.shape[1]
-            stages.append(s.ConvTranspose3d(groups=channels, bias=True))
-            # adding -0.0 changes no number, not even a zero's sign
-            operands += [Constant(1.0, (channels, 1, 1, 1, 1)), Constant(-0.0, (channels,))]
+            stages += [s.ConvTranspose3d(groups=channels), s.Recall("x")]
+            operands.append(Constant(1.0, (channels, 1, 1, 1, 1)))
         used = {stage.uses for _, stage in draft.stages}
         for index, stage in draft.stages:
             if stage.keeps and stage.keeps not in used:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..spec import stages as s
 from ..spec.stage import CHANNELS, Stage
-from .names import StatisticsName
+from .names import ArrayName, StatisticsName
 from .sweeps import Windowed
 
 
@@ -77,20 +77,44 @@ class ChannelSoftmaxGradient(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QuotientGradient(Stage):
-    """Through other / value: -gradient * other / value^2; `other` is a number, or a vector."""
+    """Through other / value: -gradient * other / value^2; `other` is a number, or as in arithmetic stages."""
 
     other: float | str
     at: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Peaks(Stage):
+    """1 where the value is that of an array, 0 elsewhere."""
+
+    other: str = "tensor"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PeakGradient(Stage):
+    """The gradient where the value kept as `at` is that of an array, its largest; 0 elsewhere."""
+
+    at: str
+    other: str = "tensor"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogSumExpGradient(Stage):
+    """gradient * exp(value kept as `at` - the result, an array)."""
+
+    at: str
+    other: str = "tensor"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Totals(Stage):
     """Sums over the voxels of each channel, of the gradient times values kept under these names; "" stands for 1.
-    `below`: only where that value is not above 0. The gradient passes unchanged."""
+    `below`: only where that value is not above 0. `divided`: divided by it. The gradient passes unchanged."""
 
     stage: int  # that it is for, by its place in the pipeline
     factors: tuple[str, ...]
     below: bool = False
+    divided: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,3 +135,11 @@ class TrainedBatchNorm(s.BatchNorm):
 @dataclass(frozen=True)
 class ArgmaxPool(Windowed):
     """Buffer (C, D, H, W) -> the place of the largest value in each window of a max-pool."""
+
+
+@dataclass(frozen=True)
+class SpreadPool(Windowed):
+    """Buffer of a pool's gradient -> that of its input: the shares of all windows that a voxel is in, or, for a
+    max-pool, the gradients of those that have their largest value there, by an array of places."""
+
+    places: ArrayName | None = None

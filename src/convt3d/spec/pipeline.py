@@ -268,10 +268,11 @@ def _check_drops(stages: Sequence[Stage]) -> None:
 
 
 def _check_recalls(stages: Sequence[Stage]) -> None:
-    """Nothing is computed in vain: the value that a Recall replaces has a name, under which it is used later."""
+    """Nothing is computed in vain: the value that a Recall replaces has a name, under which it is used later. But a
+    pipeline may go back to its input at once: then its convolution is not computed."""
     used: set[str] = set()
     lost: Recall | None = None  # that replaces the value which leaves this stage
-    for stage in reversed(stages):
+    for stage in reversed(stages[2:] if _skips_convolution(stages) else stages):
         if isinstance(stage, Keep):
             lost = None if stage.label in used else lost
             continue
@@ -287,6 +288,10 @@ def _check_recalls(stages: Sequence[Stage]) -> None:
             "throws away the value before it, which nothing uses",
             "Put Keep(name) before Recall and use that name later, or leave out what is not needed",
         )
+
+
+def _skips_convolution(stages: Sequence[Stage]) -> bool:
+    return len(stages) > 1 and isinstance(stages[0], Convolution) and stages[1] == Recall("x")
 
 
 def _name_slots(stages: Sequence[Stage]) -> tuple[Slot, ...]:

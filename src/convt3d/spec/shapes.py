@@ -193,6 +193,12 @@ class PoolAxis:
         last = start + np.minimum(self.kernel, self.size + border - start)
         return np.stack([np.maximum(start, 0), end, last - np.maximum(start, -border)], axis=1)
 
+    def windows_of(self) -> npt.NDArray[np.int64]:
+        """For each input: the first window that it is in, and the one behind the last."""
+        at = np.arange(self.size) + self.padding
+        end = np.minimum(at // self.stride + 1, self.out)
+        return np.stack([np.clip((at - self.kernel) // self.stride + 1, 0, end), end], axis=1)
+
     def inputs_of(self, low: int, high: int) -> Range:
         return self.window(low)[0], self.window(high - 1)[1]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,7 +19,7 @@ from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
 from .inline import inline_modules
 from .joined import join
-from .upsample import Kernel, as_convolutions, as_functions
+from .upsample import Kernel, Padding, as_convolutions, as_functions
 
 NAME, RESTS = "convt3d", ("eager", "inductor")
 _GROUP = "torch_dynamo_backends"  # of entry points
@@ -29,8 +31,9 @@ def convt3d(
 ) -> Callable[..., Any]:
     """The backend: takes a graph of Dynamo's, gives a function that computes the same."""
     rest = checked_options(options or {}).get("rest", "eager")
-    rewritten, found = fused(gm, rest)
-    compile_ahead(found.fused)
+    with no_collections():
+        rewritten, found = fused(gm, rest)
+        compile_ahead(found.fused)
     if rest == "inductor":
         from torch._inductor.compile_fx import compile_fx
 
@@ -38,6 +41,19 @@ def convt3d(
         return compiled
     forward: Callable[..., Any] = rewritten.forward
     return forward
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Meanwhile, Python looks for no garbage: each time it would go through all objects of PyTorch, for a third of a
+    second."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +83,8 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
             without_convolutions(graph)
             as_functions(graph)
             found.joined = join(graph)
-            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, Kernel))]
+            ours = (Kernel, Padding)
+            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, ours))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there
@@ -120,16 +137,18 @@ class Optimized(nn.Module):  # type: ignore[misc]
         compiled = self._compiled
         if compiled is None:
             compiled = self.__dict__["_compiled"] = torch.compile(self.model, backend=convt3d, **self._how)
-        if compiled is self.model:
-            return compiled(*args, **kwargs)
+        if compiled is self.model or torch.jit.is_tracing():
+            return self.model(*args, **kwargs)
         from torch._dynamo.exc import TorchDynamoException
 
         try:
             return compiled(*args, **kwargs)
         except TorchDynamoException as error:
-            _log.warning("convt3d: the model is left to PyTorch: %r", error)
-            self.__dict__["_compiled"] = self.model
-        return self.model(*args, **kwargs)
+            failed = error
+        result = self.model(*args, **kwargs)  # may refuse its arguments as well: then nothing is wrong with the capture
+        _log.warning("convt3d: the model is left to PyTorch: %r", failed)
+        self.__dict__["_compiled"] = self.model
+        return result
 
     def __getattr__(self, name: str) -> Any:
         try:

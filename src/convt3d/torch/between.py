@@ -1,7 +1,7 @@
 """Arithmetic between results of pipelines that none of them takes, such as a gate times a skip: a pipeline of its own.
 
-A pipeline has a convolution. In front of such a sum or product there is none, so one is put there that changes
-nothing: of each channel with the number 1. That costs less than PyTorch's threads, which go on spinning beside ours.
+A pipeline has a convolution. In front of such a sum or product there is none, so one is put there, of each channel with
+the number 1, and the pipeline goes back to its input behind it: it is not computed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from .capture import Captured
+from .capture import UNCHANGED, Captured
 from .graphs import example, is_tensor, name_of
 from .upsample import TYPES, Kernel
 from .views import same
 
-UNCHANGED = "convt3d_unchanged"  # in the meta of such a convolution
 _SIGNS = ("add", "sub", "mul", "div")
 
 

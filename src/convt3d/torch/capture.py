@@ -28,6 +28,7 @@ from .views import PLAIN, NoStageError, Value, dropped, same
 
 # In the meta of new nodes: the Fused that a pipeline comes from, and the name of the old node whose value they give.
 FUSED, RESULT = "convt3d_fused", "convt3d_result"
+UNCHANGED = "convt3d_unchanged"  # in the meta of a convolution that gives its input
 
 
 @dataclass
@@ -239,6 +240,7 @@ class _Walk:
         named = {same_value[value] for value in self._used_by_name(nodes[0], steps, same_value)}
         labels = {value: f"v{number}" for number, value in enumerate(node for node in nodes if node in named)}
         parts: list[Part] = [(self.start.stage, self.start.operands)]
+        parts += [(Recall("x"), ())] if UNCHANGED in nodes[0].meta else []
         current = nodes[0]
         for node in steps:
             parts += [(Keep(labels[current]), ())] if current in labels and not _keeps(parts, labels[current]) else []

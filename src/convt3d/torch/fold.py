@@ -126,16 +126,24 @@ def fold_conv(conv: nn.Conv3d | nn.ConvTranspose3d) -> Folded:
 
 
 def fold_chain(
-    modules: Sequence[nn.Module], shape: Sequence[int] = (), training: bool | None = None
+    modules: Sequence[nn.Module], shape: Sequence[int] = (), training: bool | None = None, by_batch: bool = False
 ) -> tuple[str, list[Tensor], int, str]:
     """Stages and operands of a convolution and as many of the modules after it as can be folded into it; how many
     modules these are, and why the next is not among them. `shape` is the input's (5-D), where one is there; `training`
-    is each module's own unless it is given."""
+    is each module's own unless it is given. `by_batch`: one BatchNorm may take the statistics of the batch, if no other
+    follows or precedes it; running statistics that it has not are None among the operands."""
     text, operands, why = fold_conv(modules[0])
-    count = 0 if why else 1
+    count, norms = 0 if why else 1, 0
     while count and count < len(modules):
         module = modules[count]
-        stage, more, why = fold(module, module.training if training is None else training)
+        trains = module.training if training is None else training
+        stage, more, why = fold(module, trains)
+        if by_batch and isinstance(module, nn.BatchNorm3d):
+            if takes_batch(module, trains) and not why_apart(module) and not norms:
+                stage, more, why = _by_batch(module)
+            elif norms and not why:
+                why = "does not follow another norm of its kind"
+            norms += 2 if takes_batch(module, trains) else 1
         if not why and shape and type(module) in (nn.GroupNorm, nn.InstanceNorm3d):
             why = _why_refused(module, shape_after(modules[:count], shape))
         if why:
@@ -177,6 +185,21 @@ def number(value: float) -> str:
     """As text. A key is a constant to torch.compile, which may otherwise take a float for something that varies."""
     (constant,) = {float(value): None}
     return repr(constant)
+
+
+def takes_batch(m: Any, training: bool) -> bool:
+    """Whether a BatchNorm3d normalises by the statistics of the batch, and all that it then moves is there."""
+    running = m.running_mean, m.running_var
+    if type(m) is not nn.BatchNorm3d or (running[0] is None) != (running[1] is None):
+        return False
+    if running[0] is None:
+        return not m.track_running_stats
+    return training and m.track_running_stats and m.num_batches_tracked is not None
+
+
+def _by_batch(m: Any) -> Folded:
+    text = f"BatchNorm(eps={number(m.eps)}, affine={m.weight is not None})"
+    return _unless_refused(text, [m.running_mean, m.running_var, *_affine(m)], _half(m))
 
 
 # --- one rule for each kind of module ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import Error
 from ..gpu import run as gpu
+from ..gpu.config import AMD
 from ..gpu.pieces import NotOnGpu
 from ..spec.pipeline import Pipeline
 from . import stock
@@ -47,23 +48,15 @@ def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision:
 
 
 def float32_precision() -> str:
-    """How float32 is multiplied: exactly, unless both of PyTorch's settings allow TensorFloat32, the one for matrix
-    products (which nobody has set by default) and the one for convolutions. The precision "high", and `allow_tf32`,
-    which PyTorch does not tell from it, give three products of TensorFloat32: nearly exact, and faster than float32.
-    "medium", and `fp32_precision = "tf32"`, give one."""
+    """How float32 is multiplied, by PyTorch's own settings: as three bfloat16 numbers of each factor, which gives all
+    of its bits; product by product ("ieee") where TensorFloat32 is forbidden in convolutions, which PyTorch allows by
+    default; in TensorFloat32 where it is allowed there and in matrix products as well, where it is not by default."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(matmul, "fp32_precision"):  # torch 2.9
-        allowed = matmul.fp32_precision == "tf32" and conv.conv.fp32_precision == "tf32"
+        exact, allowed = conv.conv.fp32_precision == "ieee", matmul.fp32_precision == "tf32"
     else:
-        allowed = matmul.allow_tf32 and conv.allow_tf32
-    return "ieee" if not allowed else "tf32x3" if _legacy_precision() == "high" else "tf32"
-
-
-def _legacy_precision() -> str:
-    try:
-        return str(torch.get_float32_matmul_precision())
-    except RuntimeError:  # PyTorch's newer settings are in use
-        return ""
+        exact, allowed = not conv.allow_tf32, matmul.allow_tf32
+    return "ieee" if exact else "tf32" if allowed else "bf16x6"
 
 
 def why_not(x: Tensor, operands: Sequence[Tensor]) -> str | None:
@@ -93,8 +86,10 @@ def _why_no_triton() -> str | None:
 
 @lru_cache(maxsize=64)
 def _why_not_device(device: Any) -> str | None:
-    if torch.version.hip is not None:
-        return "the GPU engine is made for NVIDIA devices"
+    if torch.version.hip is not None:  # ROCm, whose devices PyTorch calls "cuda" as well
+        return (
+            None if gpu.architecture(device) in AMD else f"the GPU engine knows of AMD's devices {', '.join(AMD)} only"
+        )
     if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
         return "the GPU engine needs compute capability 8.0"
     return None

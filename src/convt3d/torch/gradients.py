@@ -17,9 +17,10 @@ import torch
 from ..spec.pipeline import Pipeline
 from .convolutions import own_convolutions, takes
 from .direct import direct
-from .stage_gradients import GRADIENTS, first_stage, label_places, needed_values
+from .segment_gradients import segment_gradients
+from .stage_gradients import GRADIENTS, first_stage, needed_values, through_stage
 from .stock import NO_OTHERS, Tensor, as_value, batched, own_operands, value_shapes, values, weights_of
-from .tails import Tail, Way, way_back
+from .tails import Tail, way_back, way_in_front
 
 _MOST_PLACES = 2**31 - 1  # of a volume, which kernels name by 32 bits
 CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of theirs stays below this
@@ -116,15 +117,11 @@ def _chunk(
     return chunk if chunk < batch and again > 0 else None
 
 
-def _way(
-    pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor], wanted: Sequence[bool], result_kept: bool
-) -> Way | None:
-    """How our kernels take the gradient to the convolution's result, where they do."""
+def _ours(pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether our kernels may take the gradient beside the convolution."""
     if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
-        return None
-    if any(prod(shape[2:]) > _MOST_PLACES for shape in value_shapes(pipeline, x, operands)):
-        return None
-    return way_back(pipeline, tuple(wanted), result_kept)
+        return False
+    return all(prod(shape[2:]) <= _MOST_PLACES for shape in value_shapes(pipeline, x, operands))
 
 
 def _chunk_gradients(
@@ -135,43 +132,47 @@ def _chunk_gradients(
     result: Tensor | None,
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    stages, count, labels = pipeline.stages, len(pipeline.stages), label_places(pipeline)
+    stages, count = pipeline.stages, len(pipeline.stages)
+    ours = _ours(pipeline, grad, x, operands)
+    if ours and len(pipeline.convolutions) > 1:
+        return segment_gradients(pipeline, grad, x, operands, wanted, _chunk_gradients)
     shapes = value_shapes(pipeline, x, operands)
-    first = first_stage(pipeline, wanted)
+    first, conv = first_stage(pipeline, wanted), pipeline.convolutions[0]
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
     others = own_convolutions(pipeline) if takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
+    back = way_back(pipeline, tuple(wanted), result is not None) if ours else None
+    front = way_in_front(pipeline, tuple(wanted)) if ours and (back is not None or conv + 1 == count) else None
+    last, begin, start = count, first, None
+    if back is not None:
+        last = conv + 1
+        need = {number for number in need if number < last} | ({last} if back.reads and result is None else set())
+    if front is not None:
+        begin, need = conv, {number for number in need if number >= conv}
+        start = (conv, Tail(pipeline, x, operands, 0, x).value(conv)) if need else None
+    known: dict[int, Any] = values(pipeline, x, operands, need, others, start)
+    del start
+    pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
     found: list[Tensor | None] = []
-    way, last = _way(pipeline, grad, x, operands, wanted, result is not None), count
-    if way is not None:
-        last = pipeline.conv_index + 1
-        need = {number for number in need if number < last}
-        if result is None:
-            need.add(last)
-    known: dict[int, Any] = values(pipeline, x, operands, need, others)
-    if way is not None:
-        start = known.pop(last) if result is None else result
-        grad, found = Tail(pipeline, x.shape, operands, start).back(way, grad, wanted, result is None)
+    if back is not None:
+        value = known.pop(last, None) if result is None else result
+        behind = Tail(pipeline, x, operands, back.start, value)
+        grad, found = behind.back(back, grad, wanted, pending, back.reads and result is None)
+        del value, behind
     elif result is not None:
         known[count] = result
-    pending: dict[int, Tensor] = {}  # gradients of labelled values, by their number
-    for index in reversed(range(first, last)):
-        stage, v, r = stages[index], known.get(index), known.pop(index + 1, None)
-        rule = GRADIENTS[type(stage)]
-        r = r if "r" in rule.uses_of(stage) else None  # frees what no stage needs any more
-        if stage.keeps and index in pending:
-            grad = pending.pop(index) if grad is None else grad + pending.pop(index)
-        elif stage.uses and rule.back_to_both:
-            at = labels[stage.uses]
-            grad, other = rule.back_to_both(stage, grad, v, known.get(at), shapes[index], shapes[at])
-            pending[at] = pending[at] + other if at in pending else other
-        else:
-            own = own_operands(pipeline, operands, index)
-            wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
-            grad, *of_operands = rule.back(stage, grad, v, r, own, wants, shapes[index])
-            found = [*of_operands, *found]
-        del v, r
+    for index in reversed(range(begin, last)):
+        own = own_operands(pipeline, operands, index)
+        wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
+        if "r" not in GRADIENTS[type(stages[index])].uses_of(stages[index]):
+            known.pop(index + 1, None)  # frees what no stage needs any more
+        grad, of_operands = through_stage(pipeline, index, grad, known.__getitem__, own, wants, shapes, pending)
+        found = [*of_operands, *found]
+        known.pop(index + 1, None)
+    if front is not None:
+        grad, of_operands = Tail(pipeline, x, operands, 0, x).back(front, grad, wanted, pending)
+        found = [*of_operands, *found]
     if 0 in pending:
         grad = grad + pending[0] if grad is not None else pending[0]
-    before = sum(slot.stage < first for slot in pipeline.slots)
-    found = [*([None] * before), *found]
+    left = sum(slot.stage < first for slot in pipeline.slots)
+    found = [*([None] * left), *found]
     return [each if want else None for each, want in zip((grad, *found), wanted, strict=True)]

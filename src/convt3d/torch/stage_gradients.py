@@ -39,20 +39,56 @@ class Gradient:
 
 def needed_values(pipeline: Pipeline, wanted: Sequence[bool]) -> set[int]:
     """Numbers of the values that the wanted gradients (of x and each operand) take; value i enters stage i."""
-    labels, need, first = label_places(pipeline), set(), first_stage(pipeline, wanted)
     own = [
         any(want for slot, want in zip(pipeline.slots, wanted[1:], strict=True) if slot.stage == index)
         for index in range(len(pipeline.stages))
     ]
-    for index, stage in enumerate(pipeline.stages):
-        if index < first:
-            continue
-        rule = GRADIENTS[type(stage)]
-        uses = rule.uses_of(stage) + (rule.operands_use if own[index] or stage.uses else "")
-        if stage.uses and rule.operands_use:
-            need.add(labels[stage.uses])
-        need |= {index + offset for offset, word in enumerate("vr") if word in uses}
-    return need
+    first = first_stage(pipeline, wanted)
+    return {
+        number
+        for index in range(first, len(pipeline.stages))
+        for number in values_of_stage(pipeline, index, own[index])
+    }
+
+
+def values_of_stage(pipeline: Pipeline, index: int, operands_wanted: bool) -> set[int]:
+    """Numbers of those that one stage's rule takes."""
+    stage = pipeline.stages[index]
+    rule = GRADIENTS[type(stage)]
+    uses = rule.uses_of(stage) + (rule.operands_use if operands_wanted or stage.uses else "")
+    named = {label_places(pipeline)[stage.uses]} if stage.uses and rule.operands_use else set()
+    return named | {index + offset for offset, word in enumerate("vr") if word in uses}
+
+
+def through_stage(
+    pipeline: Pipeline,
+    index: int,
+    grad: Tensor | None,
+    value: Callable[[int], Tensor],
+    own: Sequence[Tensor],
+    wants: Sequence[bool],
+    shapes: Sequence[Any],
+    pending: dict[int, Tensor],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The gradient of the stage's input, and those of its operands; `value` gives values by their number, `wants` tells
+    which of all these are asked for. Gradients of named values are gathered in `pending`, by number."""
+    stage = pipeline.stages[index]
+    rule = GRADIENTS[type(stage)]
+    if stage.keeps:
+        if index in pending:
+            grad = pending.pop(index) if grad is None else grad + pending.pop(index)
+        return grad, []
+    taken = values_of_stage(pipeline, index, any(wants[1:]))
+    v = value(index) if index in taken else None
+    if stage.uses and rule.back_to_both:
+        at = label_places(pipeline)[stage.uses]
+        named = value(at) if at in taken else None
+        grad, other = rule.back_to_both(stage, grad, v, named, shapes[index], shapes[at])
+        pending[at] = pending[at] + other if at in pending else other
+        return grad, []
+    r = value(index + 1) if index + 1 in taken else None
+    grad, *of_operands = rule.back(stage, grad, v, r, own, wants, shapes[index])
+    return grad, of_operands
 
 
 def label_places(pipeline: Pipeline) -> dict[str, int]:

@@ -20,12 +20,14 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentTypeError, described
+from .direct import plain, plain_thread
 from .engine import knows
-from .fold import fold_chain, looked_at, watchable, why_apart
+from .fold import fold_chain, looked_at, shape_after, takes_batch, watchable, why_apart
 from .functions import pipeline
 from .modules import Conv3d, ConvTranspose3d, LazyConv3d, LazyConvTranspose3d
 from .prepared import forget, owned, run
 from .stock import Tensor
+from .training import train_module
 
 # How PyTorch runs the modules of a sequence, also where somebody else changes that later.
 _STOCK = {name: getattr(nn.Sequential, name) for name in ("__call__", "_call_impl", "__iter__")}
@@ -71,7 +73,16 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
                 if known is None:
                     text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 else:
-                    text, operands, count = known.chain(at, input.shape)
+                    plainly = plain_thread() and plain(input)
+                    text, operands, count = known.chain(at, input.shape, plainly)
+                    norm = batch_norm(modules[at + 1 : at + count]) if plainly else None
+                    if norm is not None:
+                        if _one_type(input, operands):
+                            channels = shape_after(modules[at : at + 1], input.shape)[1]
+                            input = train_module(input, operands, text, norm, channels)
+                            at += count
+                            continue
+                        text, operands, count = known.chain(at, input.shape, False)
                     if count > 1:
                         result = run(self, at, "pipeline", input, operands, (text,), partial(_both, operands, text))
                         if result is not None:
@@ -159,16 +170,22 @@ class Decisions:
     def modules(self) -> list[nn.Module]:
         return [each() for each in self._modules]
 
-    def chain(self, at: int, shape: Sequence[int]) -> tuple[str, list[Tensor], int]:
-        """Text, operands and number of the modules that are fused into the convolution at this place."""
-        found = self._chains.get((at, shape))
+    def chain(self, at: int, shape: Sequence[int], by_batch: bool) -> tuple[str, list[Tensor], int]:
+        """Text, operands and number of the modules that are fused into the convolution at this place; `by_batch`: also
+        a BatchNorm by the statistics of the batch."""
+        found = self._chains.get((at, shape, by_batch))
         if found is None:
-            text, tensors, count, _ = fold_chain(self.modules[at:], shape)
+            text, tensors, count, _ = fold_chain(self.modules[at:], shape, by_batch=by_batch)
             if len(self._chains) >= _SHAPES:
                 self._chains = {}
-            found = self._chains[at, shape] = intern(text), [ref(each) for each in tensors], count
+            refs = [_nothing if each is None else ref(each) for each in tensors]
+            found = self._chains[at, shape, by_batch] = intern(text), refs, count
         text, operands, count = found
         return text, [each() for each in operands], count
+
+
+def _nothing() -> None:
+    """In the place of a reference to a tensor that is not there."""
 
 
 _SHAPES = 64  # that decisions are remembered for
@@ -195,7 +212,14 @@ def _one_type(input: Tensor, operands: list[Tensor]) -> bool:
     if torch.is_autocast_enabled(input.device.type):
         return True
     there = input.is_cpu or input.is_cuda
-    return knows(input.dtype) and there and all(each.dtype == input.dtype for each in operands)
+    given = (each for each in operands if each is not None)
+    return knows(input.dtype) and there and all(each.dtype == input.dtype for each in given)
+
+
+def batch_norm(modules: Sequence[nn.Module]) -> Any:
+    """The one among them that takes the statistics of the batch, or None."""
+    found = (each for each in modules if type(each) is nn.BatchNorm3d and takes_batch(each, each.training))
+    return next(found, None)
 
 
 @dataclass(frozen=True)
@@ -361,7 +385,7 @@ def _described(chain: list[nn.Module]) -> str:
 
 
 def _in_mode(chain: list[nn.Module], training: bool) -> str:
-    _, _, count, why = fold_chain(chain, training=training)
+    _, _, count, why = fold_chain(chain, training=training, by_batch=True)
     if count == 0:
         return f"alone: it {why}"
     fused = ", ".join(type(module).__name__ for module in chain[1:count])

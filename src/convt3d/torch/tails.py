@@ -1,8 +1,9 @@
-"""Gradients through the stages behind a convolution by our kernels: from the gradient of the pipeline's result to that
-of the convolution's, in as few sweeps as there are pools, and norms over space, between.
+"""Gradients through the stages beside a convolution by our kernels, in as few sweeps as there are pools, reductions and
+norms over space between.
 
-Runs of stages that a gradient passes together (plan/tails.py) are segments. Between them stand pools and reductions:
-a max-pool's gradient goes to places that a kernel has found, the others are spread by PyTorch.
+Runs of stages that a gradient passes together (plan/tail_ways.py) are segments. The few stages between them (an array
+whose gradient is wanted, a value that is used again beyond a pool, a norm along rows) are passed by PyTorch's
+operations, on values that kernels of ours make.
 """
 
 from __future__ import annotations
@@ -14,61 +15,100 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from ..cpu.plan.tail_plan import TailPlan, make_tail_plan
-from ..cpu.runtime.tails import run_forward, run_places, run_tail
+from ..cpu.runtime.tails import Given, run_forward, run_tail
 from ..front.arrays import Storage, tensor_storage
 from ..plan.tail_links import TrainedBatchNorm
-from ..plan.tails import Places, Segment, can_pass, can_repeat
+from ..plan.tail_ways import REPEATED, Segment, can_repeat, local_labels, needs, opens, passes
 from ..spec import stages
 from ..spec.pipeline import Pipeline
-from .engine import DTYPES_OF, result_like
-from .stage_gradients import GRADIENTS, first_stage, needed_values
-from .stock import Tensor, own_operands
+from .engine import DTYPES_OF, memory, result_like
+from .stage_gradients import first_stage, label_places, through_stage, values_of_stage
+from .stock import STOCK, Tensor, own_operands, value_shapes, values
 
 Moments: TypeAlias = tuple[Any, Any]  # mean and variance of a batch, for each channel
 
 
 class Way(NamedTuple):
-    """From the pipeline's result back to the convolution's."""
+    """Of a gradient, from value `last` back to value `first`."""
 
+    first: int
+    last: int
     start: int  # the value that sweeps start from
+    reads: bool  # whether any of them does
     parts: tuple[Segment | int, ...]  # in the order of the way; a number is the place of a stage between
-
-
-BETWEEN = (stages.MaxPool3d, stages.AvgPool3d, stages.Sum, stages.Mean)
 
 
 @lru_cache(maxsize=1024)
 def way_back(pipeline: Pipeline, wanted: tuple[bool, ...], result_kept: bool) -> Way | None:
-    """None where PyTorch's operations take the gradients: no value is needed, or a stage is among them that has no
-    kernel of ours. The result is kept where it is all that is needed."""
-    if len(pipeline.convolutions) > 1:
-        return None
+    """Through the stages behind the convolution, as far as a gradient is wanted; None where PyTorch's operations take
+    it. The result is kept where it is all that is needed."""
     behind, count = pipeline.conv_index + 1, len(pipeline.stages)
-    need = {number for number in needed_values(pipeline, wanted) if number >= behind}
-    if not need or first_stage(pipeline, wanted) >= behind:
+    return _way(pipeline, wanted, max(first_stage(pipeline, wanted), behind), count, count if result_kept else behind)
+
+
+@lru_cache(maxsize=1024)
+def way_in_front(pipeline: Pipeline, wanted: tuple[bool, ...]) -> Way | None:
+    """The same through the stages before the convolution."""
+    return _way(pipeline, wanted, first_stage(pipeline, wanted), pipeline.conv_index, 0)
+
+
+def _way(pipeline: Pipeline, wanted: tuple[bool, ...], first: int, last: int, start: int) -> Way | None:
+    begin = 0 if last <= pipeline.conv_index else pipeline.conv_index + 1
+    local = local_labels(pipeline)
+    if first >= last:
         return None
-    start = count if result_kept else behind
     parts: list[Segment | int] = []
-    last = count
-    for index in reversed(range(behind, count)):
+    end = last
+    for index in reversed(range(first, last)):
         stage = pipeline.stages[index]
-        if can_pass(stage, own_operands(pipeline, wanted[1:], index)):
+        if passes(stage, own_operands(pipeline, wanted[1:], index), local):
             continue
-        if not isinstance(stage, BETWEEN):
+        if index + 1 < end:
+            parts.append(_segment(pipeline, start, index + 1, end))
+        end = index + 1
+        if not opens(stage):
+            parts.append(index)
+            end = index
+    parts += [_segment(pipeline, start, first, end)] if first < end else []
+    reads = False
+    for part in parts:
+        numbers = _read(pipeline, part, wanted)
+        reads = reads or bool(numbers)
+        if isinstance(part, int):
+            if any(number != start if start > begin else number < begin for number in numbers):
+                return None
+        elif numbers and _names_before(pipeline, part):
             return None
-        parts += [*([Segment(start, index + 1, last)] if index + 1 < last else []), index]
-        last = index
-    parts += [Segment(start, behind, last)] if behind < last else []
-    if start == count:
-        return Way(start, tuple(parts)) if len(parts) == 1 else None
-    reached = [part.first if isinstance(part, Segment) else part for part in parts if _computes(pipeline, part)]
-    repeated = pipeline.stages[behind : max(reached, default=behind)]
-    return Way(start, tuple(parts)) if reached and all(map(can_repeat, repeated)) else None
+    return Way(first, last, start, reads, tuple(parts))
 
 
-def _computes(pipeline: Pipeline, part: Segment | int) -> bool:
-    """Whether kernels of ours go there, and not only spread a gradient."""
-    return isinstance(part, Segment) or isinstance(pipeline.stages[part], stages.MaxPool3d)
+def _segment(pipeline: Pipeline, start: int, first: int, last: int) -> Segment | int:
+    """Of a sum alone the gradient is repeated without being stored. What sweeps cannot compute again, PyTorch does."""
+    if first + 1 == last and isinstance(pipeline.stages[first], REPEATED):
+        return first
+    others = [index + 1 for index in range(start, first) if not can_repeat(pipeline.stages[index])]
+    return Segment(max(others, default=start), first, last)
+
+
+def _names_before(pipeline: Pipeline, segment: Segment) -> bool:
+    """Whether a value from before its start is used by its name."""
+    used = [stage.uses for stage in pipeline.stages[segment.start : segment.last] if stage.uses]
+    return any(0 < label_places(pipeline)[label] < segment.start for label in used)
+
+
+def _read(pipeline: Pipeline, part: Segment | int, wanted: tuple[bool, ...]) -> list[int]:
+    """Values that are computed again for a part of a way; of a segment, the one that it starts from."""
+    if isinstance(part, int):
+        wants = own_operands(pipeline, wanted[1:], part)
+        return [number for number in values_of_stage(pipeline, part, any(wants)) if number]
+    for index in range(part.first, part.last):
+        stage = pipeline.stages[index]
+        if opens(stage):
+            if isinstance(stage, (stages.MaxPool3d, stages.Max, stages.LogSumExp)):
+                return [part.start]
+        elif needs(stage, any(own_operands(pipeline, wanted[1:], index))):
+            return [part.start]
+    return []
 
 
 @lru_cache(maxsize=256)
@@ -83,65 +123,100 @@ def trained(pipeline: Pipeline) -> Pipeline:
 
 
 @lru_cache(maxsize=256)
-def trained_way(pipeline: Pipeline) -> Way | None:
-    """The way back of a pipeline whose BatchNorms, all behind the convolution, are in training; None where a stage has
-    no kernel of ours."""
+def trained_way(pipeline: Pipeline, wanted: tuple[bool, ...]) -> Way | None:
+    """The way back of a pipeline whose BatchNorms, all behind the convolution, are in training, to the convolution's
+    result; None where kernels of ours do not compute these stages."""
     if len(pipeline.convolutions) > 1:
         return None
     behind, count = pipeline.conv_index + 1, len(pipeline.stages)
     norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, stages.BatchNorm)]
-    if not norms or norms[0] < behind or pipeline.dropped:
+    if not norms or norms[0] < behind or pipeline.dropped or not all(map(can_repeat, pipeline.stages[behind:])):
         return None
-    tail = trained(pipeline).stages[behind:]
-    return Way(behind, (Segment(behind, behind, count),)) if all(can_pass(stage, (True,)) for stage in tail) else None
+    return _way(trained(pipeline), wanted, behind, count, behind)
 
 
 class Tail:
-    """The stages behind a convolution, on tensors: `shape` is that of the pipeline's input with its batch, `value` the
-    one that sweeps start from."""
+    """The stages on one side of a convolution, on tensors: `x` is the pipeline's input, with its batch, `value` the one
+    that sweeps start from, by its number `start`; None where no sweep reads it."""
 
-    def __init__(self, pipeline: Pipeline, shape: Sequence[int], operands: Sequence[Tensor], value: Tensor) -> None:
-        self.pipeline, self.shape, self.operands, self.value = pipeline, shape, operands, value
-        self.dtype = DTYPES_OF[value.dtype]
-        self.behind = pipeline.conv_index + 1
+    def __init__(self, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], start: int, value: Any) -> None:
+        self.pipeline, self.x, self.operands, self.start, self.start_value = pipeline, x, operands, start, value
+        self.dtype = DTYPES_OF[x.dtype]
 
-    def forward(self) -> tuple[Tensor, list[Moments]]:
-        """The pipeline's result from the convolution's, and moments of batches."""
-        count = len(self.pipeline.stages)
-        plan = self._plan(Segment(self.behind, count, count))
-        result = result_like(self.value, plan.trace.output)
-        return result, run_forward(plan, self._stored(self.value), self._vectors(plan), self._target(result))
+    def value(self, number: int) -> Tensor:
+        """By its number."""
+        return self.forward(number)[0]
+
+    def forward(self, number: int, memory_format: Any = None) -> tuple[Tensor, list[Moments]]:
+        """A value, and moments of the batches that are normalised before it. Its memory is that of the value that
+        sweeps start from, unless a format is given."""
+        if number in (0, self.start):
+            return (self.start_value if number == self.start else self.x), []
+        if not all(map(can_repeat, self.pipeline.stages[self.start : number])):
+            known = self.start, self.start_value
+            return values(self.pipeline, self.x, self.operands, {number}, known=known)[number], []
+        plan = self._plan(Segment(self.start, number, number))
+        shape, kind = plan.trace.values[number], self.x.dtype
+        if memory_format is None:
+            result = result_like(self.start_value, shape)
+        else:
+            result = memory("pipeline", shape, kind, memory_format)
+        return result, run_forward(plan, self._given(self.start_value), self._vectors(plan), self._target(result))
 
     def back(
-        self, way: Way, grad: Tensor, wanted: Sequence[bool], in_place: bool = False
+        self,
+        way: Way,
+        grad: Tensor,
+        wanted: Sequence[bool],
+        pending: dict[int, Tensor],
+        in_place: bool = False,
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """The gradient of the convolution's result, and those of operands behind it, in slot order; `grad` is that of
-        the last value, with five axes. `in_place`: the value is the convolution's, and may be written over."""
+        """The gradient of value `way.first`, and those of the operands of all stages on the way, in slot order; `grad`
+        is that of value `way.last`, with five axes. Gradients of named values are taken from, and added to, `pending`.
+        `in_place`: the value that sweeps start from may be written over."""
         found: dict[int, list[Tensor | None]] = {}
         for part in way.parts:
             if isinstance(part, Segment):
-                grad = self._through(part, grad, wanted, found, in_place and part.first == self.behind)
-            elif isinstance(self.pipeline.stages[part], stages.MaxPool3d):
-                grad = self._to_places(part, grad, in_place and part == self.behind)
+                grad = self._through(part, grad, wanted, found, in_place and part.first == self.start)
             else:
-                stage = self.pipeline.stages[part]
-                trace = self.pipeline.trace(self.shape, [each.shape for each in self.operands])
-                (grad,) = GRADIENTS[type(stage)].back(stage, grad, None, None, [], (True,), trace.values[part])
+                grad, found[part] = self._between(part, grad, wanted, pending)
         operands: list[Tensor | None] = []
-        for index in range(self.behind, len(self.pipeline.stages)):
+        for index in range(way.first, way.last):
             own = own_operands(self.pipeline, self.operands, index)
-            operands += found.get(index, [None] * len(own))
+            operands += found.get(index) or [None] * len(own)
         return grad, operands
 
-    def _plan(self, part: Segment | Places, wanted: Sequence[bool] = (), in_place: bool = False) -> TailPlan:
+    def _between(
+        self, index: int, grad: Tensor, wanted: Sequence[bool], pending: dict[int, Tensor]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Through one stage by PyTorch's operations. Its result is made of its input: of a maximum, say, they must have
+        the same bits."""
+        pipeline, known = self.pipeline, dict[int, Tensor]()
+        stage, own = pipeline.stages[index], own_operands(pipeline, self.operands, index)
+
+        def value(number: int) -> Tensor:
+            if number not in known:
+                again = number == index + 1
+                known[number] = STOCK[type(stage)](stage, value(index), *own) if again else self.value(number)
+            return known[number]
+
+        wants = (True, *own_operands(pipeline, wanted[1:], index))
+        shapes = value_shapes(pipeline, self.x, self.operands)
+        return through_stage(pipeline, index, grad, value, own, wants, shapes, pending)
+
+    def _plan(self, part: Segment, wanted: Sequence[bool] = (), in_place: bool = False) -> TailPlan:
         shapes = [each.shape for each in self.operands]
-        return make_tail_plan(self.pipeline, self.shape, shapes, self.dtype, part, wanted, in_place)
+        wanted = wanted or [False] * len(shapes)
+        return make_tail_plan(self.pipeline, self.x.shape, shapes, self.dtype, part, wanted, in_place)
 
     def _stored(self, tensor: Tensor) -> Storage:
         return tensor_storage(tensor, self.dtype, torch)
 
     def _target(self, tensor: Tensor) -> Storage:
         return tensor_storage(tensor, self.dtype, torch, writable=True)
+
+    def _given(self, value: Tensor | None) -> Given:
+        return Given(None if value is None else self._stored(value), self._stored(self.x))
 
     def _vectors(self, plan: TailPlan) -> list[Storage]:
         """Operands as kernels read them."""
@@ -157,25 +232,13 @@ class Tail:
         in_place: bool,
     ) -> Tensor:
         plan = self._plan(segment, wanted[1:], in_place)
-        result = self.value if in_place else result_like(self.value, plan.trace.values[segment.first])
-        arrays = self._stored(self.value), self._stored(grad), self._vectors(plan)
-        sums = run_tail(plan, *arrays, self._target(result))
+        value = None if self.start_value is None else self.value(segment.start)
+        result = value if in_place else result_like(grad if value is None else value, plan.trace.values[segment.first])
+        sums = run_tail(plan, self._given(value), self._stored(grad), self._vectors(plan), self._target(result))
         for index, totals in sums.items():
             own = own_operands(self.pipeline, self.operands, index)
             found[index] = _of_operands(self.pipeline.stages[index], [torch.from_numpy(each) for each in totals], own)
         return result
-
-    def _to_places(self, pool: int, grad: Tensor, in_place: bool) -> Tensor:
-        """Through a max-pool: the gradient of a window goes to its largest value."""
-        plan, value = self._plan(Places(self.behind, pool)), self.value
-        before, (batch, channels, *sizes) = plan.trace.values[pool : pool + 2]
-        kind = torch.int64 if self.dtype.number_bytes == 8 else torch.int32
-        places = torch.empty((batch, channels, *sizes), dtype=kind)
-        run_places(plan, self._stored(value), self._vectors(plan), places.numpy())
-        back = value.zero_() if in_place and value.is_contiguous() else value.new_zeros(before)
-        grad = grad.expand(batch, channels, *sizes).reshape(batch, channels, -1)
-        back.view(batch, channels, -1).scatter_add_(2, places.view(batch, channels, -1).long(), grad)
-        return back
 
 
 def _of_operands(stage: Any, sums: Sequence[Tensor], own: Sequence[Tensor]) -> list[Tensor | None]:
@@ -191,7 +254,7 @@ def _of_operands(stage: Any, sums: Sequence[Tensor], own: Sequence[Tensor]) -> l
     grads = list(sums)  # those of a norm's weight and bias, or one
     if isinstance(stage, stages.Subtract) and not stage.reverse:
         grads = [-sums[0]]
-    elif isinstance(stage, stages.Divide):
+    elif isinstance(stage, stages.Divide) and not stage.reverse:
         grads = [-sums[0] / (wide[0] * wide[0])]
     elif isinstance(stage, stages.PReLU) and own[0].numel() == 1:
         grads = [sums[0].sum()]

@@ -17,9 +17,10 @@ from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
 from .convolutions import conv, takes
 from .direct import direct
+from .layout import result_format
 from .operators import BY_NAME
 from .stock import Tensor
-from .tails import Moments, Tail, Way, trained, trained_way
+from .tails import Moments, Tail, trained, trained_way
 
 
 def train(
@@ -34,8 +35,7 @@ def train(
         return functional.batch_norm(v, mean.view(-1), var.view(-1), weight, bias, True, share, stage.eps)
 
     others: stock.Others = {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm}
-    way = trained_way(pipeline)
-    if way is None or x.dim() not in (4, 5):
+    if trained_way(pipeline, (True,) * (1 + len(given))) is None or x.dim() not in (4, 5):
         return stock.run(pipeline, x, given, others)
     x, tensors, unbatched = stock.batched(pipeline, x, given)
     behind = pipeline.conv_index + 1
@@ -45,9 +45,18 @@ def train(
     moments: list[Moments] = []
     running = [slot.operand.role.startswith("running_") for slot in pipeline.slots]
     own = [each.detach().clone() if moved else each for each, moved in zip(tensors, running, strict=True)]
-    result = _Trained.apply(pipeline, way, moments, x.shape, value, *own)
+    result = _Trained.apply(pipeline, moments, x, value, *own)
     _move(pipeline, tensors, moments, share, value.numel() // value.shape[1])
     return stock.as_result(pipeline, result, unbatched)
+
+
+def train_module(input: Tensor, operands: Sequence[Tensor | None], stages: str, norm: Any, channels: int) -> Tensor:
+    """The pipeline of modules among which `norm` is the one BatchNorm3d, of so many channels; operands that are None
+    are running statistics that it has not."""
+    given = [torch.zeros(channels, dtype=input.dtype) if each is None else each for each in operands]
+    if norm.running_mean is None:
+        return train(input, given, stages, 0.0, None)
+    return train(input, given, stages, norm.momentum, norm.num_batches_tracked)
 
 
 def _ours(value: Tensor, tensors: Sequence[Tensor]) -> bool:
@@ -68,43 +77,47 @@ def _move(pipeline: Pipeline, tensors: Sequence[Tensor], moments: Sequence[Momen
 
 
 class _Trained(torch.autograd.Function):  # type: ignore[misc]
-    """apply(pipeline, way, moments, shape of x, the convolution's result, *operands). `moments` gets mean and variance
-    of each batch. Running statistics among the operands are not read."""
+    """apply(pipeline, moments, x, the convolution's result, *operands). `moments` gets mean and variance of each batch.
+    Running statistics among the operands are not read."""
 
     @staticmethod
-    def forward(
-        ctx: Any, pipeline: Pipeline, way: Way, moments: list[Moments], shape: Any, value: Tensor, *own: Tensor
-    ) -> Tensor:
-        ctx.pipeline, ctx.way, ctx.shape = pipeline, way, shape
-        ctx.save_for_backward(value, *own)
-        result, found = Tail(trained(pipeline), shape, own, value).forward()
+    def forward(ctx: Any, pipeline: Pipeline, moments: list[Moments], x: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+        ctx.pipeline = pipeline
+        ctx.save_for_backward(x, value, *own)
+        tail = Tail(trained(pipeline), x, own, pipeline.conv_index + 1, value)
+        chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
+        result, found = tail.forward(len(pipeline.stages), chosen)
         moments += found
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        value, *own = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[4:]
-        if takes(grad, value, *own) and direct((grad, value, *own)):
-            grad, of_operands = Tail(trained(ctx.pipeline), ctx.shape, own, value).back(ctx.way, grad, wanted)
-            found = [grad, *([None] * (len(own) - len(of_operands))), *of_operands]
+        x, value, *own = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[3:]
+        way, pending = trained_way(ctx.pipeline, wanted), dict[int, Tensor]()
+        if way is not None and takes(grad, value, *own) and direct((grad, value, *own)):
+            tail = Tail(trained(ctx.pipeline), x, own, way.start, value)
+            grad, of_operands = tail.back(way, grad, wanted, pending)
+            found = [pending.get(0), grad, *([None] * (len(own) - len(of_operands))), *of_operands]
         else:
-            found = _stock_gradients(ctx.pipeline, grad, value, own, wanted)
-        return *[None] * 4, *(each if want else None for each, want in zip(found, wanted, strict=True))
+            found = _stock_gradients(ctx.pipeline, grad, (x, value, *own), ctx.needs_input_grad[2:])
+        every = zip(found, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(each if want else None for each, want in every)
 
 
 def _stock_gradients(
-    pipeline: Pipeline, grad: Tensor, value: Tensor, own: Sequence[Tensor], wanted: Sequence[bool]
+    pipeline: Pipeline, grad: Tensor, given: Sequence[Tensor], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """By PyTorch's operations, differentiable again where gradients are recorded."""
+    """By PyTorch's operations, differentiable again where gradients are recorded; `given` are x, the convolution's
+    result and the operands."""
     again = torch.is_grad_enabled()
-    leaves = [value, *own]
+    leaves = list(given)
     if not again:
         leaves = [each.detach().requires_grad_(want) for each, want in zip(leaves, wanted, strict=True)]
     with torch.enable_grad():
         behind, count = pipeline.conv_index + 1, len(pipeline.stages)
         others: stock.Others = {BatchNorm: _by_batch}
-        result = stock.values(pipeline, value, leaves[1:], {count}, others, (behind, leaves[0]))[count]
+        result = stock.values(pipeline, leaves[0], leaves[2:], {count}, others, (behind, leaves[1]))[count]
         inputs = [each for each, want in zip(leaves, wanted, strict=True) if want]
         found = iter(torch.autograd.grad(result, inputs, grad, allow_unused=True, create_graph=again))
     return [next(found) if want else None for want in wanted]

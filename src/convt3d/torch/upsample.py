@@ -2,6 +2,10 @@
 
 Trilinear interpolation reads copies of the outermost voxels beyond the border, which a padding in front of it adds. It
 is written so before pipelines are looked for; what none of them takes is PyTorch's own function again.
+
+Where PyTorch's trilinear interpolation needs one voxel only, it still adds zero times another one: the next of the first
+along an axis, and the voxel itself where an axis stays as long as it is. NaN and infinities are carried by that, so the
+padding adds it, too.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ class Kernel:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Taps along each axis."""
-        return tuple(2 * factor - factor % 2 if self.linear else factor for factor in self.factors)
+        return tuple(2 * factor if self.linear and factor > 1 else factor for factor in self.factors)
 
     def weights(self, channels: int, dtype: Any) -> Tensor:
         d, h, w = (self._axis(factor, size) for factor, size in zip(self.factors, self.sizes, strict=True))
@@ -51,6 +55,22 @@ class Kernel:
         """A triangle, of which each output has two places."""
         places = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
         return 1 - places.abs() / factor if self.linear else torch.ones(size, dtype=torch.float64)
+
+
+class Padding:
+    """`padding(x)`: x with copies of its outermost voxels along the axes that become longer, for trilinear weights."""
+
+    def __init__(self, factors: Sequence[int]) -> None:
+        self.axes = tuple(axis for axis, factor in enumerate(factors, 2) if factor > 1)
+        self.around = [side for factor in reversed(factors) for side in (int(factor > 1),) * 2]
+        self.__name__ = "padding"  # torch.fx writes it
+
+    def __call__(self, x: Tensor) -> Tensor:
+        padded = functional.pad(x, self.around, "replicate")
+        for axis in self.axes:
+            next_one = padded.select(axis, min(2, x.shape[axis]))
+            padded.select(axis, 0).add_(next_one, alpha=0)
+        return padded if len(self.axes) == 3 else padded.add_(padded, alpha=0)
 
 
 def as_convolutions(graph: Any) -> None:
@@ -75,6 +95,8 @@ def _kernel(node: Any) -> Kernel | None:
     factors = _factors(tensor.shape[2:], size, scale)
     if factors is None or max(factors) == 1 or not (tensor.is_contiguous() and result.is_contiguous()):
         return None
+    if mode == "trilinear" and 3 in factors:
+        return None  # its middle voxels meet a neighbour with a weight of zero, or of a rounding error
     return Kernel(factors, mode == "trilinear")
 
 
@@ -106,7 +128,6 @@ def _write(graph: Any, node: Any, kernel: Kernel) -> None:
         ((2 * side - 1) * factor + taps) // 2
         for side, factor, taps in zip(sides, kernel.factors, kernel.sizes, strict=True)
     ]
-    around = [side for side in reversed(sides) for _ in range(2)]
     channels = example(x).shape[1]
     mode = getattr(tensor, "fake_mode", None)
     with graph.inserting_before(node), nullcontext() if mode is None else mode, torch.no_grad():
@@ -114,8 +135,9 @@ def _write(graph: Any, node: Any, kernel: Kernel) -> None:
         weight.meta["example_value"] = torch.empty((channels, 1, *kernel.sizes), dtype=tensor.dtype)
         padded = x
         if any(sides):
-            padded = graph.call_function(functional.pad, (x, around, "replicate"))
-            padded.meta["example_value"] = functional.pad(example(x), around, "replicate")
+            padding = Padding(kernel.factors)
+            padded = graph.call_function(padding, (x,))
+            padded.meta["example_value"] = padding(example(x))
         rest = list(kernel.factors), paddings, 0, channels
         new = graph.call_function(torch.conv_transpose3d, (padded, weight, None, *rest))
     new.meta = dict(node.meta) | {RESULT: node.name, _FUNCTION: (node.args, node.kwargs)}

@@ -117,17 +117,23 @@ class Links:
         return self.kept[label].pointer, place
 
 
-def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scratch, runs: Runs) -> Number:
-    """Applies the links to a buffer; returns how many channels it has afterwards."""
+def steps_of_links(context: Links, links: tuple[Link, ...]) -> list[Step]:
+    """What the links do, in order; the context counts the channels that are left."""
     from .tails import TAILS  # which are written with what stands here
 
     inner: dict[type[Stage], Emitter] = {Affine: affine, **TAILS}
-    channels = context.channels
     steps: list[Step] = []
     for at, link in enumerate(links):
         own = (inner.get(type(link.stage)) or CPU[type(link.stage)])(context, at, link.stage)
         context.channels = 1 if any(isinstance(step, Collapse) for step in own) else context.channels
         steps += own
+    return steps
+
+
+def emit_chain(k: Kernel, context: Links, links: tuple[Link, ...], buffer: Scratch, runs: Runs) -> Number:
+    """Applies the links to a buffer; returns how many channels it has afterwards."""
+    channels = context.channels
+    steps = steps_of_links(context, links)
     with runs() as (base, length), k.b.loop(0, length, UNROLL * k.lanes) as at:
         _walk(k, steps, buffer, k.b.add(base, at), Run(at, length), channels)
     return context.channels
@@ -255,16 +261,18 @@ def gelu(context: Links, link: int, stage: stages.GELU) -> list[Step]:
 def binary(context: Links, link: int, stage: Any) -> list[Step]:
     b = context.k.b
     operation = {stages.Add: b.add, stages.Subtract: b.sub, stages.Multiply: b.mul, stages.Divide: b.div}[type(stage)]
-    if isinstance(stage.other, float):
-        number = context.constants(link, stage)["other"]
-        return [Map(lambda value, column: operation(*stage.sides(value, number)))]
-    if stage.other == "channel":
-        other = context.vector(link, 0)
-    elif stage.other == "tensor":
-        other = context.tensor(link)
-    else:
-        other = context.again(stage.other)
+    other = second(context, link, stage, stage.other)
     return [Map(lambda value, column: operation(*stage.sides(value, other(column))))]
+
+
+def second(context: Links, link: int, stage: Stage, other: float | str) -> Callable[[Column], ir.Value]:
+    """The second value of an arithmetic stage."""
+    if isinstance(other, float):
+        number = context.constants(link, stage)["other"]
+        return lambda column: number
+    if other == "channel":
+        return context.vector(link, 0)
+    return context.tensor(link) if other == "tensor" else context.again(other)
 
 
 @CPU.of(stages.Keep)

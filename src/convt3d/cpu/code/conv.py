@@ -20,7 +20,7 @@ from ..ir import amx
 from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Destination, Source
-from ..ir.values import I64, PTR, Number, constant, vector
+from ..ir.values import I1, I64, PTR, Number, constant
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
@@ -28,16 +28,16 @@ from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, M
 from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
 from .amx import tile_kernel
-from .depthwise import sum_rows
+from .depthwise import Target, sum_rows
 from .interleave import Planar
+from .micro import NULL, at_offsets, joined_sums, micro_kernel, sum_in_pieces
 from .pieces import each_piece
+from .pointwise import lie_in_a_run, multiply
 from .slab import Box, Inside, fill_paced_slab, fill_slab
 from .taps import depth_taps
 
 if TYPE_CHECKING:
     from .tile import Tile
-
-NULL = ir.Constant(PTR, None)
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,34 @@ class Channels:
 
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
-    k, (conv, direct, *paced) = tile.k, words
-    mask: MaskWords | None = paced.pop() if step.masked else None
-    pieces: PiecesWords | None = paced.pop() if step.in_pieces else None
+    k, (conv, direct, *more) = tile.k, words
+    mask: MaskWords | None = more.pop() if step.masked else None
+    pieces: PiecesWords | None = more.pop() if step.in_pieces else None
     _, count = blocks_of_group(k, conv, step.tile, step.blocks)
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
         part = share_of(k, conv, direct, step.tile, count)
+    in_a_run = None
+    if step.pointwise:
+        assert isinstance(source, Source)
+        in_a_run = lie_in_a_run(k, conv, tile.step, source)
 
     def fill_slab_of(words: ConvWords, what: Source | Scratch | Inside, groups: Number, box: Box | None = None) -> None:
         pairs = step.pairs and what is source
         if step.pace is None:
             fill_slab(k, words, tile.step, what, groups, pairs, box)
         else:
-            fill_paced_slab(k, words, paced[0], tile.step, what, groups, step.pace, pairs=pairs, box=box)
+            fill_paced_slab(k, words, more[0], tile.step, what, groups, step.pace, pairs=pairs, box=box)
 
     def fill(first: Number, end: Number) -> None:
         """The inputs of these groups."""
         k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
-        if pieces is None:
-            fill_slab_of(conv, source, k.b.sub(end, first))
+        groups = k.b.sub(end, first)
+        if in_a_run is not None:
+            with k.b.if_(k.b.raw.not_(in_a_run)):
+                fill_slab(k, conv, tile.step, source, groups)
+        elif pieces is None:
+            fill_slab_of(conv, source, groups)
 
     def fill_piece(words: ConvWords, box: Box) -> None:
         fill_slab_of(words, source, 1, box)
@@ -91,20 +99,32 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     k.first_channel, tile.channels = part.channel, part.channels
     if pieces is None:
         fill_with_bias(k, conv, call[0], tile.step, part)
-    target = Target(conv.phased, conv.plane)
-    if step.writes:
-        target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes))
+    target = in_buffer = Target(conv.phased, conv.plane, conv.row)
     if pieces is not None:
         with each_piece(k, conv, pieces, call[0], tile.step, part, step.pairs, fill_piece) as (one, runs):
             convolve(k, conv, direct, call[0], tile.step, step, one, target, mask, runs)
     elif step.heights:
-        with k.b.if_else(k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)) as (long, short):
-            with long:
-                sum_rows(k, conv, direct, call[0], tile.step, step.heights, part.groups)
+        straight = long = k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)
+        if step.writes:
+            dest = tile.destination(call[-1], step.writes)
+            target, straight, follow = _straight_rows(tile, conv, dest, long)
+        with k.b.if_else(long) as (by_rows, short):
+            with by_rows:
+                sum_rows(k, conv, direct, call[0], tile.step, step.heights, step.high, part.groups, target)
             with short:
-                convolve(k, conv, direct, call[0], tile.step, step, part, target)
+                convolve(k, conv, direct, call[0], tile.step, step, part, in_buffer)
+        if step.writes:
+            with k.b.if_(follow):
+                _write_planes(tile, conv, dest, part.channels)
+            straight = k.b.one_true(straight, follow)
     else:
-        convolve(k, conv, direct, call[0], tile.step, step, part, target, mask)
+        if step.writes:
+            target, straight = _straight(tile, conv, tile.destination(call[-1], step.writes), step.pointwise)
+        if in_a_run is not None:
+            assert isinstance(source, Source)
+            multiply(k, (conv, direct, more[0]), call[0], tile.step, step, part, target, source, in_a_run)
+        else:
+            convolve(k, conv, direct, call[0], tile.step, step, part, target, mask)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
     if step.writes:
@@ -118,37 +138,59 @@ def _inside(conv: ConvWords, mask: MaskWords) -> ConvWords:
     return words
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where sums go: (channels, phases, D, plane)."""
-
-    buffer: Scratch
-    plane: Number  # numbers from one depth to the next
-
-
-def _straight(tile: Tile, conv: ConvWords, dest: Destination) -> tuple[Target, ir.Value]:
+def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -> tuple[Target, ir.Value]:
     """The destination itself, where positions lie there as they do in the buffer, in whole vectors; and whether that is
     so: what is not copied need not be fetched again."""
     k, b, words = tile.k, tile.k.b, dest.words
     if dest.storage.memory != k.number:
-        return Target(conv.phased, conv.plane), constant(ir.IntType(1), 0)
+        return Target(conv.phased, conv.plane, conv.row), constant(I1, 0)
     low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
     _, length = Planar.of_convolution(conv, tile.step).extent(k)
 
     def one_of(*conditions: tuple[Number, Number]) -> ir.Value:
-        return b.raw.not_(b.all_true(*(b.compare("!=", *pair) for pair in conditions)))
+        return b.one_true(*(b.compare("==", *pair) for pair in conditions))
 
     straight = b.all_true(
         dest.direct,
-        b.compare("==", words.streamed, 0),  # past the caches, whole runs are better
         b.compare("==", conv.row, width),
         b.compare("==", b.bits("and_", length, k.lanes - 1), 0),
         one_of((height, 1), (words.h, width)),
         one_of((depth, 1), (conv.merged, 0), (words.d, conv.plane)),
     )
+    if not pointwise:
+        straight = b.all_true(straight, b.compare("==", words.streamed, 0))  # past the caches, whole runs are better
     place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
     buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
-    return Target(buffer, b.select(straight, words.d, conv.plane)), straight
+    streamed = b.select(straight, words.streamed, 0)
+    return Target(buffer, b.select(straight, words.d, conv.plane), conv.row, streamed), straight
+
+
+def _straight_rows(tile: Tile, conv: ConvWords, dest: Destination, long: ir.Value) -> tuple[Target, ir.Value, ir.Value]:
+    """The same where rows are summed, which may lie apart: of those that are `long`, no vector reaches beyond the end.
+    Also whether rows shall follow each other in the buffer, since they do in the destination."""
+    k, b, words = tile.k, tile.k.b, dest.words
+    no = constant(I1, 0)
+    if dest.storage.memory != k.number:
+        return Target(conv.phased, conv.plane, conv.row), no, no
+    low, width = k.spans(tile.step, WRITE), k.span(2, tile.step, WRITE_COUNT)
+    dense = b.all_true(long, b.compare("==", words.w, 1), b.compare("==", words.channels, 1))
+    whole = b.compare("==", b.bits("and_", width, k.lanes - 1), 0)
+    straight = b.all_true(dense, b.one_true(b.raw.not_(dest.streamed), b.all_true(dest.direct, whole)))
+    follow = b.all_true(dense, b.raw.not_(straight), b.compare("==", words.h, width))
+    place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
+    buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
+    row = b.select(straight, words.h, b.select(follow, width, conv.row))
+    plane, streamed = b.select(straight, words.d, conv.plane), b.select(straight, words.streamed, 0)
+    return Target(buffer, plane, row, streamed), straight, follow
+
+
+def _write_planes(tile: Tile, conv: ConvWords, dest: Destination, channels: Number) -> None:
+    """Planes whose rows follow each other, from the buffer to the destination."""
+    k, b, buffer = tile.k, tile.k.b, conv.phased
+    low, (depth, height, width) = k.spans(tile.step, WRITE), k.spans(tile.step, WRITE_COUNT)
+    with b.loop(0, channels) as c, b.loop(0, depth) as d:
+        start, place = k.dot((c, buffer.pitch), (d, conv.plane)), dest.row(c, b.add(low[0], d), low[1])
+        dest.write(place, low[2], buffer.pointer, start, buffer.pitch, channels, b.mul(height, width))
 
 
 def source_of(tile: Tile, step: Convolution, call: Any) -> Source | Scratch:
@@ -321,10 +363,9 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: Direct
             packed = tile.rows if tiled else rows
             weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], packed)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            data = a["x"], offsets, part[1], weights, out, a["channel"]
-            biased = (NULL, 0) if step.in_pieces else (bias, a["biased"])
-            more = (a["apart"],) if tiled else inside
-            sum_in_pieces(k, b, micro, packed, *data, summed, biased, more, step.in_pieces)
+            inputs, data = at_offsets(b, a["x"], offsets, *inside), (part[1], weights, out, a["channel"])
+            biased, more = (NULL, 0) if step.in_pieces else (bias, a["biased"]), (a["apart"],) if tiled else ()
+            sum_in_pieces(k, b, micro, packed, inputs, *data, summed, biased, more, step.in_pieces)
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -361,6 +402,19 @@ def _runs(k: Kernel, b: Builder) -> Iterator[tuple[RunWords, Number, Number]]:
             yield row, row.before, row.left
 
 
+def _micro(k: Kernel, rows: int, columns: int, step: DirectConvolution) -> ir.Function:
+    """The micro-kernel of a step."""
+    if not isinstance(step, TiledConvolution):
+        return micro_kernel(k, rows, columns, step.pairs, masked=step.masked)
+
+    def finish(b: Builder, sums: Sequence[ir.Value], column: int) -> None:
+        places = [b.add(b.mul(b.args["channel"], m), column * k.lanes) for m in range(rows)]
+        for value, place in joined_sums(k, b, sums, places, 1):
+            b.store(value, b.args["y"], place)
+
+    return tile_kernel(k, rows, columns, step.deep, finish)
+
+
 def fill_with_bias(k: Kernel, conv: ConvWords, call: ConvCall, step: int, part: Channels) -> None:
     """What phases without taps are: the bias, everywhere."""
     b = k.b
@@ -371,105 +425,3 @@ def fill_with_bias(k: Kernel, conv: ConvWords, call: ConvCall, step: int, part: 
         with b.loop(0, conv.phases) as phase, b.loop(0, b.mul(planes, plane), k.lanes) as at:
             place = k.dot((c, conv.phased.pitch), (phase, conv.phase), (at, 1))
             b.store(value, conv.phased.pointer, place)
-
-
-def sum_in_pieces(
-    k: Kernel,
-    b: Builder,
-    micro: ir.Function,
-    rows: int,
-    x: ir.Value,
-    offsets: ir.Value,
-    steps: Number,
-    weights: ir.Value,
-    y: ir.Value,
-    channel: Number,
-    most: Number,
-    bias: tuple[ir.Value, Number] = (NULL, 0),
-    inside: tuple[ir.Value, ...] = (),
-    joined: bool = False,
-) -> None:
-    """Calls the micro-kernel for `most` steps at a time: rounding errors grow with the longest chain of additions.
-
-    The bias (and whether there is one) joins when all else is summed: with a large one from the start, every step would
-    round to its spacing. `inside`: of products that are masked, the mask and the places of steps in it; or
-    what else the micro-kernel is told. `joined`: all of them to what y holds already.
-    """
-    with b.loop(0, b.max(steps, 1), most) as start:
-        left = b.sub(steps, start)
-        at = b.at(offsets, start, I64), b.min(left, most), b.at(weights, b.mul(start, rows), k.number)
-        masks = (inside[0], b.at(inside[1], start, I64)) if len(inside) == 2 else inside
-        before = 1 if joined else start
-        b.call(micro, x, *at, y, channel, bias[0], before, b.select(b.compare(">", left, most), 0, bias[1]), *masks)
-
-
-def micro_kernel(k: Kernel, rows: int, columns: int, pairs: bool = False, masked: bool = False) -> ir.Function:
-    """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
-    (+ bias[m], if `biased`): the loop in which all the time is spent. Of pairs, both products are summed; where they
-    are masked, those for which inside[places[s] + n] is not 0."""
-    name = f"micro_{'pairs_' if pairs else ''}{rows}x{columns}"
-    if name in k.module.globals:
-        return k.module.globals[name]
-    pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
-    order = [pointers[0], pointers[1], ("steps", I64), pointers[2], pointers[3], ("channel", I64), pointers[4]]
-    masks = [(word, PTR) for word in (("inside", "places") if masked else ())]
-    noalias = tuple(word for word, _ in (*pointers, *masks))
-    b = k.define(name, [*order, ("before", I64), ("biased", I64), *masks], noalias=noalias)
-    a, lanes = b.args, k.lanes
-    zero = constant(vector(k.number, lanes), 0.0)
-    multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
-    with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
-        at = b.load(a["offsets"], s, I64)
-        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
-        kept = [_inside_at(k, b, s, n) for n in range(columns)] if masked else []
-        first = b.mul(s, rows)
-        sums.next = []
-        for m in range(rows):
-            w = b.splat(b.load(a["w"], b.add(first, m), k.number), lanes)
-            for n in range(columns):
-                before = sums.values[m * columns + n]
-                more = multiply_add(w, x[n], before)
-                sums.next.append(b.select(kept[n], more, before) if masked else more)
-    places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
-    _store_sums(k, b, sums.result, places, columns)
-    b.ret()
-    return b.function
-
-
-def _micro(k: Kernel, rows: int, columns: int, step: DirectConvolution) -> ir.Function:
-    """The micro-kernel of a step."""
-    if not isinstance(step, TiledConvolution):
-        return micro_kernel(k, rows, columns, step.pairs, step.masked)
-
-    def finish(b: Builder, sums: Sequence[ir.Value], column: int) -> None:
-        places = [b.add(b.mul(b.args["channel"], m), column * k.lanes) for m in range(rows)]
-        _store_sums(k, b, sums, places, 1)
-
-    return tile_kernel(k, rows, columns, step.deep, finish)
-
-
-def _store_sums(k: Kernel, b: Builder, sums: Sequence[ir.Value], places: Sequence[Number], columns: int) -> None:
-    """To these places of y, rows of so many columns: with what was summed before, and with the bias."""
-    a, lanes = b.args, k.lanes
-    rows = len(sums) // columns
-    with b.if_else(b.compare("==", a["before"], 0)) as (alone, joined):
-        with alone:
-            alone.values = sums
-        with joined:
-            before = [b.load(a["y"], place, k.number, lanes) for place in places]
-            joined.values = [b.add(*pair) for pair in zip(before, sums, strict=True)]
-    totals = alone.merged
-    with b.if_else(b.compare("==", a["biased"], 0)) as (plain, lifted):
-        with plain:
-            plain.values = totals
-        with lifted:
-            bias = [b.splat(b.load(a["bias"], m, k.number), lanes) for m in range(rows)]
-            lifted.values = [b.add(total, bias[at // columns]) for at, total in enumerate(totals)]
-    for value, place in zip(plain.merged, places, strict=True):
-        b.store(value, a["y"], place)
-
-
-def _inside_at(k: Kernel, b: Builder, step: ir.Value, column: int) -> ir.Value:
-    """Which lanes of a step's inputs are inside the array."""
-    place = b.add(b.load(b.args["places"], step, I64), column * k.lanes)
-    return b.compare("!=", b.load(b.args["inside"], place, k.number, k.lanes), 0.0)

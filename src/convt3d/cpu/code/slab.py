@@ -6,15 +6,16 @@ Rows follow each other without a break, so that positions can be walked across t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch, zeros
-from ..ir.values import I32, I64, Number, constant, vector
+from ..ir.values import I1, I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
@@ -91,8 +92,15 @@ def fill_slab(
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
-    for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
-        _fill_slab(k, conv, step, source, groups, together, pairs, box)
+    box = box or Box.of_tile(k, step)
+    rows_follow, _ = _joined(k, conv, step, source, box)
+    with k.b.if_else(k.b.all_true(_dense(k, source), k.b.raw.not_(rows_follow))) as (row_by_row, otherwise):
+        with row_by_row:
+            _zero_after(k, conv, groups, pairs)
+            _fill_planes(k, conv, step, source, groups, 1, pairs, box)
+        with otherwise:
+            for together in _together(k, source):
+                _fill_slab(k, conv, step, source, groups, together, pairs, box)
 
 
 def _fill_slab(
@@ -103,13 +111,12 @@ def _fill_slab(
     groups: Number,
     together: int,
     pairs: bool,
-    box: Box | None,
+    box: Box,
 ) -> None:
     """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
-    box = box or Box.of_tile(k, step)
     place, valid, begin = box.place, box.valid, box.begin
     rows_follow, planes_follow = _joined(k, conv, step, source, box)
     # A run is a row, the rows of a plane, or the planes of a channel.
@@ -146,6 +153,156 @@ def _fill_slab(
         # Zeros right of the last row, where rows share theirs.
         with each_channel(k, block.most, some) as c:
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
+
+
+def _zero_after(k: Kernel, conv: ConvWords, groups: Number, pairs: bool) -> None:
+    """Zeros right of the last row, where rows share theirs."""
+    b, rows = k.b, k.b.mul(conv.slab_depth, conv.slab_height)
+    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, 1, pairs) as block:
+        fill_zero(
+            k, conv.slab.pointer, k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, conv.row)), conv.row
+        )
+
+
+def _together(k: Kernel, source: Source | Scratch | Inside) -> Iterable[int]:
+    return (1,) if isinstance(source, Inside) else channels_together(k, source)
+
+
+def _dense(k: Kernel, source: Source | Scratch | Inside) -> ir.Value:
+    """Whether the elements of a row lie side by side."""
+    return constant(I1, 1) if not isinstance(source, Source) else k.b.compare("==", source.words.w, 1)
+
+
+def _fill_planes(
+    k: Kernel,
+    conv: ConvWords,
+    step: int,
+    source: Source | Scratch | Inside,
+    groups: Number,
+    pace: int,
+    pairs: bool,
+    box: Box,
+    seen: ir.Value | None = None,
+) -> None:
+    """Plane by plane, of rows whose elements lie side by side: the same vectors of all its rows, the last ones first.
+    What a last vector writes beyond its row are zeros, and the next row's numbers come after them.
+
+    A vector of each copy is sorted out of `pace` vectors: copy s + e has the numbers e, e + pace, ... of what begins at
+    s. Where a row begins with zeros, its first number belongs to another copy and place.
+    """
+    b, slab, pitch, lanes = k.b, conv.slab.pointer, conv.row, k.lanes
+    place, valid, begin = box.place, box.valid, box.begin
+    high, turns = conv.paces[1], conv.turns
+    per_turn = b.sdiv(conv.slab_height, turns)
+    with _blocks(k, conv, groups, 1, pairs) as block, _planes(k, conv) as d, b.loop(0, turns) as turn:
+        in_d = b.sub(d, place[0])
+        ahead = b.sub(place[1], turn)  # rows of zeros, counted as those of the input
+        low = b.min(b.sdiv(b.add(b.max(ahead, 0), b.sub(high, 1)), high), per_turn)
+        end = b.max(b.sdiv(b.add(b.max(b.add(ahead, valid[1]), 0), b.sub(high, 1)), high), low)
+        end = b.select(_within(k, in_d, valid[0]), b.min(end, per_turn), low)
+        base = k.dot((block.slab, conv.slab.pitch), (b.mul(b.add(b.mul(d, turns), turn), per_turn), pitch))
+        rows = _Rows.of(k, step, source, block, pairs, b.add(begin[0], in_d), high)
+        in_h = b.add(begin[1], b.sub(b.add(b.mul(low, high), turn), place[1]))
+        with b.loop(0, conv.copies, pace) as s:
+            first = b.max(s, place[2])
+            window = b.min(k.dot((1, s), (pitch, pace)), b.add(place[2], valid[2]))
+            count = b.max(b.sub(window, first), 0)
+            vectors = b.sdiv(b.add(count, pace * lanes - 1), pace * lanes)
+            turned, moved = b.srem(b.sub(first, s), pace), b.sdiv(b.sub(first, s), pace)
+            targets = []  # of each of the sorted vectors: copy, where its rows begin, and its first number in a row
+            for e in range(pace):
+                over = b.compare(">=", b.add(turned, e), pace)
+                copy = b.add(s, b.sub(b.add(turned, e), b.select(over, pace, 0)))
+                to, front = b.add(base, b.mul(copy, conv.copy)), b.add(moved, b.select(over, 1, 0))
+                targets.append((copy, to, front))
+                with b.if_(b.compare("<", copy, conv.copies)):
+                    fill_zero(k, slab, to, b.mul(low, pitch))
+                    behind = b.add(front, b.mul(vectors, lanes))
+                    some = b.one_true(b.compare(">", front, 0), b.compare("<", behind, pitch))
+                    with b.if_(some), b.loop(low, end) as r:
+                        row = b.add(to, b.mul(r, pitch))
+                        fill_zero(k, slab, row, front)
+                        fill_zero(k, slab, b.add(row, behind), b.sub(pitch, behind))
+                    fill_zero(k, slab, b.add(to, b.mul(end, pitch)), b.mul(b.sub(per_turn, end), pitch))
+            start = rows.place(in_h, b.add(begin[2], b.sub(first, place[2])))
+            with b.loop(0, vectors) as done:
+                j = b.sub(b.sub(vectors, 1), done)
+                at, to = b.mul(j, pace * lanes), b.mul(j, lanes)
+                left = b.sub(count, at)
+                lengths = [b.sub(left, e * lanes) for e in range(pace)]
+                with b.if_else(b.compare(">=", left, pace * lanes)) as (whole, part):
+                    with whole:
+                        _sort_rows(k, conv, rows, (low, end), b.add(start, at), to, targets, [None] * pace, seen)
+                    with part:
+                        _sort_rows(k, conv, rows, (low, end), b.add(start, at), to, targets, lengths, seen)
+
+
+def _sort_rows(
+    k: Kernel,
+    conv: ConvWords,
+    rows: _Rows,
+    between: tuple[Number, Number],
+    start: Number,
+    to: Number,
+    targets: list[tuple[Number, Number, Number]],
+    lengths: Sequence[Number | None],
+    seen: ir.Value | None,
+) -> None:
+    """Vectors at one place of all rows into the copies; of the input, so many lanes of each are there."""
+    b = k.b
+    carried = [] if seen is None else [b.load(seen, 0, _integer(k), k.lanes)]
+    with b.loop_carrying(*between, 1, carried) as (r, largest):
+        row = b.add(start, b.mul(b.sub(r, between[0]), rows.apart))
+        for e in range(len(lengths)):
+            rows.ask(b.add(row, e * k.lanes))
+        parts = [rows.load(b.add(row, e * k.lanes), length) for e, length in enumerate(lengths)]
+        for (copy, base, front), value in zip(targets, b.deinterleave(parts), strict=True):
+            with b.if_(b.compare("<", copy, conv.copies)):
+                b.store(value, conv.slab.pointer, k.dot((1, base), (r, conv.row), (1, front), (1, to)))
+        largest.next = [reduce(b.max, [_magnitude(k, part) for part in parts], *largest.values)] if carried else []
+    if seen is not None:
+        b.store(largest.result[0], seen, 0)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one plane of the source, whose elements lie side by side."""
+
+    load: Callable[[Number, Number | None], ir.Value]  # a vector at a place, so many lanes of it
+    ask: Callable[[Number], None]  # for what lies at the same place of the next plane
+    place: Callable[[Number, Number], Number]  # of an element: height, width in the box
+    apart: Number  # elements from one row that goes to a plane of the slab to the next
+
+    @classmethod
+    def of(
+        cls,
+        k: Kernel,
+        step: int,
+        source: Source | Scratch | Inside,
+        block: _Block,
+        pairs: bool,
+        d: Number,
+        high: Number,
+    ) -> _Rows:
+        b, low = k.b, k.spans(step, READ)
+        if isinstance(source, Inside):
+            return cls(lambda at, lanes: _ones(k, lanes), lambda at: None, lambda h, w: 0, 0)
+        partner = b.compare(">", block.count_read(k, block.count(k)), 1) if pairs else None
+        if isinstance(source, Scratch):
+            _, height, width = k.spans(step, READ_COUNT)
+            start = k.dot((b.add(k.first_channel, block.source), source.pitch), (b.mul(d, height), width))
+            return cls(
+                lambda at, lanes: _buffered(k, source, at, lanes, partner),
+                lambda at: None,
+                lambda h, w: k.dot((1, start), (h, width), (1, w)),
+                b.mul(high, width),
+            )
+        return cls(
+            lambda at, lanes: source.value(at, k.lanes, lanes, partner),
+            lambda at: b.prefetch(source.words.data, b.add(at, source.words.d), source.storage.memory),
+            lambda h, w: b.add(source.row(block.source, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)),
+            b.mul(high, source.words.h),
+        )
 
 
 def _joined(
@@ -192,16 +349,21 @@ def fill_paced_slab(
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
     `pace` is that of the width, 0 if it is too wide for shuffles.
     """
-    b, slab, pitch = k.b, conv.slab.pointer, conv.row
-    words = _integer(k)
+    b, words = k.b, _integer(k)
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
-    rows = b.mul(conv.slab_depth, conv.slab_height)
-    with b.loop(0, conv.copies) as s, _blocks(k, conv, groups, 1, pairs) as block:
-        after = k.dot((s, conv.copy), (block.slab, conv.slab.pitch), (rows, pitch))
-        fill_zero(k, slab, after, pitch)  # zeros right of the last row, where rows share theirs
-    for together in (1,) if isinstance(source, Inside) else channels_together(k, source):
-        _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
+    _zero_after(k, conv, groups, pairs)
+    box = box or Box.of_tile(k, step)
+    if pace:
+        with b.if_else(_dense(k, source)) as (dense, otherwise):
+            with dense:
+                _fill_planes(k, conv, step, source, groups, pace, pairs, box, seen)
+            with otherwise:
+                for together in _together(k, source):
+                    _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
+    else:
+        for together in _together(k, source):
+            _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -220,13 +382,12 @@ def _fill_rows(
     together: int,
     seen: ir.Value | None,
     pairs: bool,
-    box: Box | None,
+    box: Box,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
-    box = box or Box.of_tile(k, step)
     place, valid, begin = box.place, box.valid, box.begin
     row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
@@ -334,12 +495,13 @@ def _read(
 
 
 def _read_ones(k: Kernel, count: Number, put: Sink) -> None:
+    in_vectors(k, count, lambda offset, lanes: put(offset, _ones(k, lanes), lanes))
+
+
+def _ones(k: Kernel, lanes: Number | None) -> ir.Value:
+    """So many ones, or a vector of them, and zeros."""
     one = constant(vector(k.number, k.lanes), 1.0)
-
-    def some(offset: Number, lanes: Number | None) -> None:
-        put(offset, one if lanes is None else k.b.select(k.b.first_lanes(k.lanes, lanes), one, zeros(k)), lanes)
-
-    in_vectors(k, count, some)
+    return one if lanes is None else k.b.select(k.b.first_lanes(k.lanes, lanes), one, zeros(k))
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:
@@ -367,14 +529,14 @@ def _read_buffer(
     _, height, width = k.spans(step, READ_COUNT)
     channel = b.add(k.first_channel, c)
     start = k.dot((channel, buffer.pitch), (b.add(b.mul(d, height), h), width), (w, 1))
-    origin = buffer.pointer
 
-    def copy(offset: Number, lanes: Number | None) -> None:
-        value = b.load(origin, b.add(start, offset), k.number, k.lanes, count=lanes)
-        if partner is not None:
-            place = k.dot((1, start), (1, offset), (b.select(partner, 1, 0), buffer.pitch))
-            other = b.load(origin, place, k.number, k.lanes, count=lanes)
-            value = b.pair(value, b.select(partner, other, zeros(k)))
-        put(offset, value, lanes)
+    in_vectors(k, count, lambda at, lanes: put(at, _buffered(k, buffer, b.add(start, at), lanes, partner), lanes))
 
-    in_vectors(k, count, copy)
+
+def _buffered(k: Kernel, buffer: Scratch, at: Number, lanes: Number | None, partner: ir.Value | None) -> ir.Value:
+    """A vector of a buffer; as `Source.value`, of pairs."""
+    b, own = k.b, k.b.load(buffer.pointer, at, k.number, k.lanes, count=lanes)
+    if partner is None:
+        return own
+    place = b.add(at, b.mul(b.select(partner, 1, 0), buffer.pitch))
+    return b.pair(own, b.select(partner, b.load(buffer.pointer, place, k.number, k.lanes, count=lanes), zeros(k)))

@@ -11,7 +11,7 @@ from ...spec import stages
 from ...spec.stage import Stage
 from ..ir import derivatives, sums, vecmath
 from ..ir.values import F64, Number, constant, vector
-from .chain import Column, Emitter, Fold, Links, Map, Step, layer_norm
+from .chain import Column, Emitter, Fold, Links, Map, Step, layer_norm, second
 
 # What the derivative of a stage is: a function of the gradient, of the value kept for it, and of its constants.
 DERIVATIVES: dict[type[Stage], Callable[..., ir.Value]] = {
@@ -135,14 +135,35 @@ def batch_norm_gradient(context: Links, link: int, stage: way.BatchNormGradient)
 
 def quotient_gradient(context: Links, link: int, stage: way.QuotientGradient) -> list[Step]:
     b, kept = context.k.b, context.again(stage.at)
-    number = context.constants(link, stage).get("other")
-    other = context.vector(link, 0) if number is None else None
+    other = second(context, link, stage, stage.other)
 
     def change(g: ir.Value, column: Column) -> ir.Value:
-        left, value = number if other is None else other(column), kept(column)
+        left, value = other(column), kept(column)
         return b.div(b.mul(b.neg(g), left), b.mul(value, value))
 
     return [Map(change)]
+
+
+def peaks(context: Links, link: int, stage: way.Peaks) -> list[Step]:
+    b, most = context.k.b, context.tensor(link)
+    return [Map(lambda value, column: _ones(context, b.compare("==", value, most(column))))]
+
+
+def peak_gradient(context: Links, link: int, stage: way.PeakGradient) -> list[Step]:
+    """As PyTorch has it: NaN and infinite gradients are multiplied by 0."""
+    b, most, kept = context.k.b, context.tensor(link), context.again(stage.at)
+    return [Map(lambda g, column: b.mul(g, _ones(context, b.compare("==", kept(column), most(column)))))]
+
+
+def _ones(context: Links, where: ir.Value) -> ir.Value:
+    """1 where it holds, else 0."""
+    one, zero = (constant(vector(context.k.number, context.k.lanes), number) for number in (1.0, 0.0))
+    return context.k.b.select(where, one, zero)
+
+
+def log_sum_exp_gradient(context: Links, link: int, stage: way.LogSumExpGradient) -> list[Step]:
+    b, result, kept = context.k.b, context.tensor(link), context.again(stage.at)
+    return [Map(lambda g, column: b.mul(g, vecmath.exp(b, b.sub(kept(column), result(column)))))]
 
 
 def totals(context: Links, link: int, stage: way.Totals) -> list[Step]:
@@ -156,7 +177,7 @@ def totals(context: Links, link: int, stage: way.Totals) -> list[Step]:
         there = b.first_lanes(k.lanes, left)
         for number, factor in enumerate(kept):
             value = factor(column) if factor else None
-            term = g if value is None else b.mul(g, value)
+            term = g if value is None else (b.div if stage.divided else b.mul)(g, value)
             if stage.below:
                 term = b.select(b.compare(">", value, 0.0), 0.0, term)
             places = [_place(context, column.channel, number, part) for part in range(parts)]
@@ -209,5 +230,8 @@ TAILS: dict[type[Stage], Emitter] = {
     way.SoftmaxGradient: softmax_gradient,
     way.ChannelSoftmaxGradient: channel_softmax_gradient,
     way.QuotientGradient: quotient_gradient,
+    way.Peaks: peaks,
+    way.PeakGradient: peak_gradient,
+    way.LogSumExpGradient: log_sum_exp_gradient,
     way.Totals: totals,
 }

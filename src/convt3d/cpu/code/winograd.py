@@ -32,8 +32,9 @@ from ..steps.winograd import (
     WinogradWords,
 )
 from ..words import row_length
-from .conv import all_channels, fill_with_bias, micro_kernel, source_of, sum_in_pieces
+from .conv import all_channels, fill_with_bias, source_of
 from .interleave import Planar
+from .micro import at_offsets, micro_kernel, sum_in_pieces
 from .slab import fill_paced_slab
 
 if TYPE_CHECKING:
@@ -212,8 +213,7 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                     b,
                     micros[rows, n],
                     rows,
-                    b.at(x, at, k.number),
-                    a["offsets"],
+                    at_offsets(b, b.at(x, at, k.number), a["offsets"]),
                     steps,
                     weights,
                     b.at(out, at, k.number),

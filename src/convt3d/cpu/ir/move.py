@@ -46,28 +46,30 @@ class Source(ArrayRows):
     def read(self, row: Number, first: Number, count: Number, sink: Sink, partner: ir.Value | None = None) -> None:
         """Elements first .. first + count of a row, as vectors of numbers, or as pairs of bfloat16 numbers: then
         `partner` tells whether those of the next channel's row come with them, or zeros."""
-        k, b = self.kernel, self.kernel.b
-        pointer, step = self.words.data, self.words.w
+        k, b, step = self.kernel, self.kernel.b, self.words.w
         start = b.add(row, b.mul(first, step))
 
-        def numbers(at: Number, width: int, lanes: Number | None) -> ir.Value:
-            return b.widen(b.load(pointer, at, self.storage.memory, width, count=lanes), self.storage)
-
-        def value(at: Number, width: int, lanes: Number | None = None) -> ir.Value:
-            own = numbers(at, width, lanes)
-            if partner is None:
-                return own
-            other = numbers(b.add(at, b.select(partner, self.words.c, 0)), width, lanes)
-            return b.pair(own, b.select(partner, other, constant(other.type, 0.0)))
-
         def contiguous(at: Number, lanes: Number | None) -> None:
-            sink(at, value(b.add(start, at), k.lanes, lanes), lanes)
+            sink(at, self.value(b.add(start, at), k.lanes, lanes, partner), lanes)
 
         with b.if_else(b.compare("==", step, 1)) as (dense, strided):
             with dense:
                 in_vectors(k, count, contiguous)
             with strided, b.loop(0, count) as at:
-                sink(at, b.splat(value(b.add(start, b.mul(at, step)), 1), k.lanes), 1)
+                sink(at, b.splat(self.value(b.add(start, b.mul(at, step)), 1, None, partner), k.lanes), 1)
+
+    def value(self, at: Number, width: int, lanes: Number | None, partner: ir.Value | None) -> ir.Value:
+        """Elements side by side, as numbers or as pairs; `lanes` of them are there."""
+        b = self.kernel.b
+
+        def numbers(at: Number) -> ir.Value:
+            return b.widen(b.load(self.words.data, at, self.storage.memory, width, count=lanes), self.storage)
+
+        own = numbers(at)
+        if partner is None:
+            return own
+        other = numbers(b.add(at, b.select(partner, self.words.c, 0)))
+        return b.pair(own, b.select(partner, other, constant(other.type, 0.0)))
 
     def prefetch(self, row: Number, first: Number, count: Number) -> None:
         """Asks for the same part of the next channel's row, where elements lie side by side."""

@@ -175,6 +175,11 @@ class Values:
             first = self.raw.and_(first, condition)
         return first
 
+    def one_true(self, first: ir.Value, *more: ir.Value) -> ir.Value:
+        for condition in more:
+            first = self.raw.or_(first, condition)
+        return first
+
     def select(self, condition: ir.Value, x: Number, y: Number) -> ir.Value:
         return self.raw.select(condition, *self._pair(x, y))
 

@@ -171,6 +171,31 @@ class Windows:
         return [0] * 5
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A pool's axis the other way: inputs are written, windows read."""
+
+    axis: PoolAxis
+
+    def reads(self, write: Range) -> tuple[Range, Range]:
+        """Windows that any of these inputs is in; at least one, so that no range is empty."""
+        axis = self.axis
+        first = max(0, (write[0] + axis.padding - axis.kernel) // axis.stride + 1)
+        end = min((write[1] - 1 + axis.padding) // axis.stride + 1, axis.out)
+        low = min(first, axis.out - 1)
+        return (low, max(end, low + 1)), (0, 0)
+
+    def bound(self, length: int, first: int, advance: int) -> tuple[Bound, int, int]:
+        windows = -(-(length + self.axis.kernel - 1) // self.axis.stride)
+        return Bound(min(max(windows, 1), self.axis.out), length), 0, 1
+
+    def period_after(self, period: int) -> int:
+        return self.axis.stride
+
+    def words(self, span: Span) -> list[int]:
+        return [0] * 5
+
+
 @lru_cache(maxsize=4096)
 def _taps(walk: Walk) -> dict[int, list[tuple[int, int]]]:
     """For each phase that has taps: (tap, shift), shifts falling."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -86,7 +87,12 @@ class Plan(BasePlan):
     @property
     def together(self) -> int:
         """Products that a lane of the convolution's instructions adds up at once."""
-        return next(planned.where.together for planned in self.sweeps if planned.register_tile is not None)
+        return self.convolving.where.together if self.convolving else 1
+
+    @property
+    def convolving(self) -> SweepPlan | None:
+        """The sweep of the convolution; None where its value is thrown away."""
+        return _convolving(self.sweeps)
 
     @property
     def folded_for(self) -> Pipeline:
@@ -243,8 +249,9 @@ def detailed(
         structure = Structure(choice.steps, dtype.name, host.isa)
         streamed = _streamed(sweep, aliases, dtype, item, host)
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))
-    conv = next(sweep for sweep in sweeps if sweep.register_tile is not None)
-    last = max(op.stage for op in conv.sweep.ops if isinstance(op, Windowed))
+    conv = _convolving(sweeps)
+    windowed = [op for op in conv.sweep.ops if isinstance(op, Windowed)] if conv else []
+    last = max((op.stage for op in windowed), default=rewritten.pipeline.conv_index)
     return {
         "asked": pipeline,
         "dtype": dtype,
@@ -254,13 +261,17 @@ def detailed(
         "rewritten": rewritten,
         "simplified": simplified,
         "reach": work.reach(rewritten.pipeline, simplified, last + 1),
-        "phase_pool": next((op.stage for op in conv.sweep.ops if isinstance(op, PhasePool)), None),
+        "phase_pool": next((op.stage for op in windowed if isinstance(op, PhasePool)), None),
         "work": work.count(rewritten.pipeline, simplified),
-        "method": conv.tiling.method,
+        "method": conv.tiling.method if conv else direct,
         "machine": host,
         "sweeps": tuple(sweeps),
         "aliases": aliases,
     }
+
+
+def _convolving(sweeps: Sequence[SweepPlan]) -> SweepPlan | None:
+    return next((planned for planned in sweeps if planned.register_tile is not None), None)
 
 
 _APART = 0.85  # of the cost of a fused sweep, at which a pool before the convolution has a sweep of its own

@@ -73,7 +73,9 @@ def assumed_rates(plan: Plan) -> Rates:
 
 def packed_weights(plan: Plan) -> int:
     """Bytes of the weights as the kernel reads them: one for each product of two channels, no row is padded."""
-    where = next(planned.where for planned in plan.sweeps if planned.register_tile is not None)
+    if plan.convolving is None:
+        return 0
+    where = plan.convolving.where
     return where.groups * where.in_group * where.kernel[1] * plan.method.products * plan.dtype.number_bytes
 
 

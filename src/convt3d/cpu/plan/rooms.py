@@ -33,6 +33,7 @@ class Rooms:
         self.chunk = 0  # of them, those that are used again and again inside a tile
         self.slab: Slab | None = None
         self.blocking: Blocking | None = None
+        self.piece: int | None = None  # of a row, where a tile goes through its boxes in pieces
         self.held: list[tuple[int, int]] = []  # channels and pitch of what a part of the channels goes through
 
     def add(self, channels: int, pitch: int, again: bool = False) -> Room:
@@ -44,8 +45,8 @@ class Rooms:
         return Room(begin, pitch, size)
 
     def box(self, step: int, what: str, slack: int = 0) -> Room:
-        """For a box (C, D, H, W) that a geometric step reads or writes."""
-        extent = prod(axis.longest(step, what) for axis in self.axes)
+        """For a box (C, D, H, W) that a geometric step reads or writes, or for a piece of a row of it."""
+        extent = self.piece or prod(axis.longest(step, what) for axis in self.axes)
         return self.add(self.channels, pitch_of(extent + slack, self.lanes, self.item))
 
     @property

@@ -1,5 +1,5 @@
-"""The plan of a gradient's way back through stages behind the convolution, from shapes and type: its sweeps, which
-start from the convolution's result, and their tiles."""
+"""The plan of a gradient's way back through stages beside the convolution, from shapes and type: its sweeps, which
+start from a stored value, and their tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from math import prod
 
 from ...plan.base import BasePlan
 from ...plan.names import OUTPUT, ArrayName
-from ...plan.tails import Places, Segment, cut_forward, cut_places, cut_tail
+from ...plan.tail_ways import Segment
+from ...plan.tails import cut_tail
 from ...spec.dtypes import DType
 from ...spec.pipeline import Pipeline
 from ...spec.rewrite import Rewritten, round_scalars
@@ -25,13 +26,14 @@ from .structure import Structure
 class TailPlan(BasePlan):
     machine: Machine
     sweeps: tuple[SweepPlan, ...]
-    segment: Segment | Places
+    segment: Segment
     aliases: tuple[ArrayName, ...] = ()
 
     @property
     def operations(self) -> int:
         """Roughly."""
-        return 64 * prod(self.trace.values[self.segment.start])
+        largest = max(self.trace.values[self.segment.first :][: self.segment.last - self.segment.first + 1], key=prod)
+        return 64 * max(prod(largest), prod(self.trace.values[self.segment.start]))
 
 
 def make_tail_plan(
@@ -39,12 +41,12 @@ def make_tail_plan(
     x: Sequence[int],
     operands: Sequence[Sequence[int]],
     dtype: DType,
-    segment: Segment | Places,
+    segment: Segment,
     wanted: Sequence[bool] = (),
     in_place: bool = False,
 ) -> TailPlan:
-    """For an input of shape `x`, and operands of these shapes in slot order. `in_place`: the gradient takes the place
-    of the value that the sweeps start from."""
+    """For an input of shape `x`, and operands of these shapes in slot order, with `wanted` for each. `in_place`: the
+    gradient takes the place of the value that the sweeps start from."""
     shapes = tuple(map(tuple, operands))
     return _make(pipeline, tuple(x), shapes, dtype, segment, tuple(wanted), in_place, machine())
 
@@ -55,7 +57,7 @@ def _make(
     x: tuple[int, ...],
     operands: tuple[tuple[int, ...], ...],
     dtype: DType,
-    segment: Segment | Places,
+    segment: Segment,
     wanted: tuple[bool, ...],
     in_place: bool,
     host: Machine,
@@ -64,13 +66,7 @@ def _make(
     trace = pipeline.trace(x, operands)
     where = Where(pipeline, trace, host, dtype.number_bytes, direct_method(pipeline, trace, DIRECT))
     sweeps = []
-    if isinstance(segment, Places):
-        cuts = cut_places(pipeline, trace, segment)
-    elif segment.first == len(pipeline.stages):  # nothing to go back through
-        cuts = cut_forward(pipeline, trace, segment.start)
-    else:
-        cuts = cut_tail(pipeline, trace, segment, wanted)
-    for sweep in cuts:
+    for sweep in cut_tail(pipeline, trace, segment, wanted):
         choice = choose_method(sweep, where, DIRECT)
         structure = Structure(choice.steps, dtype.name, host.isa)
         large = prod(sweep.result) * dtype.itemsize >= cached_bytes(host)

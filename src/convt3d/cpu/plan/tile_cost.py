@@ -25,6 +25,8 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     """The cheapest tiling by `cost` among those whose scratch is small."""
     sizes, machine, item, method = sweep.result[2:], where.machine, where.item, where.method
     tilings = Tilings(sweep, steps, where)
+    if steps[0].in_order:
+        return _in_order(tilings)
     whole, limit = tilings.periods, CACHES * machine.l2
 
     def fits(tiling: Tiling, room: int) -> bool:
@@ -77,6 +79,22 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     else:  # as small as can be, and of those that are equally so, the largest tiles
         best = min(every(), key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
     return _largest(every()) if wasteful(best) else best
+
+
+def _in_order(tilings: Tilings) -> Tiling:
+    """Items that lie in memory as one run, or as few as can be: channels, or planes or rows of one."""
+    _, channels, depth, height, width = tilings.sweep.result
+    machine, item = tilings.where.machine, tilings.where.item
+    everything = channels * depth * height * width
+    most = max(_SHORTEST_RUN, min(machine.l2 // 2, item * everything // (4 * machine.cores))) // item
+    w = min(width, most)
+    h = min(height, max(1, most // w))
+    d = min(depth, max(1, most // (h * w)))
+    together = max(1, most // (d * h * w))
+    return tilings.of((d, h, w), shares=-(-channels // together))
+
+
+_SHORTEST_RUN = 64 << 10  # bytes: below, the ends of runs cost as much as they balance
 
 
 def _largest(tilings: list[Tiling]) -> Tiling:

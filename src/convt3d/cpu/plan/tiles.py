@@ -82,7 +82,7 @@ class Tilings:
         self._spans: dict[tuple[int, int], AxisSpans] = {}
         self._conv = next((at for at, step in enumerate(steps) if step.convolves), None)
         before = steps[: self._conv or 0]
-        self.shared = self._conv == 0 and steps[0].shares_channels and not where.plain
+        self.shared = steps[0].shares_channels and not where.plain
         self._conv_step = sum(step.along(where, 0) is not None for step in before)
 
     @property
@@ -105,8 +105,8 @@ class Tilings:
         return self._spans[axis, tile]
 
     def of(self, tile: tuple[int, int, int], copies: bool = False, shares: int = 1) -> Tiling:
-        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width; blocks of
-        output channels in `shares`, where they can be shared."""
+        """Spans and scratch for a given tile, with one slab or with a copy for each shift along the width; channels in
+        `shares`, where they can be shared."""
         machine, item, method = self.where.machine, self.where.item, self.where.method
         d, h, w = (self._along(axis, length) for axis, length in enumerate(tile))
         axes = (d, h, w)
@@ -117,7 +117,8 @@ class Tilings:
         if self._conv is not None and not any(step.couples_channels for step in self.steps[self._conv + 1 :]):
             assert rooms.slab is not None
             pitch = sum(pitch for count, pitch in rooms.held if count == rooms.channels)
-            part = self._part(pitch * item, share)
+            inputs = self.where.in_group * rooms.slab.copies * rooms.slab.channel * item
+            part = self._part(pitch * item, inputs, share)
             behind = pitch if method.direct else pitch - rooms.slab.out_channel
             kept_out = (rooms.channels - part.channels) * behind
             near = 0 if method.direct else rooms.channels * behind
@@ -129,6 +130,9 @@ class Tilings:
         """Groups never meet: a share has as many as fill a vector's worth of channels, which lie side by side in some
         arrays. Blocks of a group need all of its inputs, each share anew."""
         where = self.where
+        if self._conv is None:
+            channels = -(-self.sweep.shape[1] // (shares if self.shared else 1))
+            return Share(where.groups, 1, channels, -(-self.sweep.shape[1] // channels))
         per_out, groups, tile = where.kernel[1], where.groups, self._tile
         blocks = len(tile.blocks(per_out))
         if not self.shared:
@@ -139,14 +143,19 @@ class Tilings:
         each = -(-blocks // shares)
         return Share(1, each, min(per_out, each * tile.rows), -(-blocks // each))
 
-    def _part(self, channel: int, share: Share) -> Part:
-        """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one."""
+    def _part(self, channel: int, inputs: int, share: Share) -> Part:
+        """As many channels as the second-level cache has room for beside the input; `channel` is bytes of one, `inputs`
+        of what a group of them meets."""
         where = self.where
         per_out, channels = where.kernel[1], share.channels
         tile, room = self._tile, where.machine.l2 // _PARTS // channel
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
-        if share.groups > 1 and 2 * per_out * channel > where.machine.l1d:  # while one is computed, the next is fetched
+        if self.steps[self._conv or 0].reads_for_all_blocks:
+            groups = min(share.groups, max(1, room // per_out))
+            return Part(groups, share.blocks, min(groups * per_out, channels))
+        # While one group is computed, the next is fetched.
+        if share.groups > 1 and inputs + 2 * per_out * channel > where.machine.l1d:
             return Part(1, share.blocks, min(per_out, channels))
         if room >= per_out:
             groups = min(share.groups, room // per_out)

@@ -112,11 +112,36 @@ def _mapped(size: int) -> NDArray[np.uint8]:
 _left: deque[mmap.mmap] = deque()
 
 
+_spares: dict[int, int] = {}  # bytes of each `Spare`
+
+
+class Spare:
+    """While it lives, so many bytes more of outputs that nobody uses any more are kept."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        _spares[id(self)] = size + HUGE_PAGE
+
+    def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
+        spares.pop(id(self), None)
+        if not ending():
+            _let_go(_limit())
+
+
 def _keep(mapping: mmap.mmap) -> None:
-    if len(mapping) <= OUTPUTS_KEPT:
+    if len(mapping) <= _limit():
         _left.append(mapping)
+    _let_go(_limit())
+
+
+def _limit() -> int:
+    return OUTPUTS_KEPT + sum(tuple(_spares.values()))
+
+
+def _let_go(most: int) -> None:
+    """Keeps so many bytes."""
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        while sum(map(len, tuple(_left))) > OUTPUTS_KEPT:
+        while sum(map(len, tuple(_left))) > most:
             _left.popleft()
 
 
@@ -137,6 +162,7 @@ def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
 
 def _fresh(size: int) -> mmap.mmap:
     check_size(size)
+    _let_go(max(_limit() - size, 0))  # what did not fit makes room
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

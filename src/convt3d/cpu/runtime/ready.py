@@ -21,6 +21,9 @@ from .weights import Packed, pack_now, packed
 Array = npt.NDArray[Any]
 
 
+NOTHING = Packed(np.empty(0), 0, True, True)
+
+
 class Ready(NamedTuple):
     plan: Plan  # without the rewrites that rely on tame operands, where one is not
     operands: tuple[Array, ...]  # as the plan's pipeline takes them; an owner leaves out the convolution's kernel
@@ -45,7 +48,9 @@ class Everyone:
             if prepared is None:
                 return self.ready(plan.as_asked, operands)
             made, stored_as = prepared
-        return Ready(plan, made, stored_as, packed(_kernel(plan, made, stored_as), _layout(plan)))
+        layout = _layout(plan)
+        weights = NOTHING if layout is None else packed(_kernel(plan, made, stored_as), layout)
+        return Ready(plan, made, stored_as, weights)
 
     def part(self, number: int) -> Everyone:
         return self
@@ -92,11 +97,11 @@ def _make(plan: Plan, operands: Sequence[Array]) -> _Made | None:
     if rewritten.left_out is not None:
         if not all_hold(rewritten, dtype, operands):
             return None
-        return _Made(None, pack_now(_kernel(plan, remaining(rewritten, operands), dtype), _layout(plan)))
+        return _Made(None, _packed_now(plan, remaining(rewritten, operands), dtype))
     made = fold(rewritten, plan.asked, dtype, without_tensors(plan.asked, operands))
     if made is None:
         return None
-    weights = pack_now(_kernel(plan, made, float64), _layout(plan))
+    weights = _packed_now(plan, made, float64)
     at = plan.conv_operands[0]
     return _Made((*made[:at], np.empty(0), *made[at + 1 :]), weights)
 
@@ -108,8 +113,14 @@ def _kernel(plan: Plan, operands: Sequence[Array], stored_as: DType) -> Array:
     return kernel if isinstance(kernel, ImmutableArray) else np.ascontiguousarray(kernel)
 
 
-def _layout(plan: Plan) -> WeightLayout:
-    return next(binding.weights for binding in bindings(plan) if binding.weights is not None)
+def _packed_now(plan: Plan, operands: Sequence[Array], stored_as: DType) -> Packed:
+    layout = _layout(plan)
+    return NOTHING if layout is None else pack_now(_kernel(plan, operands, stored_as), layout)
+
+
+def _layout(plan: Plan) -> WeightLayout | None:
+    """None where the convolution's value is thrown away."""
+    return next((binding.weights for binding in bindings(plan) if binding.weights is not None), None)
 
 
 @lru_cache(maxsize=256)

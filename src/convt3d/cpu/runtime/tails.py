@@ -1,9 +1,9 @@
-"""Takes a gradient back through stages behind a convolution, on stored arrays, by the sweeps of a TailPlan."""
+"""Takes a gradient back through stages beside a convolution, on stored arrays, by the sweeps of a TailPlan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...plan.names import INPUT, OUTPUT, ArrayName, StatisticsName
 from ...plan.sweeps import Finish
 from ...plan.tail_links import Sums, Totals, TrainedBatchNorm
-from ...plan.tails import GRADIENT, PLACES
+from ...plan.tails import FIRST, GRADIENT
 from ...spec.stages import GroupNorm, InstanceNorm, Softmax
 from ..plan.tail_plan import TailPlan
 from .execute import Run
@@ -22,39 +22,42 @@ Array = npt.NDArray[Any]
 Wide = npt.NDArray[np.float64]
 
 
+class Given(NamedTuple):
+    """Values that sweeps read, where they read any."""
+
+    value: Array | None  # that they start from
+    first: Array | None = None  # the pipeline's input
+
+
 def run_tail(
-    plan: TailPlan, value: Array, gradient: Array, operands: Sequence[Array], out: Array
+    plan: TailPlan, given: Given, gradient: Array, operands: Sequence[Array], out: Array
 ) -> dict[int, list[Wide]]:
-    """Writes the gradient of value `first` into `out`, which may be `value`. Of stages whose operands get gradients it
-    returns the sums over voxels and samples that these are made of, by the stage's place."""
-    run = _TailRun(plan, value, gradient, operands, out)
+    """Writes the gradient of value `first` into `out`, which may be the value that sweeps start from. Of stages whose
+    operands get gradients it returns the sums over voxels and samples that these are made of, by the stage's place."""
+    run = _TailRun(plan, given, gradient, operands, out)
     run.run()
     return run.sums
 
 
-def run_forward(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> list[tuple[Wide, Wide]]:
-    """Writes the result into `out`; mean and biased variance of each BatchNorm's batch, in their order."""
-    run = _TailRun(plan, value, value, operands, out)
+def run_forward(plan: TailPlan, given: Given, operands: Sequence[Array], out: Array) -> list[tuple[Wide, Wide]]:
+    """Writes value `first` into `out`; mean and biased variance of each BatchNorm's batch, in their order."""
+    run = _TailRun(plan, given, None, operands, out)
     run.run()
     return run.moments
-
-
-def run_places(plan: TailPlan, value: Array, operands: Sequence[Array], out: Array) -> None:
-    """Writes places into `out`, integers as wide as numbers of the arithmetic."""
-    run = _TailRun(plan, value, value, operands, value)
-    run.arrays[PLACES] = out.view(run.number)
-    run.run()
 
 
 class _TailRun(Run):
     """Vectors among the operands are 1-D, and of the caller's type."""
 
-    def __init__(self, plan: TailPlan, value: Array, gradient: Array, operands: Sequence[Array], out: Array) -> None:
+    def __init__(
+        self, plan: TailPlan, given: Given, gradient: Array | None, operands: Sequence[Array], out: Array
+    ) -> None:
         self.plan, self.operands, self.stored_as = plan, tuple(operands), plan.dtype
-        self.arrays: dict[ArrayName, Array] = {INPUT: value, GRADIENT: gradient, OUTPUT: out}
+        named = {INPUT: given.value, FIRST: given.first, GRADIENT: gradient, OUTPUT: out}
+        self.arrays: dict[ArrayName, Array] = {name: each for name, each in named.items() if each is not None}
         self.number = np.dtype(plan.dtype.accumulate)
         self.sweeps = bindings(plan)
-        self.skipped = np.zeros(value.shape[0], np.int64)
+        self.skipped = np.zeros(plan.trace.values[0][0], np.int64)
         self.sums: dict[int, list[Wide]] = {}
         self.moments: list[tuple[Wide, Wide]] = []  # mean and variance of batches, in the order of their norms
         self.deviations: dict[ArrayName, Wide] = {}  # of norms without weights, by the name of their statistics

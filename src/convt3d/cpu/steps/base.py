@@ -98,7 +98,11 @@ class Step:
     convolves: ClassVar[bool] = False
     needs_whole_rows: ClassVar[bool] = False
     shares_channels: ClassVar[bool] = False  # of its output, that threads may take from each other
+    in_order: ClassVar[bool] = (
+        False  # it is all of a sweep, which goes through memory in its order: few channels a time
+    )
     couples_channels: ClassVar[bool] = False  # it needs more than one of them at once
+    reads_for_all_blocks: ClassVar[bool] = False  # of output channels: taken in parts, they would be read for anew
     statistics: ClassVar[int] = 0  # numbers that a tile leaves for each channel
 
     @property

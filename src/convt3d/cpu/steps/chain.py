@@ -110,6 +110,11 @@ class Chain(Step):
     def couples_channels(self) -> bool:  # type: ignore[override]
         return any(link.stage.couples & CHANNELS for link in self.links)
 
+    @property
+    def elementwise(self) -> bool:
+        """Whether no voxel meets another, and nothing is left but the value."""
+        return not (self.couples_channels or self.statistics)
+
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         found = []
         for link in self.links:
@@ -127,9 +132,7 @@ class Chain(Step):
         from ..code.chain import Links, emit_chain
         from ..code.tails import clear_totals, store_totals
 
-        sets, arrays = iter(words), iter(call)
-        own: list[Any] = [next(sets) if _link_words(link) else None for link in self.links]
-        given = [[next(arrays) for _ in link.arrays] for link in self.links]
+        own, given = self.of_links(words, call)
         for link, room, array in zip(self.links, own, given, strict=True):
             if link.takes_tensor:
                 tile.load_box(tile.array(array[0], link.arrays[0].kind), room.box)
@@ -144,6 +147,12 @@ class Chain(Step):
             first += len(stage.factors)
         if left is not tile.channels:  # they were all there, and one is left
             tile.all_channels = tile.channels = left
+
+    def of_links(self, words: Any, call: Any) -> tuple[list[Any], list[list[Any]]]:
+        """Its sets of words, as each link has them."""
+        sets, arrays = iter(words), iter(call)
+        own = [next(sets) if _link_words(link) else None for link in self.links]
+        return own, [[next(arrays) for _ in link.arrays] for link in self.links]
 
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         left = iter(rooms)

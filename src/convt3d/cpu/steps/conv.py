@@ -95,14 +95,15 @@ class Convolution(Step):
     def along(self, where: Where, axis: int) -> AxisStep:
         return where.method.walks[axis]
 
-    def slab(self, where: Where, rooms: Rooms) -> tuple[Slab, Room]:
+    def slab(self, where: Where, rooms: Rooms, spare: bool = False) -> tuple[Slab, Room]:
+        """`spare`: most calls do without it."""
         channels, pieces = rooms.share.groups * where.in_group, where.pieces
         if pieces:  # of one group
             channels = min(where.in_group, pieces.channels)
         of_tile = rooms.axes, rooms.step, rooms.lanes, rooms.item
         slab = slab_of(where.method.walks, *of_tile, channels, rooms.copies, pieces)
         rooms.slab = slab
-        return slab, rooms.add(channels * slab.copies, slab.channel)
+        return slab, rooms.add(channels * slab.copies, slab.channel, again=spare)
 
     def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
         """Of one input row of some channels, before it is sorted by remainders modulo the pace."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
-from ..plan.rooms import Rooms
+from ..plan.rooms import Rooms, pitch_of
 from ..plan.slab import Slab, SlabPlaces
 from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 SUMMED = 512  # steps that are summed on their own before they join the rest
+_PANELS = 4  # that would fill the second-level cache
 _HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
 
 
@@ -61,6 +62,12 @@ class MaskWords(Words):
 
 
 @dataclass(eq=False)
+class PanelWords(Words):
+    panel: Buffer  # a run of positions of all input channels of a group
+    length: Size  # positions of it
+
+
+@dataclass(eq=False)
 class DirectCall(ConvCall):
     part_groups: Size  # that are convolved together
     part_blocks: Size
@@ -71,6 +78,8 @@ class DirectConvolution(Convolution):
     pace: int | None  # of the width, where a position is several inputs wide along some axis; 0: too wide for shuffles
     writes: str  # kind of the destination, where nothing else is done with the result; "": a buffer
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
+    high: int  # there, inputs from one row of positions to the next
+    pointwise: bool  # each position meets one input, which need not be copied into a slab
     in_pieces: bool = False  # taps and input channels come one after the other
 
     pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
@@ -78,13 +87,16 @@ class DirectConvolution(Convolution):
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        paced: tuple[type[Words], ...] = () if self.pace is None else (PacedWords,)
-        pieces: tuple[type[Words], ...] = (PiecesWords,) if self.in_pieces else ()
-        return (ConvWords, DirectWords, *paced, *pieces)
+        more = (PanelWords,) if self.pointwise else () if self.pace is None else (PacedWords,)
+        return (ConvWords, DirectWords, *more, *((PiecesWords,) if self.in_pieces else ()))
 
     @property
     def shares_channels(self) -> bool:  # type: ignore[override]
         return self.in_parts and bool(self.reads)
+
+    @property
+    def reads_for_all_blocks(self) -> bool:  # type: ignore[override]
+        return self.pointwise
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -92,10 +104,18 @@ class DirectConvolution(Convolution):
         return (DirectCall, *source, *((DestinationCall,) if self.writes else ()))
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
-        slab, room = self.slab(where, rooms)
+        slab, room = self.slab(where, rooms, self.pointwise)
+        if self.pointwise:
+            panel = rooms.add(where.in_group, pitch_of(self._panel_length(where), where.lanes, where.item), again=True)
+            return (room, panel, self.phased(where, rooms, slab))
         row = () if self.pace is None else (self.row(where, rooms, slab),)
         inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
         return (room, *row, *inside, self.phased(where, rooms, slab))
+
+    def _panel_length(self, where: Where) -> int:
+        """Whole register tiles, as many as a part of the second-level cache takes."""
+        each = self.tile.columns * where.lanes
+        return each * max(1, where.machine.l2 // _PANELS // (where.in_group * where.item * each))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
@@ -118,6 +138,8 @@ class DirectConvolution(Convolution):
         )
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
+        if self.pointwise:
+            return conv, own, PanelWords(rooms[1], self._panel_length(where))
         paced = () if self.pace is None else (PacedWords(rooms[1]),)
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
         return (conv, own, *paced, *pieces)
@@ -139,7 +161,15 @@ def rows_together(where: Where) -> tuple[int, ...]:
     rows = phases(walk)
     next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
     heights = {len(phase.taps) for phase in rows}
-    return tuple(sorted(heights)) if walk.pace == 1 and next_to_each_other and max(heights) in _HEIGHTS else ()
+    return tuple(sorted(heights)) if next_to_each_other and max(heights) in _HEIGHTS else ()
+
+
+def meets_one_input(where: Where) -> bool:
+    """Whether each position meets the input at its own place, and no other."""
+    walks = where.method.walks
+    inside = all(walk.shift_range == (0, 0) and walk.positions <= walk.axis.size for walk in walks)
+    otherwise = where.pairs or where.plain or where.masked or where.pieces
+    return inside and all(walk.pace == 1 for walk in walks) and not otherwise
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
-from ...plan.tail_links import ArgmaxPool
+from ...plan.tail_links import ArgmaxPool, SpreadPool
 from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, MaskedConvolution, PairedConvolution, TiledConvolution, rows_together
+from .direct import (
+    DirectConvolution,
+    MaskedConvolution,
+    PairedConvolution,
+    TiledConvolution,
+    meets_one_input,
+    rows_together,
+)
+from .elementwise import Elementwise
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
 from .pool import PhasePool, Pool
 from .reduce import Reduce
+from .spread import SpreadShares, SpreadToPlaces
 from .winograd import WinogradConvolution
 
 
@@ -40,6 +50,9 @@ class _Lowering:
             self.steps.append(STEPS[type(op)](self, op, sweep.ops[at + 1 :]))
         if not self.stored and sweep.dest is not None:
             self.steps.append(Store(sweep.dest.kind, sweep.dest))
+        match self.steps:
+            case [Load() as load, Chain(elementwise=True) as chain, Store() as store] if not self.where.plain:
+                return (Elementwise(replace(load, in_parts=False), chain, store),)
         return tuple(self.steps)
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
@@ -52,15 +65,13 @@ class _Lowering:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
             heights, dest = () if where.plain else rows_together(where), self.sweep.dest
-            alone = (
-                len(behind) == 1
-                and isinstance(behind[0], sweeps.Interleave)
-                and not (heights or where.plain or where.pieces)
-            )
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (where.plain or where.pieces)
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
+            pointwise = first and not heights and meets_one_input(where)
+            high = where.method.walks[1].pace if heights else 1
             writes = dest.kind if alone and dest is not None else ""
-            own = *shared, pace, writes, heights, where.pieces is not None
+            own = *shared, pace, writes, heights, high, pointwise, where.pieces is not None
             return TiledConvolution(*own, where.deep) if where.deep else direct(*own)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
@@ -70,6 +81,11 @@ class _Lowering:
         writes = dest.kind if dest is not None and not behind else ""
         self.stored = self.stored or bool(writes)
         return Interleave(by_shuffles(width.together if self.pooled else width.period), writes)
+
+    def spread(self, op: SpreadPool, behind: tuple[Op, ...]) -> Step:
+        if op.places is None:
+            return SpreadShares.of_stage(self.where, op.stage)
+        return SpreadToPlaces(op.stage, op.places)
 
     def phase_pool(self, op: sweeps.PhasePool, behind: tuple[Op, ...]) -> Step:
         self.pooled = True
@@ -83,6 +99,7 @@ STEPS: dict[type[Op], Callable[[_Lowering, Op, tuple[Op, ...]], Step]] = {
     sweeps.PhasePool: _Lowering.phase_pool,  # type: ignore[dict-item]
     sweeps.Pool: lambda self, op, behind: Pool.of_stage(self.where, op.stage),  # type: ignore[attr-defined]
     ArgmaxPool: lambda self, op, behind: Argmax(op.stage),  # type: ignore[attr-defined]
+    SpreadPool: _Lowering.spread,  # type: ignore[dict-item]
     sweeps.Chain: lambda self, op, behind: Chain(op.links),
     sweeps.RowNorm: lambda self, op, behind: RowNorm(op.runs(self.where.pipeline)[0]),
     sweeps.Reduce: lambda self, op, behind: Reduce(op.kind),  # type: ignore[attr-defined]

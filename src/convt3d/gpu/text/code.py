@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ...plan.names import ArrayName
 from ...spec.dtypes import DType
 from ..geometry import INT32_MAX, SIZES, GpuAxis
+from ..pieces import FilledName, PreparedName, WeightsName
 
 ELEMENTS = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 AXES = "dhw"
@@ -16,8 +17,8 @@ AXES = "dhw"
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a kernel: a pointer to `array`, a stride of it along `axis` (0 where it is repeated), how its
-    channels lie (a constexpr, see `run`), or a number known to the plan."""
+    """One argument of a kernel: a pointer to `array`, a stride of it along `axis` (0 where it is repeated), how it lies
+    (constexprs, see `run` and `halo`), or a number known to the plan."""
 
     name: str
     type: str  # as Triton writes it: *fp32, i32, i64, fp64, constexpr
@@ -41,8 +42,9 @@ class Constants:
 class Code:
     """Text of one kernel under way."""
 
-    def __init__(self, dtype: DType, constants: Constants) -> None:
-        self.dtype, self.constants = dtype, constants
+    def __init__(self, dtype: DType, constants: Constants, parts: int = 1) -> None:
+        """`parts`: how many bfloat16 numbers each factor of a product is the sum of, 1 if it is stored as it is."""
+        self.dtype, self.constants, self.parts = dtype, constants, parts
         self.acc = f"tl.{dtype.accumulate}"
         self.lines: list[str] = []
         self.arguments: dict[str, Argument] = {}
@@ -60,6 +62,8 @@ class Code:
 
     def pointer(self, name: str, array: ArrayName, element: str | None = None) -> str:
         stored = ELEMENTS[self.dtype.accumulate if array.of_numbers else self.dtype.name]
+        if self.parts > 1 and isinstance(array, (FilledName, PreparedName, WeightsName)):
+            stored = "bf16"
         return self._argument(Argument(name, f"*{element or stored}", array=array))
 
     def stride(self, name: str, array: ArrayName, axis: str, fixed: bool = False) -> str:
@@ -68,6 +72,10 @@ class Code:
     def run(self, name: str, array: ArrayName) -> str:
         """Of how many channels next to each other in memory the array surely consists; 0 if they are not."""
         return self._argument(Argument(f"{name.upper()}_RUN", "constexpr", array=array))
+
+    def halo(self, name: str, array: ArrayName) -> str:
+        """1 if zeros lie around the array wherever an address may reach, else 0."""
+        return self._argument(Argument(f"{name.upper()}_HALO", "constexpr", array=array, axis="halo"))
 
     def rows(self, name: str, array: ArrayName, place: str) -> str:
         """Where the channels of the positions `place_d`, `place_h`, `place_w` begin. That these are whole runs is said

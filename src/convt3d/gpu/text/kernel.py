@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...plan.names import ArrayName, OperandName, StatisticName
 from ...spec.stages import AvgPool3d
 from ..config import Config
-from ..pieces import WILD
+from ..pieces import WILD, PreparedName
 from .chain import Chain
 from .code import AXES, Argument, Code, Constants
 from .conv import accumulate, addresses
@@ -46,7 +46,8 @@ def kernel_text(plan: GpuPlan, kernel: GpuKernel, name: str, constants: Constant
 class _Writer:
     def __init__(self, plan: GpuPlan, kernel: GpuKernel, constants: Constants) -> None:
         self.plan, self.kernel, self.piece = plan, kernel, kernel.piece
-        self.code = Code(plan.dtype, constants)
+        self.code = Code(plan.dtype, constants, plan.parts)
+        self.prepares = isinstance(self.piece.dest, PreparedName)
         self.pooled = kernel.pool is not None
         arrays = {array for link in self.piece.links for array in link.arrays}
         self.names = {array: self._name(array) for array in arrays}
@@ -87,7 +88,11 @@ class _Writer:
         kernel = self.kernel
         constexprs: dict[str, int | str] = {"BLOCK_P": kernel.config.positions, "BLOCK_C": kernel.config.channels}
         if kernel.kind == "dot":
-            constexprs |= {"BLOCK_K": kernel.config.inputs, "PRECISION": self.plan.precision}
+            constexprs["BLOCK_K"] = kernel.config.inputs
+        if kernel.kind in ("dot", "plain") or self.prepares:
+            constexprs["PARTS"] = self.plan.parts
+        if kernel.kind == "dot" or self.prepares:
+            constexprs["PRECISION"] = self.plan.precision
         grid = min(kernel.programs, _GUARDS) if kernel.guarded else kernel.programs
         return written(name, self.code, constexprs, self._title(), grid, kernel.config)
 
@@ -122,22 +127,41 @@ class _Writer:
             code.add("a_w = residue % pace_w", "a_h = residue // pace_w % pace_h", "a_d = residue // (pace_w * pace_h)")
             code.add("block = program // (pace_d * pace_h * pace_w)")
             rest = "block"
-        code.add(f"c = {rest} % columns * BLOCK_C + tl.arange(0, BLOCK_C)", "in_channel = c < channels")
+        code.add(f"c = {rest} % columns * BLOCK_C + tl.arange(0, BLOCK_C)")
         rest = f"{rest} // columns"
-        if kernel.groups > 1:
+        code.add("channel, in_channel = c, c < channels")
+        if self.prepares:
+            self._memory_columns()
+        elif kernel.groups > 1:
             code.number("groups", kernel.groups)
             code.add(f"group = {rest} % groups", "channel = group * channels + c")
             rest = f"{rest} // groups"
-        else:
-            code.add("channel = c")
         code.add(f"tile = {rest} % tiles", f"n = {rest} // tiles", "q = tile * BLOCK_P + tl.arange(0, BLOCK_P)")
         self._numbers("count", "ends")
-        code.add("q_w = q % count_w", "q_h = q // count_w % count_h", "q_d = q // (count_w * count_h)")
+        code.add("row, q_w = q // count_w, q % count_w", "q_d, q_h = row // count_h, row % count_h")
+        if self.prepares:
+            self._numbers("low")
         for axis in AXES:
-            code.add(f"p_{axis} = q_{axis} * pace_{axis} + a_{axis}" if phased else f"p_{axis} = q_{axis}")
+            halo = f"q_{axis} - low_{axis}" if self.prepares else f"q_{axis}"
+            code.add(f"p_{axis} = q_{axis} * pace_{axis} + a_{axis}" if phased else f"p_{axis} = {halo}")
         code.add("inside = (q_d < count_d) & (p_d < ends_d) & (p_h < ends_h) & (p_w < ends_w)")
+        if self.prepares:
+            code.add("in_memory = q_d < count_d", "inside = inside & (p_d >= 0) & (p_h >= 0) & (p_w >= 0)")
         if any(isinstance(array, StatisticName) for link in self.piece.links for array in link.arrays):
             code.number("all_channels", kernel.groups * kernel.channels)
+
+    def _memory_columns(self) -> None:
+        """Columns of the convolution's input in memory: the channels of each group, filled up."""
+        memory = self.kernel.memory
+        self.code.number("filled", memory.filled, fixed=True)
+        if memory.groups == 1:
+            self.code.add("column, in_column = c, c < filled")
+            return
+        self.code.number("inputs", memory.inputs, fixed=True)
+        self.code.number("groups", memory.groups)
+        self.code.add("group, inner = c // filled, c % filled", "in_column = group < groups")
+        self.code.add("channel, column = group * inputs + inner, group * (PARTS * filled) + inner")
+        self.code.add("in_channel = in_column & (inner < inputs)")
 
     def _numbers(self, *names: str) -> None:
         for name in names:
@@ -218,12 +242,30 @@ class _Writer:
         code = self.code
         dest = self.piece.dest
         assert dest is not None
+        if self.prepares:
+            self._prepare(dest, chain)
+            return
         rows = code.rows("y", dest, "p")
         if chain.whole:
             c, run = code.stride("y", dest, "c"), code.run("y", dest)
             code.add(f"store_tile(y, {rows}, channel, {c}, v, inside, in_channel, {run})")
         else:
             code.add(f"tl.store(y + {rows}[:, None], stored(v, y.dtype.element_ty), mask=inside[:, None])")
+
+    def _prepare(self, dest: ArrayName, chain: Chain) -> None:
+        """Factors of products, in their parts; zeros around the input and in channels that fill it up."""
+        code = self.code
+        rows, run = code.rows("y", dest, "q"), code.run("y", dest)
+        there = "in_channel[None, :]" if chain.whole else "(c == 0)[None, :]"
+        code.add(f"v = tl.where(inside[:, None] & {there}, v, 0.0)")
+        wild = code.pointer("wild", WILD, "i32")
+        with code.block("if PARTS == 3:  # of infinity, whose parts make no infinite product"):
+            code.add('odd = tl.max(tl.max((tl.abs(v) == float("inf")).to(tl.int32), 0), 0)')
+            with code.block("if odd > 0:"):
+                code.add(f"tl.store({wild}, 1)")
+        with code.block("for part in tl.static_range(PARTS):"):
+            code.add("kept = factor_part(v, part, PARTS, PRECISION)")
+            code.add(f"store_tile(y, {rows} + part * filled, column, 1, kept, in_memory, in_column, {run})")
 
     def _statistics(self, chain: Chain, kind: str) -> None:
         """One number (or a few) for each channel of the tile; combined in a fixed order by a kernel of its own."""

@@ -1,4 +1,4 @@
-"""The kernel that packs weights as tiles are read: (group, tap, input, output), filled up with zeros to whole blocks.
+"""The kernel that packs weights as tiles are read: (group, tap, part, input, output), filled up with zeros to blocks.
 
 It looks at every weight, so it also says whether all of them are finite (docs/gpu.md tells why that matters).
 """
@@ -19,13 +19,13 @@ BLOCK = 1024
 
 
 def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
-    code, reader = Code(plan.dtype, Constants()), step.reader
+    code, reader = Code(plan.dtype, Constants(), plan.parts), step.reader
     code.pointer("given", step.operand)
     code.pointer("packed", PACKED)
     n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
     for axis, numbers in zip(AXES[1:], reader.axes[1:], strict=True):
         code.number(f"kernel_{axis}", numbers.kernel)
-    for word, value in (("groups", reader.groups), ("taps", reader.taps), ("filled", reader.filled)):
+    for word, value in (("groups", reader.groups), ("taps", reader.taps), ("filled", reader.weight_rows)):
         code.number(word, value)
     for word, value in (("width", reader.width), ("inputs", reader.inputs), ("channels", reader.channels)):
         code.number(word, value)
@@ -46,16 +46,19 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     else:
         code.add(f"place += (group * inputs + row) * {n} + column * {c}")
     code.add(
-        "v = tl.load(given + place, mask=there, other=0.0)",
-        "place = (group * taps + tap) * (filled * width) + row * w_row + column * w_column",
-        "tl.store(packed + place, v, mask=group < groups)",
+        f"v = tl.load(given + place, mask=there, other=0.0).to({code.acc})",
+        "place = (group * taps + tap) * (PARTS * filled * width) + row * w_row + column * w_column",
     )
+    with code.block("for part in tl.static_range(PARTS):"):
+        code.add("kept = stored(factor_part(v, part, PARTS, PRECISION), packed.dtype.element_ty)")
+        code.add("tl.store(packed + part * (filled * width) + place, kept, mask=group < groups)")
     if reader.kind == "dot":
         code.pointer("wild", WILD, "i32")
-        code.add(f"v = v.to({code.acc})", 'odd = (v != v) | (tl.abs(v) == float("inf"))')
+        code.add('odd = (v != v) | (tl.abs(v) == float("inf"))')
         with code.block("if tl.max(odd.to(tl.int32), 0) > 0:"):
             code.add("tl.store(wild, 1)  # by whichever program: all write the same")
     title = (
         "Packs the weights, and tells if one of them is not finite." if reader.kind == "dot" else "Packs the weights."
     )
-    return written(name, code, {"BLOCK": BLOCK}, title, -(-step.size // BLOCK))
+    constexprs: dict[str, int | str] = {"BLOCK": BLOCK, "PARTS": plan.parts, "PRECISION": plan.precision}
+    return written(name, code, constexprs, title, -(-step.size // (plan.parts * BLOCK)))

@@ -22,6 +22,63 @@ def stored(v, kind: tl.constexpr):
         v = tl.where(v == v, bits + 0x7FFF + (bits >> 16 & 1), bits).to(tl.float32, bitcast=True)
     return v.to(kind)
 ''',
+    "rounded_off": '''
+@triton.jit
+def rounded_off(v, BITS: tl.constexpr):
+    """float32 to the nearest number whose last BITS bits are zero; where that would be infinite, they are cut off."""
+    bits = v.to(tl.int32, bitcast=True)
+    near = (bits + ((1 << BITS - 1) - 1) + (bits >> BITS & 1)) & -(1 << BITS)
+    near = tl.where((near & 0x7FFFFFFF) == 0x7F800000, bits & -(1 << BITS), near)
+    return tl.where(v == v, near.to(tl.float32, bitcast=True), v)
+''',
+    "factor_part": '''
+@triton.jit
+def factor_part(v, part: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr):
+    """What is stored of a factor of products: itself, rounded if tensor cores would cut it; or one of the bfloat16
+    numbers of which it is the sum, each the nearest to what the others leave. Infinity is all in the first."""
+    if PARTS == 1 and PRECISION == "tf32":
+        v = rounded_off(v, 13)
+    if PARTS == 3:
+        near = rounded_off(v, 16)
+        for _ in tl.static_range(part):
+            v = tl.where(tl.abs(near) == float("inf"), 0.0, v - near)
+            near = rounded_off(v, 16)
+        v = near
+    return v
+''',
+    "factor_tile": '''
+@triton.jit
+def factor_tile(at, hit, HALO: tl.constexpr):
+    """A tile of a factor; beside the input are zeros, in memory (HALO) or not."""
+    tile = tl.load(at) if HALO else tl.load(at, mask=hit, other=0.0)
+    if INTERPRETED:  # which holds bfloat16 as integers, and would multiply those
+        tile = tile.to(tl.float64 if at.dtype.element_ty == tl.float64 else tl.float32)
+    return tile
+''',
+    "add_product": '''
+@triton.jit
+def add_product(acc, x_at, x_part, hit, w_at, w_part, PARTS: tl.constexpr, HALO: tl.constexpr, PRECISION: tl.constexpr):
+    """acc + x tile @ w tile. Of three parts each, the six products that reach the last bits of float32, the smallest
+    first. Tensor cores cut what they add to a sum, so these have one of their own, which is added and so rounded."""
+    x0, w0 = factor_tile(x_at, hit, HALO), factor_tile(w_at, hit, True)
+    if PARTS == 1:
+        acc = tl.dot(x0, w0, acc, input_precision=PRECISION)
+    else:
+        x1, w1 = factor_tile(x_at + x_part, hit, HALO), factor_tile(w_at + w_part, hit, True)
+        x2, w2 = factor_tile(x_at + 2 * x_part, hit, HALO), factor_tile(w_at + 2 * w_part, hit, True)
+        total = tl.dot(x1, w0, tl.dot(x1, w1, tl.dot(x0, w2, tl.dot(x2, w0))))
+        acc += tl.dot(x0, w0, tl.dot(x0, w1, total))
+    return acc
+''',
+    "whole_factor": '''
+@triton.jit
+def whole_factor(at, part, hit, PARTS: tl.constexpr, kind: tl.constexpr):
+    """A factor in the type of sums, from its parts if it has been split."""
+    v = tl.load(at, mask=hit, other=0.0).to(kind)
+    if PARTS == 3:
+        v += tl.load(at + part, mask=hit, other=0.0).to(kind) + tl.load(at + 2 * part, mask=hit, other=0.0).to(kind)
+    return v
+''',
     "taps_of": '''
 @triton.jit
 def taps_of(at, kernel, stride, dilation, common, inverse):

@@ -56,6 +56,51 @@ struct Shadow {  // of global memory: two bytes a cell, page by page
     void forget() { pages.clear(), cells = nullptr; }
 };
 
+// --- banks of shared memory ---
+
+// Accesses of one block, by the warp, the place in the code and how often the thread was there: those are one instruction
+// of the warp. A bank gives 4 bytes at a time; lanes that want different words of one bank wait for each other.
+struct Banks {
+    struct Want {
+        uint32_t lane, offset, bytes;
+    };
+    std::unordered_map<uint64_t, uint32_t> visits;  // of a thread to a place
+    std::unordered_map<uint64_t, std::vector<Want>> wanted;
+    std::unordered_map<const void*, std::pair<uint64_t, uint64_t>> rounds;  // place -> needed, without conflicts
+
+    static uint64_t mixed(const void* site, uint64_t number) { return (uint64_t)(uintptr_t)site * 0x9E3779B97F4A7C15ull + number; }
+    void note(const void* site, uint32_t thread, uint32_t offset, uint32_t bytes)
+    {
+        if (wanted.size() > 20000 || bytes > 16) return;
+        const uint32_t nth = visits[mixed(site, thread)]++;
+        auto& group = wanted[mixed(site, ((uint64_t)nth << 16) + thread / 32)];
+        group.push_back({thread % 32, offset, bytes});
+        sites[mixed(site, ((uint64_t)nth << 16) + thread / 32)] = site;
+    }
+    void count()
+    {
+        for (const auto& entry : wanted) {
+            const uint32_t bytes = std::max(4u, entry.second[0].bytes), lanes = 128 / bytes;  // that are served together
+            auto& tally = rounds[sites[entry.first]];
+            for (uint32_t first = 0; first < 32; first += lanes) {
+                std::vector<uint32_t> words[32];
+                uint64_t most = 0;
+                for (const auto& want : entry.second)
+                    if (want.lane >= first && want.lane < first + lanes)
+                        for (uint32_t word = want.offset / 4; word * 4 < want.offset + want.bytes; ++word) {
+                            auto& bank = words[word % 32];
+                            if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
+                            most = std::max<uint64_t>(most, bank.size());
+                        }
+                tally.first += most, tally.second += most > 0;
+            }
+        }
+        wanted.clear(), visits.clear(), sites.clear();
+    }
+    std::unordered_map<uint64_t, const void*> sites;
+};
+Banks banks;
+
 // --- fibers ---
 
 struct Fiber {
@@ -368,6 +413,7 @@ void touch(const void* address, size_t bytes, bool writes, const void* site, boo
     const char* place = (const char*)address;
     if (place >= device.running->stack && place < device.running->stack + STACK) return;
     if (place >= device.shared_begin && place < device.shared_end) {
+        if (device.block == 0) banks.note(site, device.current, (uint32_t)(place - device.shared_begin), (uint32_t)bytes);
         for (size_t at = 0; at < bytes; ++at)
             look(device.shared_cells[(size_t)(place - device.shared_begin) + at], writes, atomic, "shared", site);
         return;
@@ -376,6 +422,7 @@ void touch(const void* address, size_t bytes, bool writes, const void* site, boo
         if (place >= memory.map && place < memory.map_end) {
             if (place < memory.begin || place + bytes > memory.end) return outside(memory, place, writes, site);
             if (memory.map != device.dynamic_memory) break;
+            if (device.block == 0) banks.note(site, device.current, (uint32_t)(place - memory.begin), (uint32_t)bytes);
             for (size_t at = 0; at < bytes; ++at)
                 look(device.dynamic_cells[(size_t)(place - memory.begin) + at], writes, atomic, "shared", site);
             return;
@@ -542,6 +589,7 @@ void launch(dim3 blocks, dim3 threads, size_t shared, const char* name, const st
         if (shared) std::memset(dynamic_shared(), 0xff, shared);
         device.dynamic_cells.assign(shared, Cell{});
         run_block();
+        if (device.block == 0) banks.count();
     }
     if (shared) release(dynamic_shared());
     device.dynamic_memory = nullptr;
@@ -588,6 +636,26 @@ void __ubsan_handle_out_of_bounds(Bounds* data, uintptr_t index)
     blame("out of bounds: index " + std::to_string((long)index) + " of an array " + data->array->name + " on line " +
           std::to_string(data->place.line) + ", by " + thread_words(device.current, device.block) + " of `" + device.name + "`");
     leave();
+}
+
+/* Where threads of a warp wait for each other's banks of shared memory, the worst place; or nothing. */
+const char* convt3d_device_banks()
+{
+    using namespace convt3d_device;
+    static std::string told;
+    told.clear();
+    double worst = 1.0;
+    for (const auto& entry : banks.rounds) {
+        const double times = (double)entry.second.first / (double)std::max<uint64_t>(1, entry.second.second);
+        if (times <= worst) continue;
+        worst = times;
+        char text[64];
+        std::snprintf(text, sizeof text, " takes %.1f times the cycles that it needs", times);
+        told = "shared memory at " + site_words(entry.first) + text;
+    }
+    if (told.empty() && !banks.rounds.empty()) told = "none";
+    banks.rounds.clear();
+    return told.c_str();
 }
 
 /* What went wrong in the last call, "word: detail", or nothing. */

@@ -94,6 +94,8 @@ def _div(input: Any, other: Any, *, rounding_mode: Any = None) -> Meaning:
 
 @rule("pow")
 def _pow(input: Any, exponent: Any) -> Meaning:
-    if type(exponent) not in (int, float) or exponent != 2:
-        raise NoStageError("has another exponent than 2")
-    return mapped(input, s.Multiply(SELF))
+    if type(exponent) not in (int, float) or exponent not in (2, 3, -1):
+        raise NoStageError("has another exponent than 2, 3 or -1")
+    if exponent == -1:
+        return mapped(input, s.Divide(1.0, reverse=True))
+    return mapped(input, *(s.Multiply(SELF),) * (int(exponent) - 1))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..views import NoStageError, permuted, reshaped
-from .base import Meaning, inside, rule
+from .base import Meaning, inside, rule, without_gradient
 
 
 def _viewed(value: Any, view: Sequence[tuple[int, ...]], alias: bool = True) -> Meaning:
@@ -27,6 +27,28 @@ def _contiguous(input: Any, *, memory_format: Any = torch.contiguous_format) -> 
     if memory_format is not torch.contiguous_format:
         raise NoStageError("asks for a memory format")
     return _viewed(input, input.view)
+
+
+@rule("detach")
+def _detach(input: Any) -> Meaning:
+    without_gradient(input, "than its input")
+    return _viewed(input, input.view)
+
+
+@rule("getitem")
+def _getitem(input: Any, index: Any) -> Meaning:
+    """`y[:, :, None, None, None]` and `y[...]`, which give all numbers; new axes have size 1."""
+    view = list(inside(input).view)
+    indices = list(index) if isinstance(index, tuple) else [index]
+    if not all(each is None or each is Ellipsis or each == slice(None) for each in indices):
+        raise NoStageError("takes a part of the value")
+    named = sum(each is not None and each is not Ellipsis for each in indices)
+    at = 0
+    for each in indices:
+        if each is None:
+            view.insert(at, ())
+        at += len(input.view) - named if each is Ellipsis else 1
+    return _viewed(input, view)
 
 
 @rule("clone")
