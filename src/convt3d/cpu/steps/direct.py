@@ -144,6 +144,11 @@ class DirectConvolution(Convolution):
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
         return (conv, own, *paced, *pieces)
 
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        if self.in_pieces:
+            yield "taps and input channels come in pieces, each from a slab of its own"
+
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
         stored = (call.destination(),) if self.writes else ()
