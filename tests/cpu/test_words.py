@@ -20,6 +20,7 @@ from convt3d.cpu.gradient.registers import Registers
 from convt3d.cpu.gradient.structure import Structure
 from convt3d.cpu.ir.pack import emit_pack
 from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.plan.pieces import Pieces
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.plan.tail_plan import TailPlan, _make
 from convt3d.cpu.runtime.bind import Binding
@@ -35,7 +36,12 @@ def plans(checked: bool) -> Iterator[Plan]:
     for text, dtype, algorithm, isa in PLANS.values():
         pipeline, host = ct.Pipeline(*read_stages(text)), replace(fixed_machine(isa), check_bounds=checked)
         shapes = operand_shapes(pipeline)
-        yield _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
+        made = _make_plan(pipeline, X, shapes, DTYPES[dtype], Options(algorithm), True, host)
+        yield made
+        if text == "Conv3d(padding=1) -> ReLU()":
+            yield made.masked
+            pieces = Options("direct", outputs=(1, 1, 1), pieces=Pieces(True, 2, 4))
+            yield _make_plan(pipeline, X, shapes, DTYPES[dtype], pieces, True, host)
 
 
 def tails(checked: bool) -> Iterator[TailPlan]:

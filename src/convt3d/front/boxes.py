@@ -170,7 +170,8 @@ class Boxes:
         if part.window is not None:
             return window_plan(self.plan, x[0], part.window)
         d, h, w = (axis.outputs for axis in self.plan.method.axes)
-        options = replace(self.request.options, outputs=(d, h, w))
+        plan, asked = self.plan, self.request.options
+        options = replace(asked, outputs=(d, h, w), pieces=plan.pieces, deep=plan.deep)
         return make_plan(self.pipeline, x, operands, self.dtype, options)
 
     def scratch(self, part: Part) -> int:

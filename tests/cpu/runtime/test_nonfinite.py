@@ -9,9 +9,12 @@ import pytest
 from helpers.data import sprinkled
 
 import convt3d as ct
+from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.plan.winograd import HUGE
-from convt3d.cpu.runtime.execute import _wild_samples
+from convt3d.cpu.runtime.execute import _wild_samples, execute_plan
 from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.reference import evaluate
+from convt3d.spec.text import read_stages
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
@@ -139,3 +142,62 @@ def test_samples_are_looked_at(dtype: str) -> None:
         ]
     for x in (stored.narrow(data), stored.narrow(np.repeat(data, 2, axis=4))[..., ::2], stored.narrow(data)[..., ::-1]):
         assert _wild_samples(x, stored) == expected
+
+
+# Why each is there: rows share zeros; positions several inputs wide, by shuffles and by single numbers; phases without
+# taps; groups; channels with taps of their own; padding as wide as the kernel; a pool before, whose box is in scratch
+# memory; copies around the input; channels in parts; a chain, statistics and phases that are pooled behind.
+MASKED = [
+    ("ConvTranspose3d(stride=2, padding=1, bias=True)", (2, 5, 4, 5, 19), (5, 13, 4, 3, 5)),
+    ("ConvTranspose3d(stride=(3, 2, 11), dilation=(1, 2, 1))", (1, 6, 3, 2, 5), (6, 4, 2, 1, 3)),
+    ("Conv3d(stride=2, padding=1, groups=2)", (1, 6, 9, 5, 23), (4, 3, 3, 3, 3)),
+    ("Conv3d(stride=(1, 3, 9), padding=2, dilation=(1, 2, 1))", (1, 3, 4, 15, 37), (5, 3, 2, 3, 4)),
+    ("Conv3d(padding=2, groups=5)", (1, 5, 3, 4, 33), (5, 1, 5, 3, 3)),
+    ("Conv3d(padding=(4, 3, 5), dilation=2)", (1, 2, 3, 1, 2), (3, 2, 3, 3, 3)),
+    ("MaxPool3d(2) -> Conv3d(padding=1)", (1, 4, 6, 7, 10), (3, 4, 3, 3, 3)),
+    ("Conv3d(padding=1, padding_mode='replicate')", (1, 3, 4, 5, 6), (4, 3, 3, 3, 3)),
+    ("Conv3d(padding=1) -> GELU()", (1, 200, 3, 4, 5), (70, 200, 3, 3, 3)),
+    ("ConvTranspose3d(stride=2, padding=1) -> MaxPool3d(2) -> Sum('channels')", (1, 3, 4, 5, 6), (3, 9, 3, 3, 3)),
+    ("Conv3d(padding=1) -> InstanceNorm()", (2, 3, 4, 5, 6), (4, 3, 3, 3, 3)),
+]
+
+
+@pytest.mark.parametrize("layout", ["plain", "channels last"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("text", "x_shape", "w_shape"), MASKED, ids=[text for text, *_ in MASKED])
+def test_weights_by_masked_kernels(
+    text: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: str, layout: str, rng: Any
+) -> None:
+    """Weights and input hold NaN and infinities at once; zeros inside the array meet infinite weights, too."""
+    pipe, stored = ct.Pipeline(*read_stages(text)), DTYPES[dtype]
+    x = sprinkled(rng, sprinkled(rng, rng.standard_normal(x_shape), (0.0,), share=0.2), (NAN, INF), share=0.002)
+    shapes = pipe.operand_shapes(x_shape, w_shape)
+    w = sprinkled(rng, rng.standard_normal(w_shape) / 4, (NAN, INF, -INF), share=0.01)
+    given = [stored.narrow(one) for one in (x, w, *(rng.standard_normal(shape) for shape in shapes[1:]))]
+    if layout == "channels last":
+        given[0] = np.ascontiguousarray(given[0].transpose(0, 2, 3, 4, 1)).transpose(0, 4, 1, 2, 3)
+    with np.errstate(all="ignore"):
+        wide, *rest = (stored.widen(one) for one in given)
+        expected = evaluate(pipe, wide, rest)
+    plan = make_plan(pipe, x_shape, tuple(one.shape for one in given[1:]), stored)
+    assert "masked" in " ".join(planned.structure.name for planned in plan.masked.sweeps)
+    results = []
+    for threads in (1, 3):
+        out = np.full(pipe.trace(x_shape, shapes).output, 7, given[0].dtype)
+        with ct.num_threads(threads):
+            execute_plan(plan, given[0], tuple(given[1:]), out)
+        results.append(out)
+    assert results[0].tobytes() == results[1].tobytes()
+    rounding = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+    same(stored.widen(results[0]), expected, rounding)
+
+
+def test_a_finite_result_knows_nothing_of_masks(rng: Any) -> None:
+    """Where no product is left out the sums are those of direct summation, bit by bit."""
+    x, w = rng.standard_normal((1, 5, 4, 6, 7)).astype("f"), rng.standard_normal((5, 3, 3, 3, 3)).astype("f")
+    pipe = ct.Pipeline(ct.ConvTranspose3d())
+    plan = make_plan(pipe, x.shape, (w.shape,), DTYPES["float32"])
+    out = [np.empty(pipe(x, w).shape, np.float32) for _ in range(2)]
+    for one, result in zip((plan.masked, plan.directly), out, strict=True):
+        execute_plan(one, x, (w,), result)
+    np.testing.assert_array_equal(*out)

@@ -8,24 +8,31 @@ is dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from ..ir import amx
+from ..ir.builder import Builder
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Destination, Source
 from ..ir.values import I1, I64, PTR, Number, constant
 from ..plan.geometry import POSITION, POSITION_COUNT, WRITE, WRITE_COUNT
 from ..plan.registers import ANY, RegisterTile
 from ..steps.conv import ConvCall, Convolution, ConvWords
-from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, PhaseWords
+from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, MaskWords, PhaseWords, TiledConvolution
+from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
+from .amx import tile_kernel
 from .depthwise import Target, sum_rows
 from .interleave import Planar
-from .micro import at_offsets, micro_kernel, sum_in_pieces
+from .micro import NULL, at_offsets, joined_sums, micro_kernel, sum_in_pieces
+from .pieces import each_piece
+from .planes import Box, Inside
 from .pointwise import lie_in_a_run, multiply
 from .slab import fill_paced_slab, fill_slab
 from .taps import depth_taps
@@ -48,6 +55,8 @@ class Channels:
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
     k, (conv, direct, *more) = tile.k, words
+    mask: MaskWords | None = more.pop() if step.masked else None
+    pieces: PiecesWords | None = more.pop() if step.in_pieces else None
     _, count = blocks_of_group(k, conv, step.tile, step.blocks)
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
@@ -57,6 +66,13 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         assert isinstance(source, Source)
         in_a_run = lie_in_a_run(k, conv, tile.step, source)
 
+    def fill_slab_of(words: ConvWords, what: Source | Scratch | Inside, groups: Number, box: Box | None = None) -> None:
+        pairs = step.pairs and what is source
+        if step.pace is None:
+            fill_slab(k, words, tile.step, what, groups, pairs, box)
+        else:
+            fill_paced_slab(k, words, more[0], tile.step, what, groups, step.pace, pairs=pairs, box=box)
+
     def fill(first: Number, end: Number) -> None:
         """The inputs of these groups."""
         k.first_channel = k.b.mul(first, k.b.sdiv(conv.in_channels, conv.groups))
@@ -64,20 +80,31 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         if in_a_run is not None:
             with k.b.if_(k.b.raw.not_(in_a_run)):
                 fill_slab(k, conv, tile.step, source, groups)
-        elif step.pace is None:
-            fill_slab(k, conv, tile.step, source, groups, step.pairs)
-        else:
-            fill_paced_slab(k, conv, more[0], tile.step, source, groups, step.pace, pairs=step.pairs)
+        elif pieces is None:
+            fill_slab_of(conv, source, groups)
 
+    def fill_piece(words: ConvWords, box: Box) -> None:
+        fill_slab_of(words, source, 1, box)
+        if mask is not None:
+            fill_slab_of(_inside(conv, mask), Inside(), 1, box)
+
+    if isinstance(step, TiledConvolution):
+        amx.configure(k, step.deep)
+    if mask is not None and pieces is None:
+        fill_slab_of(_inside(conv, mask), Inside(), 1)
     tile.all_channels = conv.out_channels
     if step.in_parts:
         part = tile.around.enter_context(part_by_part(k, conv, call[0], step.tile, part, fill))
     else:
         fill(*part.groups)
     k.first_channel, tile.channels = part.channel, part.channels
-    fill_with_bias(k, conv, call[0], tile.step, part)
+    if pieces is None:
+        fill_with_bias(k, conv, call[0], tile.step, part)
     target = in_buffer = Target(conv.phased, conv.plane, conv.row)
-    if step.heights:
+    if pieces is not None:
+        with each_piece(k, conv, pieces, call[0], tile.step, part, step.pairs, fill_piece) as (one, runs):
+            convolve(k, conv, direct, call[0], tile.step, step, one, target, mask, runs)
+    elif step.heights:
         straight = long = k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)
         if step.writes:
             dest = tile.destination(call[-1], step.writes)
@@ -98,11 +125,18 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
             assert isinstance(source, Source)
             multiply(k, (conv, direct, more[0]), call[0], tile.step, step, part, target, source, in_a_run)
         else:
-            convolve(k, conv, direct, call[0], tile.step, step, part, target)
+            convolve(k, conv, direct, call[0], tile.step, step, part, target, mask)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     tile.step += 1
     if step.writes:
         tile.around.enter_context(k.b.if_(k.b.raw.not_(straight)))  # all else that is done with the result
+
+
+def _inside(conv: ConvWords, mask: MaskWords) -> ConvWords:
+    """Words of the slab that tells what is inside the array: one channel."""
+    words = copy(conv)
+    words.slab, words.copy, words.in_group = mask.inside, mask.inside.pitch, 1
+    return words
 
 
 def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -> tuple[Target, ir.Value]:
@@ -235,42 +269,54 @@ def convolve(
     step: DirectConvolution,
     part: Channels,
     target: Target,
+    mask: MaskWords | None = None,
+    runs: tuple[ir.Value, Number, Number] | None = None,
 ) -> None:
-    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`."""
+    """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`. Of a piece, a table of
+    `runs`, the first one and the one behind the last: what they sum is added to the target."""
     b, tile = k.b, step.tile
     blocks, _ = blocks_of_group(k, conv, tile, step.blocks)
-    columns = [_columns(k, tile, blocks, n, step.pairs) for n in range(1, tile.columns + 1)]
+    columns = [_columns(k, tile, blocks, n, step) for n in range(1, tile.columns + 1)]
     slab, out = conv.slab, target.buffer
-    runs, length = Planar.of_convolution(conv, number).extent(k)
+    planes, length = Planar.of_convolution(conv, number).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()
+    apart = (slab.pitch,) if isinstance(step, TiledConvolution) else ()
     with b.loop(*part.groups) as g:
         x = b.at(slab.pointer, b.mul(b.mul(b.sub(g, part.slab), in_group), slab.pitch), k.number)
         y = b.at(out.pointer, b.mul(b.sub(b.mul(g, out_group), part.channel), out.pitch), k.number)
         w = b.at(call.weights, b.mul(g, conv.weights_group), k.number)
         bias = b.at(call.bias, b.mul(g, out_group), k.number)
-        with b.loop(0, runs) as d:
-            x_plane = b.at(x, b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row)), k.number)
+        with b.loop(0, planes) as d:
+            before = b.mul(b.mul(d, pace), b.mul(conv.slab_height, conv.row))
+            x_plane = b.at(x, before, k.number)
             y_plane = b.at(y, b.mul(d, target.plane), k.number)
 
             at_depth = b.mul(b.add(k.span(0, number, POSITION), d), pace)
 
             def block(
-                n: int, vector: Number, x: ir.Value = x_plane, y: ir.Value = y_plane, at_depth: Number = at_depth
+                n: int,
+                vector: Number,
+                before: Number = before,
+                x: ir.Value = x_plane,
+                y: ir.Value = y_plane,
+                at_depth: Number = at_depth,
             ) -> None:
                 at = b.mul(vector, k.lanes)
                 arguments = (b.at(x, at, k.number), b.at(y, at, k.number), w, bias)
-                tables = (conv.offsets, direct.phase_table)
+                tables: tuple[ir.Value, ...] = (conv.offsets, direct.phase_table if runs is None else runs[0])
+                if mask is not None:
+                    tables += (b.at(mask.inside.pointer, b.add(before, at), k.number), mask.places)
                 sizes = (
-                    conv.phases_with_taps,
+                    conv.phases_with_taps if runs is None else runs[2],
                     out.pitch,
                     conv.phase,
                     at_depth,
                     direct.in_depth,
-                    conv.biased,
+                    conv.biased if runs is None else runs[1],
                 )
-                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest)
+                b.call(columns[n - 1], *arguments, *tables, *sizes, *part.blocks, *rest, *apart)
 
             whole = b.mul(b.sdiv(vectors, tile.columns), tile.columns)
             with b.loop(0, whole, tile.columns) as vector:
@@ -281,26 +327,27 @@ def convolve(
                     block(n, whole)
 
 
-def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool) -> ir.Function:
-    """All phases and some blocks of the output channels of one group, for n vectors of positions in one plane.
-
-    Taps along the depth that leave the array meet a plane of zeros: their steps, a piece at either end, are skipped.
-    """
-    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases")]
-    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", "biased", "first", "last")
+def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, step: DirectConvolution) -> ir.Function:
+    """All phases, or the runs of a piece, and some blocks of the output channels of one group, for n vectors of
+    positions in one plane."""
+    masks, tiled = ("inside", "places") if step.masked else (), isinstance(step, TiledConvolution)
+    pointers = [(name, PTR) for name in ("x", "y", "w", "bias", "offsets", "phases", *masks)]
+    also = "run" if step.in_pieces else "biased"
+    sizes = ("phase_count", "channel", "phase", "at_depth", "in_depth", also, "first", "last")
     told = ("blocks", "rest") if tile.rest == ANY else ()
-    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told))])
+    apart = ("apart",) if tiled else ()
+    b = k.define(f"columns_{n}", [*pointers, *((name, I64) for name in (*sizes, *told, *apart))])
     a = b.args
-    full = micro_kernel(k, tile.rows, n, pairs)
+    full = _micro(k, tile.rows, n, step)
     rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
-    micros = [micro_kernel(k, rows, n, pairs) for rows in rests]
-    blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if pairs else SUMMED
-    with b.loop(0, a["phase_count"]) as p:
-        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
-        steps, (first, last) = row.steps, depth_taps(b, row, a["at_depth"], a["in_depth"])
-        each = b.sdiv(steps, b.max(row.taps, 1))
-        skipped, left = b.mul(first, each), b.mul(b.sub(last, first), each)
+    micros = [_micro(k, rows, n, step) for rows in rests]
+    blocks, summed = a["blocks"] if told else blocks, SUMMED // 2 if step.pairs else SUMMED
+    if isinstance(step, TiledConvolution):
+        summed -= summed % step.deep
+    with (_runs if step.in_pieces else _phases)(k, b) as (row, skipped, left):
+        steps = row.steps
         offsets = b.at(a["offsets"], b.add(row.offset, skipped), I64)
+        inside = (a["inside"], b.at(a["places"], b.add(row.offset, skipped), I64)) if masks else ()
         y = b.at(a["y"], b.mul(row.phase, a["phase"]), k.number)
         w = b.at(a["w"], row.weight, k.number)
 
@@ -310,13 +357,16 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool)
             rows: int,
             tables: tuple[ir.Value, ...] = (offsets, y, w, steps),
             part: tuple[ir.Value, ...] = (skipped, left),
+            inside: tuple[ir.Value, ...] = inside,
         ) -> None:
             offsets, y, w, steps = tables
             before = b.mul(block, tile.rows)
-            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], rows)), k.number)
+            packed = tile.rows if tiled else rows
+            weights = b.at(w, b.add(b.mul(before, steps), b.mul(part[0], packed)), k.number)
             out, bias = b.at(y, b.mul(before, a["channel"]), k.number), b.at(a["bias"], before, k.number)
-            inputs = at_offsets(b, a["x"], offsets)
-            sum_in_pieces(k, b, micro, rows, inputs, part[1], weights, out, a["channel"], summed, (bias, a["biased"]))
+            inputs, data = at_offsets(b, a["x"], offsets, *inside), (part[1], weights, out, a["channel"])
+            biased, more = (NULL, 0) if step.in_pieces else (bias, a["biased"]), (a["apart"],) if tiled else ()
+            sum_in_pieces(k, b, micro, packed, inputs, *data, summed, biased, more, step.in_pieces)
 
         with b.loop(a["first"], b.min(a["last"], blocks)) as block:
             one(full, block, tile.rows)
@@ -328,6 +378,42 @@ def _columns(k: Kernel, tile: RegisterTile, blocks: Number, n: int, pairs: bool)
                 one(micro, blocks, rows)
     b.ret()
     return b.function
+
+
+@contextmanager
+def _phases(k: Kernel, b: Builder) -> Iterator[tuple[PhaseWords, Number, Number]]:
+    """Each phase that has taps: its row, the steps of it that are skipped, and those that are summed. Taps along the
+    depth that leave the array meet a plane of zeros: their steps, a part at either end, are skipped."""
+    a = b.args
+    with b.loop(0, a["phase_count"]) as p:
+        row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
+        first, last = depth_taps(b, row, a["at_depth"], a["in_depth"])
+        each = b.sdiv(row.steps, b.max(row.taps, 1))
+        yield row, b.mul(first, each), b.mul(b.sub(last, first), each)
+
+
+@contextmanager
+def _runs(k: Kernel, b: Builder) -> Iterator[tuple[RunWords, Number, Number]]:
+    """Each run of a piece that meets a plane of the array: its row, the steps of its phase before it, and its own."""
+    a = b.args
+    with b.loop(a["run"], a["phase_count"]) as number:
+        row = k.row(RunWords, b, b.at(a["phases"], b.mul(number, row_length(RunWords)), I64))
+        meets = b.i64(b.add(a["at_depth"], row.shift))
+        with b.if_(b.raw.icmp_unsigned("<", meets, a["in_depth"])):
+            yield row, row.before, row.left
+
+
+def _micro(k: Kernel, rows: int, columns: int, step: DirectConvolution) -> ir.Function:
+    """The micro-kernel of a step."""
+    if not isinstance(step, TiledConvolution):
+        return micro_kernel(k, rows, columns, step.pairs, masked=step.masked)
+
+    def finish(b: Builder, sums: Sequence[ir.Value], column: int) -> None:
+        places = [b.add(b.mul(b.args["channel"], m), column * k.lanes) for m in range(rows)]
+        for value, place in joined_sums(k, b, sums, places, 1):
+            b.store(value, b.args["y"], place)
+
+    return tile_kernel(k, rows, columns, step.deep, finish)
 
 
 def fill_with_bias(k: Kernel, conv: ConvWords, call: ConvCall, step: int, part: Channels) -> None:

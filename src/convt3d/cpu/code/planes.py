@@ -11,9 +11,27 @@ from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Source, fill_zero, zeros
-from ..ir.values import I1, I32, I64, Number, constant
+from ..ir.values import I1, I32, I64, Number, constant, vector
 from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
 from ..steps.conv import ConvWords
+
+
+class Inside:
+    """A source that is 1 wherever the array has a voxel: the slab of it tells what is inside."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """What the slab takes of the box that a tile reads, along depth, height and width."""
+
+    place: tuple[Number, Number, Number]  # in the slab
+    valid: tuple[Number, Number, Number]  # inputs
+    begin: tuple[Number, Number, Number]  # the first of them, in the box
+
+    @staticmethod
+    def of_tile(k: Kernel, step: int) -> Box:
+        """All of it."""
+        return Box(k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM))
 
 
 @dataclass(frozen=True)
@@ -64,19 +82,20 @@ def zero_after(k: Kernel, conv: ConvWords, groups: Number, pairs: bool) -> None:
         )
 
 
-def lies_dense(k: Kernel, source: Source | Scratch) -> ir.Value:
+def lies_dense(k: Kernel, source: Source | Scratch | Inside) -> ir.Value:
     """Whether the elements of a row lie side by side."""
-    return constant(I1, 1) if isinstance(source, Scratch) else k.b.compare("==", source.words.w, 1)
+    return constant(I1, 1) if not isinstance(source, Source) else k.b.compare("==", source.words.w, 1)
 
 
 def fill_planes(
     k: Kernel,
     conv: ConvWords,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     groups: Number,
     pace: int,
     pairs: bool,
+    box: Box,
     seen: ir.Value | None = None,
 ) -> None:
     """Plane by plane, of rows whose elements lie side by side: the same vectors of all its rows, the last ones first.
@@ -86,7 +105,7 @@ def fill_planes(
     s. Where a row begins with zeros, its first number belongs to another copy and place.
     """
     b, slab, pitch, lanes = k.b, conv.slab.pointer, conv.row, k.lanes
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    place, valid, begin = box.place, box.valid, box.begin
     high, turns = conv.paces[1], conv.turns
     per_turn = b.sdiv(conv.slab_height, turns)
     with blocks_of(k, conv, groups, 1, pairs) as block, planes_of(k, conv) as d, b.loop(0, turns) as turn:
@@ -170,9 +189,18 @@ class _Rows:
 
     @classmethod
     def of(
-        cls, k: Kernel, step: int, source: Source | Scratch, block: Block, pairs: bool, d: Number, high: Number
+        cls,
+        k: Kernel,
+        step: int,
+        source: Source | Scratch | Inside,
+        block: Block,
+        pairs: bool,
+        d: Number,
+        high: Number,
     ) -> _Rows:
         b, low = k.b, k.spans(step, READ)
+        if isinstance(source, Inside):
+            return cls(lambda at, lanes: ones(k, lanes), lambda at: None, lambda h, w: 0, 0)
         partner = b.compare(">", block.count_read(k, block.count(k)), 1) if pairs else None
         if isinstance(source, Scratch):
             _, height, width = k.spans(step, READ_COUNT)
@@ -222,3 +250,9 @@ def buffered(k: Kernel, buffer: Scratch, at: Number, lanes: Number | None, partn
         return own
     place = b.add(at, b.mul(b.select(partner, 1, 0), buffer.pitch))
     return b.pair(own, b.select(partner, b.load(buffer.pointer, place, k.number, k.lanes, count=lanes), zeros(k)))
+
+
+def ones(k: Kernel, lanes: Number | None) -> ir.Value:
+    """So many ones, or a vector of them, and zeros."""
+    one = constant(vector(k.number, k.lanes), 1.0)
+    return one if lanes is None else k.b.select(k.b.first_lanes(k.lanes, lanes), one, zeros(k))

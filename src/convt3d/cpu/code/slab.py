@@ -6,46 +6,73 @@ Rows follow each other without a break, so that positions can be walked across t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llvmlite import ir
 
 from ..ir.frame import Kernel, Scratch
 from ..ir.move import Sink, Source, channels_together, each_channel, fill_zero, in_vectors, to_scratch
 from ..ir.values import Number, constant, vector
-from ..plan.geometry import FROM, PLACE, READ, READ_COUNT, VALID
+from ..plan.geometry import READ, READ_COUNT
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
-from .planes import blocks_of, buffered, fill_planes, integer, lies_dense, magnitude, planes_of, within, zero_after
+from .planes import (
+    Box,
+    Inside,
+    blocks_of,
+    buffered,
+    fill_planes,
+    integer,
+    lies_dense,
+    magnitude,
+    ones,
+    planes_of,
+    within,
+    zero_after,
+)
 
 
 def fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, pairs: bool = False
+    k: Kernel,
+    conv: ConvWords,
+    step: int,
+    source: Source | Scratch | Inside,
+    groups: Number,
+    pairs: bool = False,
+    box: Box | None = None,
 ) -> None:
     """The slab (copies, channels of so many groups, D, H, pitch) from the source's box, zero where the box leaves the
     array; of `pairs`, two channels in each lane.
 
     Copy s holds the inputs from s on: its rows are the window [s, s + pitch) of the whole row.
     """
-    rows_follow, _ = _joined(k, conv, step, source)
+    box = box or Box.of_tile(k, step)
+    rows_follow, _ = _joined(k, conv, step, source, box)
     with k.b.if_else(k.b.all_true(lies_dense(k, source), k.b.raw.not_(rows_follow))) as (row_by_row, otherwise):
         with row_by_row:
             zero_after(k, conv, groups, pairs)
-            fill_planes(k, conv, step, source, groups, 1, pairs)
+            fill_planes(k, conv, step, source, groups, 1, pairs, box)
         with otherwise:
-            for together in channels_together(k, source):
-                _fill_slab(k, conv, step, source, groups, together, pairs)
+            for together in _together(k, source):
+                _fill_slab(k, conv, step, source, groups, together, pairs, box)
 
 
 def _fill_slab(
-    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch, groups: Number, together: int, pairs: bool
+    k: Kernel,
+    conv: ConvWords,
+    step: int,
+    source: Source | Scratch | Inside,
+    groups: Number,
+    together: int,
+    pairs: bool,
+    box: Box,
 ) -> None:
     """Row by row, or plane by plane, or a channel at once, where rows follow each other on both sides."""
     b = k.b
     slab, channel, pitch = conv.slab.pointer, conv.slab.pitch, conv.row
     depth, height = conv.slab_depth, conv.slab_height
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
-    rows_follow, planes_follow = _joined(k, conv, step, source)
+    place, valid, begin = box.place, box.valid, box.begin
+    rows_follow, planes_follow = _joined(k, conv, step, source, box)
     # A run is a row, the rows of a plane, or the planes of a channel.
     each = b.select(planes_follow, b.mul(height, pitch), pitch)
     run_place, run_valid = (b.select(planes_follow, axes[0], axes[1]) for axes in (place, valid))
@@ -82,11 +109,17 @@ def _fill_slab(
             fill_zero(k, slab, k.dot((1, base), (c, channel), (b.mul(depth, height), pitch)), pitch)
 
 
-def _joined(k: Kernel, conv: ConvWords, step: int, source: Source | Scratch) -> tuple[ir.Value, ir.Value]:
+def _together(k: Kernel, source: Source | Scratch | Inside) -> Iterable[int]:
+    return (1,) if isinstance(source, Inside) else channels_together(k, source)
+
+
+def _joined(
+    k: Kernel, conv: ConvWords, step: int, source: Source | Scratch | Inside, box: Box
+) -> tuple[ir.Value, ir.Value]:
     """Whether the rows of a plane follow each other without a gap, in the source and in the slab; and the planes."""
     b, width, height = k.b, conv.row, conv.slab_height
-    place, valid = k.spans(step, PLACE), k.spans(step, VALID)
-    if isinstance(source, Scratch):
+    place, valid = box.place, box.valid
+    if not isinstance(source, Source):
         _, rows, row = k.spans(step, READ_COUNT)
         one, plane = 1, b.mul(rows, row)
     else:
@@ -111,11 +144,12 @@ def fill_paced_slab(
     conv: ConvWords,
     paced: PacedWords,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     groups: Number,
     pace: int,
     seen: ir.Value | None = None,
     pairs: bool = False,
+    box: Box | None = None,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
     magnitudes, the answer is true if all inputs are smaller than HUGE.
@@ -127,16 +161,17 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     zero_after(k, conv, groups, pairs)
+    box = box or Box.of_tile(k, step)
     if pace:
         with b.if_else(lies_dense(k, source)) as (dense, otherwise):
             with dense:
-                fill_planes(k, conv, step, source, groups, pace, pairs, seen)
+                fill_planes(k, conv, step, source, groups, pace, pairs, box, seen)
             with otherwise:
-                for together in channels_together(k, source):
-                    _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
+                for together in _together(k, source):
+                    _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
     else:
-        for together in channels_together(k, source):
-            _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs)
+        for together in _together(k, source):
+            _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
     if seen is None:
         return None
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
@@ -149,18 +184,19 @@ def _fill_rows(
     conv: ConvWords,
     paced: PacedWords,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     groups: Number,
     pace: int,
     together: int,
     seen: ir.Value | None,
     pairs: bool,
+    box: Box,
 ) -> None:
     """Some rows, or one row of some channels, are read before they are sorted by remainders: a row that was written
     just now, at another alignment, would be waited for."""
     b = k.b
     slab, whole, pitch = conv.slab.pointer, paced.row.pointer, conv.row
-    place, valid, begin = k.spans(step, PLACE), k.spans(step, VALID), k.spans(step, FROM)
+    place, valid, begin = box.place, box.valid, box.begin
     row_pitch, turns = paced.row.pitch, conv.turns
     per_turn, at_once = b.sdiv(conv.slab_height, turns), k.lanes if together == 1 else 1
     # Of what is read of a row: whole vectors, or number by number.
@@ -222,7 +258,7 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
 def _read(
     k: Kernel,
     step: int,
-    source: Source | Scratch,
+    source: Source | Scratch | Inside,
     at: Sequence[Number],
     count: Number,
     ahead: Number,
@@ -235,6 +271,9 @@ def _read(
     `channels` that are read at a time: put(channel) takes those of one, or of a pair, counted from the first. So many
     of the next channel are asked for `ahead`."""
     b = k.b
+    if isinstance(source, Inside):
+        _read_ones(k, count, put(0))
+        return
     if isinstance(source, Scratch):
         _read_buffer(k, step, source, at, count, put(0), b.compare(">", channels, 1) if pairs else None)
         return
@@ -245,6 +284,10 @@ def _read(
         for before in (source.words.c, b.mul(2, source.words.c)) if pairs else (0,):
             source.prefetch(b.add(row, before), first, ahead)
     source.read_channels(row, first, count, together, channels, put, pairs)
+
+
+def _read_ones(k: Kernel, count: Number, put: Sink) -> None:
+    in_vectors(k, count, lambda offset, lanes: put(offset, ones(k, lanes), lanes))
 
 
 def _both(k: Kernel, d: Number, depth: Number, h: Number, height: Number) -> ir.Value:

@@ -31,6 +31,8 @@ def emit_kernel(structure: Structure, machine: Machine) -> Kernel:
         tile = Tile(k, around)
         for step in structure.steps:
             step.emit(tile, [next(words) for _ in step.words], [next(call) for _ in step.call])
+    for write in k.at_end:
+        write()
     k.b.fence(x86=machine.isa not in ARM and architecture() == "x86_64")
     k.b.ret()
     return k

@@ -6,7 +6,7 @@ one after the other, as i64. Native code beside the kernels is given such a tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -129,6 +129,7 @@ class Kernel(Table):
         self.call: SweepCall = next(words for words in self.sets if isinstance(words, SweepCall))
         self._square: ir.Value | None = None
         self._rows: list[ir.Value] = []
+        self.at_end: list[Callable[[], object]] = []  # written where the kernel ends
         self.sample: ir.Value | None = None
         self.first_channel: Number = 0  # of those in the buffers: a tile may take its channels in parts
         self.item: ir.Value | None = None  # of a tile, whichever share of its channels

@@ -13,7 +13,8 @@ from ...spec.pipeline import Pipeline, Trace
 from ..steps.base import Step, Where
 from ..steps.lowering import steps_of
 from .geometry import conv_axes
-from .tile_cost import choose, cost, step_cycles
+from .pieces import Pieces, ways_to_cut
+from .tile_cost import CACHES, choose, cost, step_cycles
 from .tiles import Tiling, Tilings
 from .winograd import EXACT_POINTS, MOST_PACE, MOST_POINTS, AxisMethod, Method, axis_methods
 
@@ -29,8 +30,9 @@ class Options:
     Winograd's method wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
     direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
     (docs/math.md has the figures). No caller gives the others. outputs: made together along each axis, for parts of a
-    result whose plan has chosen them. apart: whether a pool before the convolution has a sweep of its own. plain: code
-    without the shortcuts that libraries for C leave out, which change no bits (docs/c_library.md).
+    result whose plan has chosen them, with its pieces and deep. apart: whether a pool before the convolution has a
+    sweep of its own. plain: code without the shortcuts that libraries for C leave out (docs/c_library.md). masked:
+    products with what surrounds the array are left out, as weights that are not finite want it.
     """
 
     algorithm: str = "auto"
@@ -38,6 +40,9 @@ class Options:
     outputs: tuple[int, int, int] | None = None
     apart: bool | None = None
     plain: bool = False
+    masked: bool = False
+    pieces: Pieces | None = None
+    deep: int = 0
 
     def __post_init__(self) -> None:
         one_of("options", "algorithm", self.algorithm, ALGORITHMS)
@@ -49,6 +54,7 @@ class Options:
 
 
 AUTO, DIRECT = Options(), Options("direct")
+MASKED = Options("direct", masked=True)
 
 
 @dataclass(frozen=True)
@@ -62,15 +68,46 @@ class Choice:
 
 def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
     """The method that costs least, and the tiling with it; `where` has direct summation."""
-    direct = _choice(sweep, where)
+    direct = _direct(sweep, where, options)
     if options.algorithm == "direct" or not any(step.convolves for step in direct.steps):
         return direct
     if options.outputs is not None:
-        return _choice(sweep, replace(where, method=_method_of(where.pipeline, where.trace, options, options.outputs)))
+        method = _method_of(where.pipeline, where.trace, options, options.outputs)
+        return direct if method.direct else _choice(sweep, replace(where, method=method))
     found = [_choice(sweep, replace(where, method=method)) for method in _methods(sweep, where, options, direct.tiling)]
     if options.algorithm == "auto" or not found:
         found.append(direct)
     return min(found, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
+
+
+def _direct(sweep: Sweep, where: Where, options: Options) -> Choice:
+    """Direct summation, in pieces where the slab of a whole tile would be too large and that costs less."""
+    if options.outputs is not None:
+        return _choice(sweep, replace(where, pieces=options.pieces, deep=options.deep))
+    whole = _choice(sweep, where)
+    large = whole.tiling.passing > where.machine.l2 or whole.tiling.axes[2].count > 1
+    deep = _deep(where)
+    if where.plain or not (large or deep) or not any(step.convolves for step in whole.steps):
+        return whole
+    ways = ways_to_cut(where.method.walks, where.in_group) if large else []
+    tried = [whole, *(_choice(sweep, replace(where, pieces=pieces)) for pieces in ways)]
+    if deep:
+        tried.append(_choice(sweep, replace(where, deep=deep)))
+    room = CACHES * where.machine.l2
+    small = [choice for choice in tried if choice.tiling.scratch <= room]
+    return min(small or tried, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
+
+
+_FEWEST_DEEP = 8
+
+
+def _deep(where: Where) -> int:
+    """Pairs of channels of a product of tiles, 0 where there are no tiles or they would be used badly: as many as
+    divide the channels of a group, so that none is of two taps."""
+    if not where.pairs or not where.machine.multiplies_tiles:
+        return 0
+    most = max(deep for deep in range(1, 17) if where.in_group % deep == 0)
+    return most if most >= _FEWEST_DEEP and where.kernel[1] >= _FEWEST_DEEP else 0
 
 
 def direct_method(pipeline: Pipeline, trace: Trace, options: Options) -> Method:

@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .geometry import Walk
+from .geometry import Walk, phases
+from .pieces import Pieces
 from .registers import RegisterTile, register_tile
 from .winograd import Method, Scheme, terms
 
@@ -44,17 +45,41 @@ def direct_cost(where: Where, tiling: Tiling) -> float:
     assert tiling.slab is not None
     kernel, groups = where.kernel, where.groups
     per_out = kernel[1]
-    tile = register_tile(per_out, where.machine.vector_registers)
+    tile = where.register_tile
     planes, vectors = vectors_of(where, tiling)
     taps = prod(kernel[2:]) * where.in_group * _within(tiling.method.walks[0])
     phases = tiling.slab.out_channel // tiling.slab.phase
 
     def columns_cost(columns: int) -> float:
+        if where.deep:
+            blocks = len(tile.blocks(per_out))
+            return blocks * columns * (taps / where.deep * _TILES + phases * _TILE_ENDS)
         return _steps_cost(tile, per_out, columns) * taps + phases * _ends_cost(tile, per_out, columns, 30)
 
     full, left = divmod(vectors, tile.columns)
     products = groups * planes * (full * columns_cost(tile.columns) + (columns_cost(left) if left else 0))
+    if where.pieces:
+        products += _pieces_cost(where, tiling, where.pieces, planes * (full + bool(left)))
     return max(products, _fetched(where, groups * per_out * taps))
+
+
+_TILES, _TILE_ENDS = 32, 100  # a product of tiles, and to store what was summed, in the time of a product of vectors
+
+
+def _pieces_cost(where: Where, tiling: Tiling, pieces: Pieces, turns: int) -> float:
+    """What pieces add: slabs that are filled again, from memory that is found anew, and sums that begin again for each
+    of their runs."""
+    slab, walks = tiling.slab, where.method.walks
+    assert slab is not None
+    boxes, blocks = pieces.count(walks), len(pieces.blocks(where.in_group))
+    tile = register_tile(where.kernel[1], where.machine.vector_registers)
+    runs = prod(where.kernel[2:]) * blocks if blocks > 1 else boxes * prod(len(phases(walk)) for walk in walks)
+    filled = where.groups * where.in_group * boxes * slab.copies
+    again = 6 * slab.channel / where.lanes + _PLANE * slab.depth
+    return where.groups * turns * runs * _ends_cost(tile, where.kernel[1], tile.columns, 30) + filled * again
+
+
+_PLANE = 100  # cycles until the plane of a channel is found in memory
 
 
 def rows_cost(where: Where, tiling: Tiling) -> float:

@@ -136,5 +136,5 @@ def fallbacks(plan: Plan) -> list[tuple[str, str]]:
         huge = f"beyond 2**{power}"
         found.append((f"weights {huge}, or all below 2**-{2 * power}", "direct summation"))
         found.append((f"samples with NaN, infinity or numbers {huge}", "alone, by direct summation"))
-    found.append(("weights with NaN or infinity", "the float64 definition, sample by sample, slowly"))
+    found.append(("weights with NaN or infinity", "direct summation of the products inside the array"))
     return found

@@ -17,6 +17,7 @@ from ...errors import ArgumentError
 from ...recent import undisturbed
 from .cores import available_cores, cgroup_quota, get_num_threads
 from .host import llvm_host
+from .permission import tiles_permitted
 
 ISA_VARIABLE = "CONVT3D_ISA"
 CHECK_VARIABLE = "CONVT3D_CHECK_BOUNDS"
@@ -72,6 +73,7 @@ class Machine:
     cores: int  # of the whole machine, whatever part of it this process may use: bits must not depend on that
     threads: int = field(compare=False)
     check_bounds: bool = False  # of every access of generated code
+    tiles: bool = False  # the processor multiplies tiles of bfloat16 numbers (AMX), and the system lets us
 
     def __hash__(self) -> int:
         return hash(self.features)  # short, since every call looks up its plan
@@ -88,6 +90,11 @@ class Machine:
     def multiplies_bfloat16(self) -> bool:
         """Whether an instruction adds up products of pairs of bfloat16 numbers, in float32."""
         return self.isa == "avx512" and self.has("avx512bf16")
+
+    @property
+    def multiplies_tiles(self) -> bool:
+        """The same of tiles; code that checks its accesses has none."""
+        return self.multiplies_bfloat16 and self.tiles and not self.check_bounds
 
     def describe(self) -> dict[str, str | int | float | None]:
         """Facts for people and bug reports, as shown by `convt3d info`."""
@@ -154,7 +161,12 @@ def _detect(asked: str, check: str) -> Machine:
         cores=os.cpu_count() or 1,
         threads=available_cores(),
         check_bounds=check == "1",
+        tiles=level.name == "avx512" and _has_tiles(host_features) and tiles_permitted(),
     )
+
+
+def _has_tiles(features: dict[str, bool]) -> bool:
+    return features.get("amx-tile", False) and features.get("amx-bf16", False)
 
 
 def architecture() -> str:

@@ -20,9 +20,10 @@ from ...spec.rewrite import Rewritten
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
 from ..steps.base import Where
-from .choice import AUTO, DIRECT, Choice, Options, choose_method, direct_method
+from .choice import AUTO, DIRECT, MASKED, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
-from .registers import RegisterTile, register_tile
+from .pieces import Pieces
+from .registers import RegisterTile
 from .structure import Structure
 from .tile_cost import cost
 from .tiles import Tiling
@@ -44,7 +45,7 @@ class SweepPlan:
         """Of the sweep's convolution."""
         if not any(step.convolves for step in self.structure.steps):
             return None
-        return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
+        return self.where.register_tile
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,6 +73,16 @@ class Plan(BasePlan):
     @property
     def algorithm(self) -> str:
         return "direct" if self.method.direct else "winograd"
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """In which the convolution takes taps and input channels."""
+        return next(planned.where.pieces for planned in self.sweeps if planned.register_tile is not None)
+
+    @property
+    def deep(self) -> int:
+        """Pairs of channels of a product of tiles; 0 where the convolution has none."""
+        return next(planned.where.deep for planned in self.sweeps if planned.register_tile is not None)
 
     @property
     def together(self) -> int:
@@ -106,6 +117,11 @@ class Plan(BasePlan):
     def directly(self) -> Plan:
         """By direct summation."""
         return self._changed(options=DIRECT)
+
+    @lazy
+    def masked(self) -> Plan:
+        """By direct summation of products inside the array alone."""
+        return self._changed(options=MASKED)
 
     @lazy
     def one_sample(self) -> Plan:
@@ -225,7 +241,7 @@ def detailed(
     """All that a plan holds, for a pipeline `as it runs`: sweeps, their algorithm and tiles."""
     pairs, item = _pairs(dtype, options, host) and _factors_as_given(rewritten), dtype.number_bytes
     direct = direct_method(rewritten.pipeline, simplified, options)
-    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs, options.plain)
+    where = Where(rewritten.pipeline, simplified, host, item, direct, pairs, options.plain, options.masked)
     cuts, choices = _cut(where, options)
     aliases = output_values(cuts, trace.output, dtype)
     sweeps = []
@@ -285,7 +301,7 @@ def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice
 
 def _pairs(dtype: DType, options: Options, host: Machine) -> bool:
     """Whether the convolution may multiply pairs of bfloat16 numbers."""
-    return dtype == bfloat16 and host.multiplies_bfloat16 and not options.plain
+    return dtype == bfloat16 and host.multiplies_bfloat16 and not (options.plain or options.masked)
 
 
 def _factors_as_given(rewritten: Rewritten) -> bool:

@@ -21,6 +21,11 @@ class RegisterTile:
         return [self.rows] * full + ([self.rest] if self.rest else [])
 
 
+def tile_of_amx(channels: int) -> RegisterTile:
+    """16 rows, of which the last block fills what it has, and four tiles of sums."""
+    return RegisterTile(16, channels % 16, 4)
+
+
 def any_tile(registers: int) -> RegisterTile:
     """One that serves every number of channels: the best on average for some usual numbers."""
 

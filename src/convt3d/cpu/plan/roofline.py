@@ -15,6 +15,7 @@ from .cores import get_num_threads
 from .plan import Plan
 
 UNITS = 2  # multiply-add units of a core
+TILE_FLOP = 1024  # of a cycle, by tiles of bfloat16 numbers: 16 x 16 x 32 products in 16 cycles
 UNIT_BYTES = 32  # what one of them takes at once; wider vectors go through in parts
 GHZ = 3.0
 GB_PER_SECOND = 10.0  # of one core
@@ -65,7 +66,7 @@ def assumed_rates(plan: Plan) -> Rates:
     each = f"each of {threads} threads" if threads > 1 else "one thread"
     lanes = min(plan.machine.vector_bytes, UNIT_BYTES) // plan.dtype.number_bytes
     per_cycle = UNITS * lanes * (1 if plan.machine.isa == "baseline" else 2)  # baseline has no multiply-add
-    per_cycle *= plan.together
+    per_cycle = TILE_FLOP if plan.deep else per_cycle * plan.together
     source = f"assumed, {per_cycle} FLOP per cycle at {GHZ:g} GHz and {GB_PER_SECOND:g} GB/s for {each}"
     return Rates(per_cycle * GHZ * 1e9 * threads, GB_PER_SECOND * 1e9 * threads, source)
 

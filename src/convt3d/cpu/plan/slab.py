@@ -10,6 +10,7 @@ from math import prod
 
 from .geometry import AxisSpans, Walk, reach
 from .machine import Machine
+from .pieces import Pieces
 from .registers import register_tile
 from .rooms import pitch_of, round_up
 from .winograd import Method, pieces_at, points_of
@@ -67,10 +68,13 @@ def slab_of(
     item: int,
     channels: int,
     copies: bool,
+    pieces: Pieces | None = None,
 ) -> Slab:
+    """`channels` of the input, or of the largest of its `pieces`."""
     position = [spans.longest(step, "positions") for spans in axes]
-    depth, height, row = (reach(walk, count) for walk, count in zip(walks, position, strict=True))
-    planes, turns = (min(walk.pace, walk.shift_range[1] - walk.shift_range[0] + 1) for walk in walks[:2])
+    shifts = [pieces.longest(walk) if pieces else reach(walk, 1) for walk in walks]
+    depth, height, row = (walk.pace * (n - 1) + own for walk, n, own in zip(walks, position, shifts, strict=True))
+    planes, turns = (min(walk.pace, own) for walk, own in zip(walks[:2], shifts[:2], strict=True))
     height = -(-height // walks[1].pace) * turns
     width = walks[2]
     pitch = row
@@ -79,19 +83,21 @@ def slab_of(
         pitch = position[2]
     elif width.pace > 1:
         pitch = -(-row // width.pace)
-    elif axes[2].count == 1 and planes == walks[0].pace:  # zeros right of a row serve as zeros left of the next
+    elif (
+        axes[2].count == 1 and planes == walks[0].pace and not pieces
+    ):  # zeros right of a row serve as zeros left of the next
         low, high = axes[2].spans(0)[step].positions
         shared = max(0, min(-(low + least), high + most - width.axis.size))
         pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
     # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
     # are skipped for one depth at a time.
-    merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0
+    merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0 and not pieces
     plane = position[1] * pitch if merged else round_up(position[1] * pitch, lanes)
     phase_count = prod(walk.kept for walk in walks)
     phase = round_up(position[0] * plane, lanes)
     channel = pitch_of((depth * height + 1) * pitch + lanes, lanes, item)  # a row of zeros after the last
     return Slab(
-        copies=most - least + 1 if copies else width.pace,
+        copies=shifts[2] if copies else width.pace,
         copy=channels * channel,
         depth=depth,
         height=height,
@@ -148,20 +154,24 @@ def _odd(lines: int) -> int:
 class SlabPlaces:
     """Offsets in the slab of inputs given by their shifts."""
 
-    def __init__(self, method: Method, slab: Slab) -> None:
-        self.slab = slab
+    def __init__(self, method: Method, slab: Slab, pieces: Pieces | None = None) -> None:
+        self.slab, self.pieces = slab, pieces
         self.walks = method.walks
-        self.least = [walk.shift_range[0] for walk in method.walks]
         self.pace_h = method.walks[1].pace
 
+    def _from_low(self, axis: int, shift: int) -> int:
+        """From the first shift in the slab."""
+        walk, pieces = self.walks[axis], self.pieces
+        return walk.clipped(shift) - (pieces.low(walk, shift) if pieces else walk.shift_range[0])
+
     def depth(self, shift: int) -> int:
-        return (self.walks[0].clipped(shift) - self.least[0]) * self.slab.height * self.slab.pitch
+        return self._from_low(0, shift) * self.slab.height * self.slab.pitch
 
     def height(self, shift: int) -> int:
-        turn, remainder = divmod(self.walks[1].clipped(shift) - self.least[1], self.pace_h)
+        turn, remainder = divmod(self._from_low(1, shift), self.pace_h)
         return (remainder * (self.slab.height // self.slab.turns) + turn) * self.slab.pitch
 
     def width(self, shift: int) -> int:
         """A copy for each shift, or one for each remainder."""
-        turn, copy = divmod(self.walks[2].clipped(shift) - self.least[2], self.slab.copies)
+        turn, copy = divmod(self._from_low(2, shift), self.slab.copies)
         return copy * self.slab.copy + turn

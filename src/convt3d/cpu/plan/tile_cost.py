@@ -15,7 +15,7 @@ from ..steps.base import Step, Where
 from .rooms import round_up
 from .tiles import Tiling, Tilings
 
-_CACHES = 4  # scratch of a thread may be this many times the second-level cache
+CACHES = 4  # scratch of a thread may be this many times the second-level cache
 _MOST_TILES = 1024  # of a sample, where larger tiles are possible
 _MOST_SCRATCH = 64  # bytes of scratch that all tiles go through for each byte of the arrays
 _MOST_SHARES = 8  # that a sample's tiles are balanced over: many small tiles cost more than they balance
@@ -27,7 +27,7 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     tilings = Tilings(sweep, steps, where)
     if steps[0].in_order:
         return _in_order(tilings)
-    whole, limit = tilings.periods, _CACHES * machine.l2
+    whole, limit = tilings.periods, CACHES * machine.l2
 
     def fits(tiling: Tiling, room: int) -> bool:
         """Also where channels are taken in parts, scratch has room for all of them. Where direct summation takes them,

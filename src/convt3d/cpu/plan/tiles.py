@@ -12,7 +12,7 @@ from ...spec.lazy import lazy
 from ..steps.base import Step, Where
 from ..words import Room
 from .geometry import AxisSpans
-from .registers import RegisterTile, register_tile
+from .registers import RegisterTile
 from .rooms import Rooms
 from .slab import Blocking, Slab
 from .winograd import Method
@@ -165,4 +165,4 @@ class Tilings:
 
     @lazy
     def _tile(self) -> RegisterTile:
-        return register_tile(self.where.kernel[1], self.where.machine.vector_registers)
+        return self.where.register_tile

@@ -31,6 +31,10 @@ class WindowPlan(Plan):
     def directly(self) -> Plan:
         return self._of(self.whole.directly, self.batch)
 
+    @lazy
+    def masked(self) -> Plan:
+        return self._of(self.whole.masked, self.batch)
+
     def some_samples(self, count: int) -> Plan:
         return self._of(self.whole.some_samples(count), count)
 
@@ -90,7 +94,7 @@ def window_plan(plan: Plan, batch: int, shape: Geometry) -> WindowPlan:
     asked = _operand_shapes(plan.asked, plan.trace, batch, tensors)
     trace = Trace((simplified.values[0], simplified.output), (tuple(asked),))
     d, h, w = (axis.outputs for axis in plan.method.axes)
-    options = replace(plan.options, outputs=(d, h, w))
+    options = replace(plan.options, outputs=(d, h, w), pieces=plan.pieces, deep=plan.deep)
     made = detailed(plan.asked, trace, rewritten, simplified, plan.dtype, options, plan.tame, plan.machine)
     return WindowPlan(**made, whole=plan, batch=batch, shape=shape)
 

@@ -78,7 +78,7 @@ class Binding:
             return None
         where = self.where
         by_output, pairs = isinstance(where.pipeline.conv, Conv3d), where.together > 1
-        return WeightLayout.of(where.groups, where.method, tile, self.number, by_output, pairs)
+        return WeightLayout.of(where.groups, where.method, tile, self.number, by_output, pairs, where.deep)
 
     @lazy
     def no_bias(self) -> npt.NDArray[np.floating]:

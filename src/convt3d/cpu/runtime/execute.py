@@ -13,7 +13,6 @@ from ...plan.sweeps import Finish
 from ...spec.dtypes import DType
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
-from ...spec.reference import evaluate
 from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
@@ -61,8 +60,8 @@ def execute_plan(
         for sample in range(x.shape[0]):
             alone = plan.one_sample.as_asked if sample in wild else plan.one_sample
             _execute_some(alone, slice(sample, sample + 1), x, operands, out, keeper)
-    elif not ready.weights.finite:
-        _by_meaning(EVERYONE.ready(plan, operands), x, out)
+    elif not (ready.weights.finite or plan.options.masked):
+        return execute_plan(plan.masked, x, operands, out, keeper)
     elif not (plan.method.direct or ready.weights.transformable):
         return execute_plan(plan.directly, x, operands, out, keeper)
     elif plan.samples_together < x.shape[0]:
@@ -93,20 +92,6 @@ def _execute_some(
 
 def _shapes(operands: tuple[Array, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(operand.shape for operand in operands)
-
-
-def _by_meaning(ready: Ready, x: Array, out: Array) -> None:
-    """Kernels multiply the zeros around the input with weights, which an infinite or NaN weight would turn into NaN.
-    Such weights go the slow way, sample by sample."""
-    pipeline, dtype, stored_as = ready.plan.rewritten.pipeline, ready.plan.dtype, ready.stored_as
-    for sample in range(x.shape[0]):
-        own = [
-            dtype.widen(_some_of(array, slice(sample, sample + 1)))
-            if slot.operand.kind == "tensor"
-            else stored_as.widen(array)
-            for slot, array in zip(pipeline.slots, ready.operands, strict=True)
-        ]
-        out[sample] = dtype.narrow(evaluate(pipeline, dtype.widen(_some_of(x, slice(sample, sample + 1))), own))[0]
 
 
 def _wild_samples(x: Array, dtype: DType) -> list[int]:

@@ -82,17 +82,25 @@ class WeightLayout:
         False  # a number of 32 bits holds the bfloat16 weights of two input channels, the first in its lower half
     )
 
+    deep: int = 0  # steps that a product of tiles takes; blocks are then [such steps][16 rows][step]
+
     def __hash__(self) -> int:
         return self._hash
 
     @lazy
     def _hash(self) -> int:
         """Once: every call looks up its weights."""
-        return hash((self.groups, self.axes, self.tile, self.number, self.by_output, self.pairs))
+        return hash((self.groups, self.axes, self.tile, self.number, self.by_output, self.pairs, self.deep))
 
     @staticmethod
     def of(
-        groups: int, method: Method, tile: RegisterTile, number: str, by_output: bool = False, pairs: bool = False
+        groups: int,
+        method: Method,
+        tile: RegisterTile,
+        number: str,
+        by_output: bool = False,
+        pairs: bool = False,
+        deep: int = 0,
     ) -> WeightLayout:
         if method.direct:
             d, h, w = (
@@ -101,7 +109,7 @@ class WeightLayout:
             )
         else:
             d, h, w = (tuple(TapsOfPhase(group.taps, axis.outputs) for group in axis.groups()) for axis in method.axes)
-        return WeightLayout(groups, (d, h, w), tile, number, by_output, pairs)
+        return WeightLayout(groups, (d, h, w), tile, number, by_output, pairs, deep)
 
 
 def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
@@ -113,7 +121,8 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     if layout.by_output:
         weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
     if layout.pairs:
-        return _pack_pairs(weights, replace(layout, by_output=False, pairs=False))
+        made, largest = _pack_pairs(weights, replace(layout, by_output=False, pairs=False, deep=0))
+        return (_as_tiles(made, layout, weights.shape[1]) if layout.deep else made), largest
     channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
@@ -165,6 +174,21 @@ def _pack_pairs(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     bits >>= np.uint32(16)
     bits |= upper.view(np.uint32)
     return lower, float(np.maximum(one, other))
+
+
+def _as_tiles(made: Array, layout: WeightLayout, rows: int) -> Array:
+    """Blocks [step][row] of pairs as [deep steps][16 rows][step], rows that are not there being zero."""
+    tile, deep = layout.tile, layout.deep
+    taps = [prod(len(one.taps) for one in phase) for phase in product(*layout.axes)]
+    channels = made.shape[1] // (rows * sum(taps))
+    found, at = [], 0
+    for steps in (channels * count for count in taps):
+        for own in tile.blocks(rows):
+            block = np.zeros((layout.groups, steps, tile.rows), made.dtype)
+            block[..., :own] = made[:, at : at + steps * own].reshape(layout.groups, steps, own)
+            found.append(block.reshape(layout.groups, -1, deep, tile.rows).swapaxes(2, 3).reshape(layout.groups, -1))
+            at += steps * own
+    return np.ascontiguousarray(np.concatenate(found, axis=1))
 
 
 def _code(stored: str, number: str, host: Machine) -> Code:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...spec.pipeline import Pipeline, Trace
 from ..plan.geometry import AxisStep
 from ..plan.machine import Machine
+from ..plan.pieces import Pieces
+from ..plan.registers import RegisterTile, register_tile, tile_of_amx
 from ..plan.rooms import Rooms
 from ..plan.winograd import Method
 from ..words import Room, Words
@@ -37,6 +39,9 @@ class Where:
     method: Method
     pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
     plain: bool = False  # as a library for C knows it: no sums straight into the output, no channels in parts alone
+    masked: bool = False  # no product with what surrounds the array takes part
+    deep: int = 0  # pairs of channels that a product of tiles (AMX) takes at once; 0: none does
+    pieces: Pieces | None = None  # in which direct summation takes taps and input channels
 
     @property
     def lanes(self) -> int:
@@ -56,6 +61,19 @@ class Where:
     def in_group(self) -> int:
         """Input channels of a group, counted as they are multiplied."""
         return -(-self.kernel[0] // self.groups // self.together)
+
+    @property
+    def register_tile(self) -> RegisterTile:
+        """Of the convolution."""
+        if self.deep:
+            return tile_of_amx(self.kernel[1])
+        return register_tile(self.kernel[1], self.machine.vector_registers)
+
+    @property
+    def packed_out(self) -> int:
+        """Output channels of a group in the packed weights: tiles have whole blocks of them."""
+        tile, channels = self.register_tile, self.kernel[1]
+        return tile.rows * len(tile.blocks(channels)) if self.deep else channels
 
     @property
     def in_channels(self) -> int:

@@ -97,8 +97,11 @@ class Convolution(Step):
 
     def slab(self, where: Where, rooms: Rooms, spare: bool = False) -> tuple[Slab, Room]:
         """`spare`: most calls do without it."""
-        channels = rooms.share.groups * where.in_group
-        slab = slab_of(where.method.walks, rooms.axes, rooms.step, rooms.lanes, rooms.item, channels, rooms.copies)
+        channels, pieces = rooms.share.groups * where.in_group, where.pieces
+        if pieces:  # of one group
+            channels = min(where.in_group, pieces.channels)
+        of_tile = rooms.axes, rooms.step, rooms.lanes, rooms.item
+        slab = slab_of(where.method.walks, *of_tile, channels, rooms.copies, pieces)
         rooms.slab = slab
         return slab, rooms.add(channels * slab.copies, slab.channel, again=spare)
 

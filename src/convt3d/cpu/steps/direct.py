@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,10 +15,10 @@ from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms, pitch_of
 from ..plan.slab import Slab, SlabPlaces
-from ..plan.winograd import Method
 from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
+from .pieces import PiecesWords, bind_pieces
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -56,6 +56,12 @@ class DirectWords(Words):
 
 
 @dataclass(eq=False)
+class MaskWords(Words):
+    inside: Buffer  # (copies, D, H, row) like a channel of the slab: 1 inside the array, 0 around it
+    places: Array  # in it, of each step
+
+
+@dataclass(eq=False)
 class PanelWords(Words):
     panel: Buffer  # a run of positions of all input channels of a group
     length: Size  # positions of it
@@ -74,13 +80,15 @@ class DirectConvolution(Convolution):
     heights: tuple[int, ...]  # where rows are summed together: numbers of taps along the height that phases have
     high: int  # there, inputs from one row of positions to the next
     pointwise: bool  # each position meets one input, which need not be copied into a slab
+    in_pieces: bool = False  # taps and input channels come one after the other
 
     pairs: ClassVar[bool] = False  # a lane of slab and weights holds two channels
+    masked: ClassVar[bool] = False  # products with what surrounds the array are left out
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
         more = (PanelWords,) if self.pointwise else () if self.pace is None else (PacedWords,)
-        return ConvWords, DirectWords, *more
+        return (ConvWords, DirectWords, *more, *((PiecesWords,) if self.in_pieces else ()))
 
     @property
     def shares_channels(self) -> bool:  # type: ignore[override]
@@ -101,7 +109,8 @@ class DirectConvolution(Convolution):
             panel = rooms.add(where.in_group, pitch_of(self._panel_length(where), where.lanes, where.item), again=True)
             return (room, panel, self.phased(where, rooms, slab))
         row = () if self.pace is None else (self.row(where, rooms, slab),)
-        return (room, *row, self.phased(where, rooms, slab))
+        inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
+        return (room, *row, *inside, self.phased(where, rooms, slab))
 
     def _panel_length(self, where: Where) -> int:
         """Whole register tiles, as many as a part of the second-level cache takes."""
@@ -120,18 +129,25 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        table, offsets, count = _tables(where.method, slab, where.in_group, where.kernel[1])
+        table, offsets, count = _tables(where, slab)
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
             offsets=offsets,
-            weights_group=count * where.kernel[1],
+            weights_group=count * where.packed_out,
         )
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         if self.pointwise:
             return conv, own, PanelWords(rooms[1], self._panel_length(where))
-        return (conv, own) if self.pace is None else (conv, own, PacedWords(rooms[1]))
+        paced = () if self.pace is None else (PacedWords(rooms[1]),)
+        pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
+        return (conv, own, *paced, *pieces)
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        if self.in_pieces:
+            yield "taps and input channels come in pieces, each from a slab of its own"
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         groups, blocks, _ = call.part
@@ -142,7 +158,8 @@ class DirectConvolution(Convolution):
 def rows_together(where: Where) -> tuple[int, ...]:
     """The numbers of taps along the height that phases have, where rows are summed together: each channel has its own
     taps, and neighbouring rows meet the same inputs."""
-    alone = where.kernel[0] == where.groups and where.kernel[1] == 1 and not where.pairs
+    alone = where.kernel[0] == where.groups and where.kernel[1] == 1
+    alone = alone and not (where.pairs or where.masked or where.pieces)
     if not alone or prod(where.kernel[2:]) > SUMMED:
         return ()
     walk = where.method.walks[1]
@@ -156,7 +173,8 @@ def meets_one_input(where: Where) -> bool:
     """Whether each position meets the input at its own place, and no other."""
     walks = where.method.walks
     inside = all(walk.shift_range == (0, 0) and walk.positions <= walk.axis.size for walk in walks)
-    return inside and all(walk.pace == 1 for walk in walks) and not where.pairs
+    otherwise = where.pairs or where.masked or where.pieces
+    return inside and all(walk.pace == 1 for walk in walks) and not otherwise
 
 
 @dataclass(frozen=True)
@@ -175,11 +193,49 @@ class PairedConvolution(DirectConvolution):
         yield "products of pairs of input channels, exact, and added up in float32"
 
 
-def _tables(
-    method: Method, slab: Slab, in_group: int, per_out: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+@dataclass(frozen=True)
+class TiledConvolution(PairedConvolution):
+    """The same by products of tiles, 16 output channels and 16 positions at once."""
+
+    deep: int = 16  # pairs of channels of one product
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"tiles{self.deep}x{self.tile.columns}",)
+
+
+@dataclass(frozen=True)
+class MaskedConvolution(DirectConvolution):
+    """The same for weights that are not finite: times a zero around the array they would give NaN, where the meaning
+    has no product at all. A product counts only where the input is inside."""
+
+    masked = True
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"masked{self.tile.rows}x{self.tile.columns}",)
+
+    @property
+    def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (*super().words, MaskWords)
+
+    def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
+        where, slab = binding.where, binding.tiling.slab
+        assert slab is not None
+        *others, inside, phased = rooms
+        one_channel = replace(slab, copy=slab.channel, channel=0)
+        _, places, _ = _tables(where, one_channel)
+        return (*super().bind(binding, (*others, phased)), MaskWords(inside, places))
+
+    def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
+        yield from super().describe(plan, planned)
+        yield "products with zeros around the array are left out"
+
+
+def _tables(where: Where, slab: Slab) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """The rows of PhaseWords, the offset in the slab of every step, and how many steps there are."""
-    places = SlabPlaces(method, slab)
+    method, in_group, per_out = where.method, where.in_group, where.packed_out
+    places = SlabPlaces(method, slab, where.pieces)
     axes = [phases(walk) for walk in method.walks]
     # All phases at once, since there may be thousands: sizes (phases of D, H, W), places (taps of D, H, W).
     counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
@@ -187,7 +243,7 @@ def _tables(
     starts = (np.cumsum(taps) - taps.reshape(-1)).reshape(taps.shape)
     phase = np.ix_(*(np.repeat(np.arange(len(count)), count) for count in counts))
     number = np.ix_(*(np.concatenate([np.arange(n) for n in count]) for count in counts))
-    where = np.ix_(
+    shifted = np.ix_(
         *(
             np.array([place(shift) for phase in axis for shift in phase.shifts])
             for axis, place in zip(axes, (places.depth, places.height, places.width), strict=True)
@@ -195,7 +251,7 @@ def _tables(
     )
     at = starts[phase] + (number[0] * counts[1][phase[1]] + number[1]) * counts[2][phase[2]] + number[2]
     offsets = np.empty(at.size, np.int64)
-    offsets[at] = where[0] + where[1] + where[2]
+    offsets[at] = shifted[0] + shifted[1] + shifted[2]
 
     kept = [np.array([walk.place(one.phase) for one in axis]) for walk, axis in zip(method.walks, axes, strict=True)]
     numbers = (kept[0][:, None, None] * method.walks[1].kept + kept[1][:, None]) * method.walks[2].kept + kept[2]
@@ -214,5 +270,5 @@ def _tables(
     }
     rows = [np.broadcast_to(columns[field.name], taps.shape).reshape(-1) for field in layout(PhaseWords, False)[0]]
     table = np.stack(rows, axis=-1).astype(np.int64)
-    channel = np.arange(in_group) * slab.channel
+    channel = np.arange(in_group) % (where.pieces.channels if where.pieces else in_group) * slab.channel
     return table, np.append((offsets[:, None] + channel).reshape(-1), 0), offsets.size * in_group

@@ -8,12 +8,18 @@ from dataclasses import replace
 from ...plan import sweeps
 from ...plan.sweeps import Op, Sweep
 from ...plan.tail_links import ArgmaxPool, SpreadPool
-from ..plan.registers import register_tile
 from .argmax import Argmax
 from .arrays import Load, Store
 from .base import Step, Where
 from .chain import Chain, RowNorm
-from .direct import DirectConvolution, PairedConvolution, meets_one_input, rows_together
+from .direct import (
+    DirectConvolution,
+    MaskedConvolution,
+    PairedConvolution,
+    TiledConvolution,
+    meets_one_input,
+    rows_together,
+)
 from .elementwise import Elementwise
 from .interleave import Interleave, by_shuffles
 from .padding import PaddedLoad
@@ -51,7 +57,7 @@ class _Lowering:
 
     def convolution(self, op: sweeps.Conv, behind: tuple[Op, ...]) -> Step:
         where, first = self.where, not self.steps
-        tile = register_tile(where.kernel[1], where.machine.vector_registers)
+        tile = where.register_tile
         reads = self.sweep.source.kind if first else ""
         in_parts = not any(later.couples_channels for later in behind)
         shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
@@ -59,12 +65,14 @@ class _Lowering:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
             heights, dest = rows_together(where), self.sweep.dest
-            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not where.plain
+            alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (where.plain or where.pieces)
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
-            direct = PairedConvolution if where.pairs else DirectConvolution
+            direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
             pointwise = first and not heights and meets_one_input(where)
             high = where.method.walks[1].pace if heights else 1
-            return direct(*shared, pace, dest.kind if alone and dest is not None else "", heights, high, pointwise)
+            writes = dest.kind if alone and dest is not None else ""
+            own = *shared, pace, writes, heights, high, pointwise, where.pieces is not None
+            return TiledConvolution(*own, where.deep) if where.deep else direct(*own)
         method = where.method
         return WinogradConvolution(*shared, method.gathers, method.scatters, method.walks[2].pace)
 
