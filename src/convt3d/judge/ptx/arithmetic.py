@@ -182,7 +182,14 @@ def _count_bits(m: Machine, i: Instruction) -> None:
 
 
 _ORDERED: Mapping[str, Callable[[Array, Array], Array]] = {
-    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
+    **{
+        "eq": np.equal,
+        "ne": np.not_equal,
+        "lt": np.less,
+        "le": np.less_equal,
+        "gt": np.greater,
+        "ge": np.greater_equal,
+    },
     **{"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal},
 }
 

@@ -141,7 +141,9 @@ def _launch(kernel: Kernel, grid: tuple[int, int, int], shared: int, given: dict
 
 def _bits(value: Any, kind: str) -> Array:
     if kind in ("f32", "f64"):
-        return np.array(value, np.float32 if kind == "f32" else np.float64).view(np.uint32 if kind == "f32" else np.uint64)
+        return np.array(value, np.float32 if kind == "f32" else np.float64).view(
+            np.uint32 if kind == "f32" else np.uint64
+        )
     if not isinstance(value, (int, np.integer)):
         raise Unknown(f"an argument {type(value).__name__} for a parameter .{kind}")
     bits = int(kind[1:])

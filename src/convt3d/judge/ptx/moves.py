@@ -180,5 +180,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "cp": _cp,
     "atom": _atomic,
     "red": _atomic,
-    **dict.fromkeys(("bar", "fence", "membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "setmaxnreg"), _nothing),
+    **dict.fromkeys(
+        ("bar", "fence", "membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "setmaxnreg"), _nothing
+    ),
 }
