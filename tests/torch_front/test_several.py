@@ -123,3 +123,20 @@ def test_batch_norm_in_training() -> None:
     y = functional.batch_norm(functional.conv3d(y, running[3], padding=1), running[4], running[5], training=True)
     torch.testing.assert_close(found, y)
     torch.testing.assert_close(operands, running)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_gradients_where_the_convolution_is_not_computed(wide: bool) -> None:
+    """Arithmetic without one: the weight gets none."""
+    text = "ConvTranspose3d(groups=4) -> Recall('x') -> Multiply('tensor') -> InstanceNorm() -> Tanh() -> MaxPool3d(2)"
+    x = torch.randn(X, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(X if wide else (2, 1, 5, 6, 7), dtype=torch.float64, requires_grad=True)
+    weight = torch.full((4, 1, 1, 1, 1), torch.nan, dtype=torch.float64, requires_grad=True)
+    expected = functional.max_pool3d(functional.instance_norm(x * other).tanh(), 2)
+    got = ctt.pipeline(x, [weight, other], text)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    grad = torch.randn_like(got)
+    wanted = torch.autograd.grad(expected, (x, other), grad)
+    *found, of_weight = torch.autograd.grad(got, (x, other, weight), grad, allow_unused=True)
+    torch.testing.assert_close(found, list(wanted), rtol=0, atol=1e-11)
+    assert of_weight is None

@@ -3,9 +3,9 @@
 Trilinear interpolation reads copies of the outermost voxels beyond the border, which a padding in front of it adds. It
 is written so before pipelines are looked for; what none of them takes is PyTorch's own function again.
 
-Where PyTorch's trilinear interpolation needs one voxel only, it still adds zero times another one: the next of the first
-along an axis, and the voxel itself where an axis stays as long as it is. NaN and infinities are carried by that, so the
-padding adds it, too.
+Where PyTorch's trilinear interpolation needs one voxel only, it still adds zero times another one: the next of the
+first along an axis, and the voxel itself where an axis stays as long as it is. NaN and infinities are carried by that,
+so the padding adds it, too.
 """
 
 from __future__ import annotations

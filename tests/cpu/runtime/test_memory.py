@@ -99,6 +99,43 @@ def test_memory_left_over_is_bounded():
 
 
 @needs_mappings
+def test_more_is_kept_while_somebody_asks_for_it():
+    spare = memory.Spare(2 * OUTPUTS_KEPT)
+    first = empty(2 * OUTPUTS_KEPT, np.uint8)
+    place = first.ctypes.data
+    del first
+    assert empty(2 * OUTPUTS_KEPT, np.uint8).ctypes.data == place
+    assert sum(map(len, memory._left)) > OUTPUTS_KEPT
+    del spare
+    assert sum(map(len, memory._left)) <= OUTPUTS_KEPT
+    assert not memory._spares
+
+
+@needs_mappings
+def test_with_what_is_kept_no_more_memory_is_taken_than_was_in_use_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Whatever the sizes of new arrays, and whether what is kept fits them."""
+
+    def taken() -> int:
+        return sum(map(len, memory._left)) + sum(size for _, size in memory._watched.values())
+
+    memory.free_scratch()
+    monkeypatch.setattr(memory, "_peak", 0)
+    arrays = [empty(9 << 20, np.uint8), empty(17 << 20, np.uint8)]
+    most = taken()
+    for size in (33 << 20, 5 << 20, 18 << 20, 7 << 20, 40 << 20):
+        arrays.pop(0)
+        assert taken() <= most
+        arrays.append(empty(size, np.uint8))
+        most = max(most, sum(size for _, size in memory._watched.values()))
+        assert taken() <= most
+    arrays.clear()
+    assert 0 < sum(map(len, memory._left)) <= most
+    with pytest.raises(MemoryError):
+        empty(1 << 60, np.uint8)
+    assert memory._peak == most
+
+
+@needs_mappings
 def test_threads_never_share_an_array():
     def fill(number: int) -> None:
         for turn in range(30):

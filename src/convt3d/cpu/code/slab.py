@@ -198,6 +198,9 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
         with b.loop(0, copies) as s, b.loop(0, pitch) as q:
             one = b.load(row, k.dot((1, s), (q, conv.paces[2])), k.number)
             b.store(one, target, k.dot((s, conv.copy), (1, q)))
+            if seen is not None:
+                largest = b.max(b.load(seen, 0, integer(k)), magnitude(k, one))
+                b.store(largest, seen, 0)
         return
     with b.loop(0, copies, pace) as s:
         start = [] if seen is None else [b.load(seen, 0, integer(k), k.lanes)]

@@ -82,7 +82,7 @@ class Tilings:
         self._spans: dict[tuple[int, int], AxisSpans] = {}
         self._conv = next((at for at, step in enumerate(steps) if step.convolves), None)
         before = steps[: self._conv or 0]
-        self.shared = steps[0].shares_channels and not where.plain
+        self.shared = steps[0].shares_channels
         self._conv_step = sum(step.along(where, 0) is not None for step in before)
 
     @property

@@ -25,7 +25,7 @@ HUGE_PAGE = 2 << 20
 HUGE_FROM = 4 << 20
 SCRATCH_HUGE_FROM = 256 << 10
 SCRATCH_KEPT = 64 << 20  # bytes kept per thread between calls
-OUTPUTS_KEPT = 64 << 20  # bytes of outputs that nobody uses any more, kept for the next ones
+OUTPUTS_KEPT = 256 << 20  # bytes of outputs that nobody uses any more, kept for the next ones, at most
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[np.generic]:
@@ -104,12 +104,14 @@ def _mapped(size: int) -> NDArray[np.uint8]:
     mapping = _left_over(size) or _fresh(size)
     whole = np.frombuffer(mapping, np.uint8)
     _keep_after(whole, mapping)  # the last array that uses it
+    _let_go()
     start = -whole.ctypes.data % HUGE_PAGE
     return whole[start : start + size]
 
 
 # Mappings of arrays that are gone. No lock: a finalizer may run between any two steps of any thread.
 _left: deque[mmap.mmap] = deque()
+_peak = 0  # bytes of mappings that were in use at once: with what is kept, there are never more
 
 
 _spares: dict[int, int] = {}  # bytes of each `Spare`
@@ -125,28 +127,28 @@ class Spare:
     def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
         spares.pop(id(self), None)
         if not ending():
-            _let_go(_limit())
+            _let_go()
 
 
 def _keep(mapping: mmap.mmap) -> None:
-    if len(mapping) <= _limit():
-        _left.append(mapping)
-    _let_go(_limit())
+    _left.append(mapping)
+    _let_go()
 
 
-def _limit() -> int:
-    return OUTPUTS_KEPT + sum(tuple(_spares.values()))
-
-
-def _let_go(most: int) -> None:
-    """Keeps so many bytes."""
+def _let_go() -> None:
+    """Frees what is kept, oldest first, where there is more memory than was in use at once."""
+    global _peak
     with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
+        used = sum(bytes_ for _, bytes_ in tuple(_watched.values()))
+        _peak = max(_peak, used)
+        most = min(_peak - used, OUTPUTS_KEPT) + sum(tuple(_spares.values()))
         while sum(map(len, tuple(_left))) > most:
             _left.popleft()
 
 
-# No weakref.finalize: at the end of the interpreter it walks over its table, which other threads may still change.
-_watched: dict[object, weakref.ref[NDArray[np.uint8]]] = {}
+# Arrays in use, with the bytes of their mappings. No weakref.finalize: at the end of the interpreter it walks over its
+# table, which other threads may still change.
+_watched: dict[object, tuple[weakref.ref[NDArray[np.uint8]], int]] = {}
 
 
 def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
@@ -157,12 +159,11 @@ def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
         if not ending():
             keep(mapping)
 
-    _watched[place] = weakref.ref(whole, gone)
+    _watched[place] = weakref.ref(whole, gone), len(mapping)
 
 
 def _fresh(size: int) -> mmap.mmap:
     check_size(size)
-    _let_go(max(_limit() - size, 0))  # what did not fit makes room
     # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

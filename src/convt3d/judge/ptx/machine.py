@@ -171,7 +171,7 @@ class Machine:
         if not ready.any():
             return
         self.shared.epochs[ready] += 1
-        going = waiting & ready[self.own]
+        going = waiting & np.repeat(ready, self.kernel.threads)
         for at in np.unique(self.held[going]):
             self._join(int(at), going & (self.held == at))
         self.held = np.where(going, -1, self.held)

@@ -47,6 +47,9 @@ class Keep(Stage):
 class Recall(Stage):
     """Makes a kept value, or the pipeline's input "x", the current one again.
 
+    Where the first stage is a convolution and the second `Recall("x")`, the convolution is not computed: what follows
+    is a pipeline without one.
+
     Parameters
     ----------
     label : str
