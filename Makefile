@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test soak test-matrix test-gpu-compile test-gpu gpu-report lint docs bench clean
+.PHONY: demo test soak test-matrix test-gpu-compile test-gpu gpu-report gpu-figures lint docs bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/convt3d demo
@@ -26,7 +26,8 @@ test-matrix: $(BIN)/python
 test-gpu-compile: $(VENV)/.gpu
 	$(BIN)/python -m pytest -n 2 -m exhaustive
 
-# On a machine with a GPU: the kernels' results there, then their times. Elsewhere it says that it does nothing.
+# On a machine with a GPU: the kernels' results there, then their times, in gpu_here.json and gpu_here.md. Elsewhere it
+# says that it does nothing.
 test-gpu: $(VENV)/.gpu
 	$(BIN)/python tools/gpu_here.py
 
@@ -34,10 +35,15 @@ test-gpu: $(VENV)/.gpu
 gpu-report: $(VENV)/.gpu
 	$(BIN)/python tools/gpu_report.py
 
+# Writes tests/gpu_proof/figures.json, with which `make test` compares a plan; says what became worse.
+gpu-figures: $(VENV)/.gpu
+	$(BIN)/python tools/gpu_figures.py
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 
 # The site, in site/; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

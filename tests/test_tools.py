@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from gpu_proof.limits import DEVICES
 
 from convt3d.spec.problems import PROBLEMS
 
@@ -37,19 +38,53 @@ def test_without_a_gpu_it_says_so() -> None:
     assert done.stdout.startswith("skipped: PyTorch finds no CUDA device here")
 
 
-def test_the_benchmark_compares_before_it_times() -> None:
-    """Through the interpreter, on the sample's sizes, with a clock of its own."""
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Through the interpreter, on the sample's sizes, with a clock of its own; torch.compile would take a minute."""
     pytest.importorskip("triton", "3.4")
     here, problem = tool(), PROBLEMS["conv-transpose3d-layernorm-gelu-scaling"]
-    calls = []
 
-    def clock(call: object) -> float:
-        calls.append(call())  # type: ignore[operator]
-        return 2.0 if len(calls) > 1 else 4.0
+    def broken(function: Any, **options: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            raise RuntimeError("no\ncompiler")
 
-    times = here.measure(problem, problem.sample, "float32", "cpu", clock)
-    assert times == {"convt3d": 4.0, "eager": 2.0, "eager ch.last": 2.0, "tuned": 2.0}
-    line = here.row(problem, problem.benchmark, "float32", times, DEVICES[0])
-    assert line.startswith(f"| {problem.slug} | float32 | 4.000 | 2.000 | 2.000 | 2.000 | 1.00 | 64.5 |")
-    with pytest.raises(SystemExit, match="results differ by 1"):
-        here.check("anything", torch.ones(3), torch.tensor([1.0, 1.0, 2.0]), 1e-4)
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    times = iter(range(1, 100))
+    rows = here.measure(problem, problem.sample, "float32", "cpu", lambda call: (call(), float(next(times)))[1])
+    facts = {"name": "NVIDIA A100-SXM4-80GB", "multiprocessors": 108}
+    tests = {"code": 1, "summary": "1 failed, 9 passed", "failed": ["tests/gpu/test_kernels.py::test_x"]}
+    return here, {"device": facts, "tests": tests, "quick": False, "rows": rows}
+
+
+def test_everyone_is_timed_whoever_fails(report: Any, tmp_path: Path) -> None:
+    here, told = report
+    rows = {(row["contender"], row["tf32"]): row for row in told["rows"]}
+    assert len(rows) == 14
+    assert rows["convt3d", False]["ms"] == 1.0
+    assert rows["eager", False]["ms"] == 4.0
+    assert rows["eager", False]["error"] == 0.0
+    assert 0 < rows["convt3d", True]["error"] < 1e-5
+    assert rows["torch.compile", True]["failed"] == "RuntimeError: no\ncompiler"
+    assert not here.good(told)  # a test failed
+    assert here.good({**told, "tests": {**told["tests"], "code": 0}})  # others may
+    here.write(told, str(tmp_path / "mine"))
+    assert json.loads((tmp_path / "mine.json").read_text())["rows"] == told["rows"]
+    page = (tmp_path / "mine.md").read_text()
+    assert "- tests: 1 failed, 9 passed\n  - failed: tests/gpu/test_kernels.py::test_x\n" in page
+    assert "| torch.compile | RuntimeError: no compiler | - | - | - | - |" in page
+    assert "| eager | 4.000 | 4.00 |" in page
+    assert "layernorm-gelu-scaling, float32, TF32 on" in page
+
+
+def test_a_wrong_result_is_not_timed(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, told = report
+    monkeypatch.setattr("convt3d.torch.gpu.on_gpu", lambda pipeline, x, operands: torch.full((1,), torch.nan))
+    problem = PROBLEMS["conv-transpose3d-layernorm-gelu-scaling"]
+    rows = here.measure(problem, problem.sample, "float16", "cpu", lambda call: 1.0)
+    wrong = [row for row in rows if row["contender"].startswith("convt3d")]
+    assert {row["failed"] for row in wrong} == {"its result is wrong"}
+    assert not any("ms" in row for row in wrong)
+    assert all("ms" in row for row in rows if row["contender"].startswith("eager"))
+    assert not here.good({**told, "tests": {"code": 0}, "rows": rows})

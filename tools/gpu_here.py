@@ -1,19 +1,25 @@
-"""On a machine with an NVIDIA GPU: runs the GPU tests there, then times the five operators beside eager PyTorch.
+"""On a machine with an NVIDIA GPU: runs the GPU tests there, then times the five operators beside PyTorch, whatever the
+tests said, and writes one JSON file and one page, which are all that a report needs.
 
-    python tools/gpu_here.py [--quick]
+    python tools/gpu_here.py [--quick] [--output gpu_here]
 
-Without a GPU it says so, does nothing and ends well. Results are compared before they are timed. TF32 is off, so that
-all contenders multiply float32 exactly; times are medians; the roofline is that of the data sheet, for GPUs in
-tests/gpu_proof/limits.py.
+Peers are eager PyTorch and torch.compile (max-autotune), contiguous and channels_last_3d, in float32 with TF32 off and
+on. Each is timed once its result agrees with eager PyTorch in IEEE float32 on the same numbers; one that fails, or is
+wrong, is a row that says so. Times are medians; the roofline is that of the data sheet, for GPUs in
+tests/gpu_proof/limits.py. Without a GPU it says so, writes nothing and ends well. Exit code 1: a test failed, or
+one of convt3d's results was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,100 +34,209 @@ from convt3d.spec.work import count  # noqa: E402
 
 TESTS = ("tests/gpu/test_kernels.py", "tests/torch_front/test_cuda.py")
 CLOSE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}  # of the largest number in the result
+CLOSE_TF32 = 1e-2
+OURS = "convt3d"
 Timer = Callable[[Callable[[], Any]], float]  # milliseconds
+Row = dict[str, Any]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one sample of each operator")
+    parser.add_argument("--output", default="gpu_here", metavar="NAME", help="of NAME.json and NAME.md")
     args = parser.parse_args()
     import torch
 
     if not torch.cuda.is_available():
         print("skipped: PyTorch finds no CUDA device here, so nothing was run and nothing is known")
         return 0
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    tested = subprocess.run([sys.executable, "-m", "pytest", "-q", *TESTS], cwd=ROOT, env=environment, check=False)
-    if tested.returncode:
-        print("tests failed on this GPU: nothing is timed")
-        return tested.returncode
     from triton.testing import do_bench
 
-    name = torch.cuda.get_device_name()
-    sheet = next((device for device in DEVICES if device.name in name), None)
-    print(
-        f"\n{name}, torch {torch.__version__}; milliseconds, and the time of the fastest eager over the faster of ours"
-    )
-    print("| operator | type | convt3d | tuned | eager | eager ch.last | ratio | needed TFLOP/s | of roofline |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    def clock(call: Callable[[], Any]) -> float:
+        return float(do_bench(call, return_mode="median"))
+
+    report = {"device": device_facts(), "tests": run_tests(TESTS), "quick": args.quick, "rows": []}
     for problem in PROBLEMS.values():
         values = {**problem.benchmark, "batch_size": 1} if args.quick else problem.benchmark
         for dtype in CLOSE:
-            times = measure(problem, values, dtype, "cuda", lambda call: float(do_bench(call, return_mode="median")))
-            print(row(problem, values, dtype, times, sheet), flush=True)
-    return 0
+            report["rows"] += measure(problem, values, dtype, "cuda", clock)
+            write(report, args.output)  # what is known stays known if the next one ends the process
+            print(f"{problem.slug}, {dtype}: timed", flush=True)
+    print(page(report))
+    print(f"\nwrote {args.output}.json and {args.output}.md: please send both")
+    return 0 if good(report) else 1
 
 
-def measure(problem: Problem, values: Mapping[str, Any], dtype: str, device: str, timer: Timer) -> dict[str, float]:
-    """Milliseconds of each contender, whose results agree."""
+def device_facts() -> dict[str, Any]:
     import torch
 
-    import convt3d.torch
-    from convt3d.torch.gpu import on_gpu
+    facts = torch.cuda.get_device_properties(0)
+    known: dict[str, Any] = {"name": facts.name, "multiprocessors": facts.multi_processor_count}
+    known |= {"memory": facts.total_memory, "capability": f"{facts.major}.{facts.minor}"}
+    known |= {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    for package in ("triton", "convt3d"):
+        try:
+            known[package] = version(package)
+        except PackageNotFoundError:
+            known[package] = "?"
+    return known
+
+
+def run_tests(files: Sequence[str]) -> dict[str, Any]:
+    """pytest's exit code, its summary line and which tests failed."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", *files]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    print(done.stdout)
+    lines = done.stdout.splitlines() or [done.stderr[-500:]]
+    failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
+    return {"code": done.returncode, "summary": lines[-1], "failed": failed}
+
+
+def measure(problem: Problem, values: Mapping[str, Any], dtype: str, device: str, timer: Timer) -> list[Row]:
+    """A row for each contender: milliseconds and error, or what went wrong."""
+    import torch
+
     from convt3d.torch.stock import function_of
 
-    shapes, pipeline = problem.shapes(values), problem.pipeline(values)
-    generator = torch.Generator(device).manual_seed(0)
-    kind = getattr(torch, dtype)
+    pipeline = problem.pipeline(values)
+    x, operands = _arrays(problem, values, dtype, device)
+    eager = function_of(pipeline)
+    with torch.inference_mode(), _tf32(False):
+        expected = eager(x.float(), [operand.float() for operand in operands])
+    rows = []
+    for name, tf32, call in _contenders(pipeline, eager, x, operands, dtype):
+        row: Row = {"operator": problem.slug, "type": dtype, "contender": name, "tf32": tf32}
+        try:
+            with torch.inference_mode(), _tf32(tf32):
+                row["error"] = error_of(call(), expected)
+                if row["error"] <= (CLOSE_TF32 if tf32 else CLOSE[dtype]):
+                    row["ms"] = timer(call)
+                else:
+                    row["failed"] = "its result is wrong"
+        except Exception as failure:  # a contender that fails must not hide the others
+            row["failed"] = f"{type(failure).__name__}: {str(failure)[:300]}"
+        rows.append(row)
+    return [_rated(row, problem, values) for row in rows]
+
+
+def _arrays(problem: Problem, values: Mapping[str, Any], dtype: str, device: str) -> tuple[Any, list[Any]]:
+    import torch
+
+    shapes, generator = problem.shapes(values), torch.Generator(device).manual_seed(0)
 
     def drawn(name: str) -> Any:
         tensor = torch.randn(shapes[name], generator=generator, device=device, dtype=torch.float32)
         scale = shapes["kernel"][0] ** -0.5 if name == "kernel" else 1.0
-        tensor = (tensor * scale).to(kind)
+        tensor = (tensor * scale).to(getattr(torch, dtype))
         return tensor.reshape(-1) if name == "scale" else tensor
 
-    x, operands = drawn("input"), [drawn(name) for name in problem.operand_names]
+    return drawn("input"), [drawn(name) for name in problem.operand_names]
+
+
+def _contenders(
+    pipeline: Any, eager: Any, x: Any, operands: list[Any], dtype: str
+) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
+    import torch
+
+    import convt3d.torch
+    from convt3d.torch.gpu import on_gpu
+
     last = torch.channels_last_3d
-    x_last, operands_last = (
-        x.to(memory_format=last),
-        [w.to(memory_format=last) if w.dim() == 5 else w for w in operands],
-    )
-    eager = function_of(pipeline)
-    with torch.inference_mode():
-        check(problem.slug, on_gpu(pipeline, x, operands), eager(x, operands), CLOSE[dtype])
-        times = {
-            "convt3d": timer(lambda: on_gpu(pipeline, x, operands)),
-            "eager": timer(lambda: eager(x, operands)),
-            "eager ch.last": timer(lambda: eager(x_last, operands_last)),
-        }
+    x_last = x.to(memory_format=last)
+    operands_last = [w.to(memory_format=last) if w.dim() == 5 else w for w in operands]
+    compiled = torch.compile(eager, mode="max-autotune", dynamic=False)
+
+    def tuned() -> Any:
         with convt3d.torch.autotune():
-            check(problem.slug, on_gpu(pipeline, x, operands), eager(x, operands), CLOSE[dtype])
-        times["tuned"] = timer(lambda: on_gpu(pipeline, x, operands))
-    return times
+            return on_gpu(pipeline, x, operands)
+
+    for tf32 in (False, True) if dtype == "float32" else (False,):
+        yield OURS, tf32, lambda: on_gpu(pipeline, x, operands)
+        yield f"{OURS}, tuned", tf32, tuned
+        yield f"{OURS}, channels last", tf32, lambda: on_gpu(pipeline, x_last, operands_last)
+        yield "eager", tf32, lambda: eager(x, operands)
+        yield "eager, channels last", tf32, lambda: eager(x_last, operands_last)
+        yield "torch.compile", tf32, lambda: compiled(x, operands)
+        yield "torch.compile, channels last", tf32, lambda: compiled(x_last, operands_last)
 
 
-def check(slug: str, got: Any, expected: Any, close: float) -> None:
-    largest = float(expected.double().abs().max())
-    error = float((got.double() - expected.double()).abs().max())
-    if not error <= close * largest:
-        raise SystemExit(f"{slug}: results differ by {error:.3g}, the largest is {largest:.3g}; nothing more is timed")
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    import torch
+
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        for place, old in zip(places, before, strict=True):
+            place.allow_tf32 = old
 
 
-def row(
-    problem: Problem, values: Mapping[str, Any], dtype: str, times: Mapping[str, float], sheet: Device | None
-) -> str:
-    shapes, pipeline = problem.shapes(values), problem.pipeline(values)
-    trace = pipeline.trace(shapes["input"], [shapes[name] for name in problem.operand_names])
-    flop = count(pipeline, trace).needed
-    ours, theirs = min(times["convt3d"], times["tuned"]), min(times["eager"], times["eager ch.last"])
+def error_of(got: Any, expected: Any) -> float:
+    """The largest difference over the largest number; infinite where one is NaN."""
+    error = float((got.double() - expected.double()).abs().max() / expected.double().abs().max())
+    return error if error == error else float("inf")
+
+
+def _rated(row: Row, problem: Problem, values: Mapping[str, Any]) -> Row:
+    """With operations a second of those that the result needs."""
+    if "ms" in row:
+        shapes, pipeline = problem.shapes(values), problem.pipeline(values)
+        trace = pipeline.trace(shapes["input"], [shapes[name] for name in problem.operand_names])
+        row["flop"] = count(pipeline, trace).needed
+        row["bytes"] = sum(prod(shape) for shape in shapes.values()) * (4 if row["type"] == "float32" else 2)
+        row["tflops"] = row["flop"] / row["ms"] / 1e9
+    return row
+
+
+def good(report: Mapping[str, Any]) -> bool:
+    ours = [row for row in report["rows"] if row["contender"].startswith(OURS)]
+    return report["tests"]["code"] == 0 and not any("failed" in row for row in ours)
+
+
+def write(report: Mapping[str, Any], name: str) -> None:
+    Path(f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    Path(f"{name}.md").write_text(page(report), encoding="utf-8")
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """For people: the verdict, the machine, a table for each operator and type."""
+    facts, tests = report["device"], report["tests"]
+    sheet = next((device for device in DEVICES if device.name in facts["name"]), None)
+    lines = [
+        f"# convt3d on {facts['name']}",
+        "",
+        f"- tests: {tests['summary']}",
+        *(f"  - failed: {name}" for name in tests["failed"]),
+        f"- {', '.join(f'{name} {value}' for name, value in facts.items() if name != 'name')}",
+        *(["- one sample of each operator only"] if report["quick"] else []),
+        "- ms: median; ratio: time over that of the fastest contender of convt3d with the same TF32 setting, above 1 is"
+        " slower than convt3d; error: the largest, over the largest number, against eager IEEE float32",
+        "",
+    ]
+    for operator, dtype, tf32 in dict.fromkeys((r["operator"], r["type"], r["tf32"]) for r in report["rows"]):
+        own = [r for r in report["rows"] if (r["operator"], r["type"], r["tf32"]) == (operator, dtype, tf32)]
+        lines += [f"## {operator}, {dtype}{', TF32 on' if tf32 else ''}", ""]
+        lines += ["| contender | ms | ratio | needed TFLOP/s | of roofline | error |", "|---|---|---|---|---|---|"]
+        lines += [_line(row, own, sheet) for row in own] + [""]
+    return "\n".join(lines)
+
+
+def _line(row: Row, beside: Sequence[Row], sheet: Device | None) -> str:
+    error = f"{row['error']:.2g}" if "error" in row else "-"
+    if "ms" not in row:
+        return f"| {row['contender']} | {' '.join(row['failed'].split())} | - | - | - | {error} |"
+    best = min((one["ms"] for one in beside if one["contender"].startswith(OURS) and "ms" in one), default=None)
+    ratio = f"{row['ms'] / best:.2f}" if best else "-"
     share = "-"
     if sheet is not None:
-        moved = sum(prod(shape) for shape in shapes.values()) * (4 if dtype == "float32" else 2)
-        share = f"{max(sheet.seconds(flop, dtype, moved)) * 1e3 / ours:.0%}"
-    columns = [f"{times[name]:.3f}" for name in ("convt3d", "tuned", "eager", "eager ch.last")]
-    rate = f"{flop / ours / 1e9:.1f}"
-    return "| " + " | ".join([problem.slug, dtype, *columns, f"{theirs / ours:.2f}", rate, share]) + " |"
+        kind = "tf32" if row["tf32"] else row["type"]
+        share = f"{max(sheet.seconds(row['flop'], kind, row['bytes'])) * 1e3 / row['ms']:.0%}"
+    return f"| {row['contender']} | {row['ms']:.3f} | {ratio} | {row['tflops']:.1f} | {share} | {error} |"
 
 
 if __name__ == "__main__":

@@ -140,6 +140,17 @@ def test_problems_types_and_instruction_sets(tmp_path: Path) -> None:
     assert {row["isa"] for row in document(tmp_path / "cache", "list")["entries"]} == {"", "baseline"}
 
 
+def test_several_convolutions(tmp_path: Path) -> None:
+    """Each is a segment with kernels of its own; what was warmed serves them one by one, too."""
+    both = "Conv3d(padding=1) -> ReLU() -> ConvTranspose3d(stride=2)"
+    shape = "1x3x4x5x6:8x3x3x3x3:8x2x2x2x2"
+    (row,) = document(tmp_path / "cache", "warm", both, "--shape", shape)["warmed"]
+    assert row["weights"] == [[8, 3, 3, 3, 3], [8, 2, 2, 2, 2]]
+    assert row["kernels"] > 4
+    first = document(tmp_path / "cache", "warm", "Conv3d(padding=1) -> ReLU()", "--shape", "1x3x4x5x6:8x3x3x3x3")
+    assert first["warmed"][0]["kernels"] == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -150,7 +161,7 @@ def test_problems_types_and_instruction_sets(tmp_path: Path) -> None:
         (("warm", PIPELINE), "a pipeline needs the shapes of input and weight"),
         (("warm", PIPELINE, "--shape", "1x2x3"), "must be INPUT:WEIGHT with five sizes each"),
         (("warm", PIPELINE, "--shape", "1x3x3x4x5:4x8x2x2x2"), "weight"),
-        (("warm", "Conv3d() -> Conv3d()", "--shape", "1x3x3x4x5:4x8x2x2x2"), "must hold one convolution"),
+        (("warm", "Conv3d() -> Conv3d()", "--shape", "1x3x3x4x5:4x8x2x2x2"), "must be INPUT and 2 WEIGHTs"),
         (("warm", "max-max-sun"), "The nearest is"),
         (("warm", "ReLU() -> GELUU()"), "Did you mean GELU"),
     ],

@@ -1,8 +1,9 @@
-"""A library computes the bits that Python computes by direct summation, whatever the sizes and threads."""
+"""A library computes the bits that Python computes, whatever the sizes and threads."""
 
 from __future__ import annotations
 
 import subprocess
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from helpers.c_cases import PIPELINES, drawn, pipeline_of
 from helpers.c_library import by_python
 from helpers.c_runner import Case, build_program, run_cases
 
-from convt3d.cpu.plan.choice import DIRECT, PLAIN
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.judge.languages import compiler_of
@@ -29,7 +29,7 @@ def names() -> list[object]:
 def check(exported, rng: np.random.Generator, count: int = CASES) -> None:  # type: ignore[no-untyped-def]
     loaded, subject, dtype = exported.load(), exported.subject, exported.dtype
     for number in range(1, count + 1):
-        case = drawn(subject, dtype, rng, number)
+        case = drawn(subject, dtype, rng, number, large=number % 2 == 1)
         x, *operands, out = case.arrays
         expected = out.copy()
         by_python(pipeline_of(subject, case), dtype, x, operands, expected)
@@ -74,16 +74,33 @@ def test_statistics_of_many_tiles(export, rng: np.random.Generator) -> None:
     [((6, 7, 40), (4, 1)), ((9, 10, 11), (8, 6)), ((3, 4, 5), (256, 96)), ((1, 2, 3), (512, 128))],
     ids=["depthwise", "straight", "shared", "many weights"],
 )
-def test_what_only_python_has_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
-    """A library computes it as it does all else, and so does a plain plan."""
+def test_what_python_has_other_code_for(export, sizes, channels, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
     exported = export("Conv3d(padding=1, groups=4, bias=True)", "only_python")
-    dtype, pipeline, (cin, per_out) = exported.dtype, exported.subject.pipeline, channels
+    pipeline, (cin, per_out) = exported.subject.pipeline, channels
     x = (2, cin, *sizes)
-    shapes = pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3))
-    usual, plain = (make_plan(pipeline, x, shapes, dtype, one, tame=False).sweeps[0] for one in (DIRECT, PLAIN))
-    assert (usual.structure, usual.tiling.share) != (plain.structure, plain.tiling.share)
-    assert plain.tiling.share.number == 1
-    check_shapes(exported, x, shapes, rng)
+    check_shapes(exported, x, pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3)), rng)
+
+
+def test_methods(export, rng: np.random.Generator) -> None:
+    """Outputs are made together along the axes whose kernel has more than one tap, where that pays; pieces of taps
+    differ in length. A sample with an infinite voxel is summed directly, and so are weights that are huge."""
+    exported = export("ConvTranspose3d(bias=True, padding=1) -> BatchNorm(affine=True) -> ReLU()", "methods")
+    loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    chosen, x = set(), (3, 24, 12, 13, 14)
+    for taps in product((1, 3), (1, 5), (1, 4)):
+        shapes = pipeline.operand_shapes(x, (24, 32, *taps))
+        plan = make_plan(pipeline, x, shapes, dtype)
+        chosen.add(tuple(axis.outputs for axis in plan.method.axes))
+        for factor in (1.0, 1e17):
+            data, *operands = (dtype.narrow(abs(rng.standard_normal(shape))) for shape in (x, *shapes))
+            operands[0] *= np.float32(factor)
+            data[1, 3, 4, 5, 6] = np.inf
+            got, expected = (np.full(plan.trace.output, 7, dtype.storage) for _ in range(2))
+            assert loaded.run(data, operands, got, {}, threads=3, workspace=True) == 0, loaded.message
+            by_python(pipeline, dtype, data, operands, expected)
+            assert got.tobytes() == expected.tobytes()
+    assert {(2, 2, 2), (1, 1, 1)} < chosen
+    assert len(chosen) > 4
 
 
 @pytest.mark.parametrize("isa", ["avx2", "baseline"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.c_cases import PIPELINES, drawn
 from helpers.c_library import Loaded, by_meaning, by_python
 
+from convt3d.judge.languages import compiler_of
 from convt3d.spec.dtypes import DTYPES
 
 
@@ -176,3 +179,77 @@ def test_solution_tells_an_error_and_returns(
     assert "solved: stride" in capfd.readouterr().err
     assert (out == 7).all()
     assert DTYPES["float32"] is loaded.dtype
+
+
+HOSTILE = """
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "solved.h"
+
+typedef int (*run_fn)(const struct solved_args *);
+
+int main(int count, char **words) {
+    enum { TIMES = 3 };
+    (void)count;
+    for (int n = 0; n < TIMES; n++) { /* unloaded, while its threads live on, and loaded again */
+        void *library = dlopen(words[1], RTLD_NOW);
+        run_fn run = (run_fn)dlsym(library, "solved_run");
+        float *memory = calloc(1 << 16, sizeof *memory);
+        struct solved_args args;
+        memset(&args, 0, sizeof args);
+        if (!run || run(NULL) != SOLVED_ARGUMENT || run(&args) != SOLVED_ARGUMENT) /* nothing is given */
+            return 2;
+        int64_t x[5] = {2, 4, 6, 6, 6}, w[5] = {4, 4, 3, 3, 3}, y[5] = {2, 4, 8, 8, 8};
+        args.input.data = (char *)memory + 1; /* on no number's own address */
+        args.kernel.data = memory + (1 << 14);
+        args.output.data = (char *)(memory + (1 << 15)) + 2;
+        memcpy(args.input.shape, x, sizeof x);
+        memcpy(args.kernel.shape, w, sizeof w);
+        memcpy(args.output.shape, y, sizeof y);
+        int64_t *one[] = {&args.stride_d, &args.stride_h, &args.stride_w};
+        for (int at = 0; at < 3; at++)
+            *one[at] = 1;
+        args.threads = 2;
+        args.scaling_factor = 1;
+        int code = run(&args);
+        if (code != SOLVED_OK && code != SOLVED_ARGUMENT)
+            return 3;
+        args.input.data = memory;
+        args.output.data = memory + (1 << 15);
+        if (run(&args) != SOLVED_OK)
+            return 4;
+        args.workspace = memory;
+        args.workspace_bytes = 1;
+        if (run(&args) != SOLVED_WORKSPACE)
+            return 5;
+        args.workspace = NULL;
+        memset(&args.kernel.shape, 0xff, sizeof w);
+        if (run(&args) != SOLVED_SHAPE)
+            return 6;
+        memcpy(args.kernel.shape, w, sizeof w);
+        args.input.shape[2] = INT64_MAX;
+        if (run(&args) != SOLVED_SHAPE)
+            return 7;
+        free(memory);
+        if (dlclose(library))
+            return 8;
+    }
+    puts("survived");
+    return 0;
+}
+"""
+
+
+def test_hostile_use_gives_codes(export, tmp_path: Path) -> None:
+    """A program that gives nothing, addresses between numbers, absurd shapes and a tiny workspace, and unloads it."""
+    exported = export("layernorm-gelu-scaling", "solved")
+    source, program = tmp_path / "hostile.c", tmp_path / "hostile"
+    source.write_text(HOSTILE)
+    command = [str(compiler_of("c")), "-Wall", "-Wextra", "-Werror", f"-I{exported.folder}", str(source)]
+    built = subprocess.run([*command, "-o", str(program), "-ldl"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(program), exported.path], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr

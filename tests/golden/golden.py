@@ -76,6 +76,7 @@ PLANS = {
     ),
     "strided convolution": (f"{_FORWARD} -> InstanceNorm() -> LeakyReLU()", "float32", "direct", "avx512"),
     "convolution": ("Conv3d(padding=1) -> ReLU()", "float32", "winograd", "avx2"),
+    "pointwise": ("ConvTranspose3d(stride=(4, 3, 5), bias=True)", "float32", "direct", "avx512"),
     "reflected": ("Conv3d(padding=1, padding_mode='reflect') -> ReLU()", "float32", "direct", "avx512"),
 }
 

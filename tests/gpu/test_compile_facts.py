@@ -87,7 +87,7 @@ pipeline = Pipeline(ConvTranspose3d(stride=2, bias=True))
 plan = gpu_plan(pipeline, (1, 16, 3, 4, 5), ((16, 16, 2, 2, 2), (16,)), DTYPES["float16"])
 seen = []
 gpu_compile._facts = lambda compiled: seen.append(compiled.src)
-_, launch, _ = gpu_compile.launches(plan)  # weights are packed before, and the twin comes after
+_, _, launch, _ = gpu_compile.launches(plan)  # weights are packed and the input copied before, the twin comes after
 gpu_compile.compile_launch(launch, 80)
 (source,) = seen
 names = launch.function.arg_names

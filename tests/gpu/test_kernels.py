@@ -206,6 +206,50 @@ def test_equals_the_meaning(name: str) -> None:
     gpu_case(Pipeline(*stages), x, kernel, dtype).check()
 
 
+FORWARD = ct.Conv3d
+FORWARDS: dict[str, Any] = {
+    "stride, dilation and unequal padding": ([FORWARD(stride=(1, 2, 3), padding=(0, 1, 2), dilation=(2, 1, 3), bias=True)], (2, 9, 5, 6, 9), (5, 9, 3, 2, 3), "float32"),
+    "same": ([FORWARD(padding="same", dilation=(1, 2, 1))], (1, 8, 3, 4, 5), (3, 8, 2, 4, 3), "float16"),
+    "groups": ([FORWARD(stride=2, padding=1, groups=3)], (1, 12, 4, 5, 3), (6, 4, 3, 3, 3), "float32"),
+    "depthwise": ([FORWARD(stride=(2, 1, 1), padding=1, groups=5)], (1, 5, 4, 3, 3), (10, 1, 3, 2, 3), "bfloat16"),
+    "few inputs": ([FORWARD(stride=2, padding=3)], (1, 2, 5, 4, 3), (3, 2, 3, 4, 3), "float32"),
+    "float64": ([FORWARD(padding=1)], (1, 9, 2, 3, 4), (4, 9, 3, 3, 3), "float64"),
+    "reflected": ([FORWARD(padding=(1, 2, 1), padding_mode="reflect", stride=2)], (1, 8, 3, 4, 5), (3, 8, 3, 3, 2), "float32"),
+    "replicated": ([ct.ReLU(), FORWARD(padding=(3, 0, 1), padding_mode="replicate")], (1, 8, 2, 3, 3), (3, 8, 3, 2, 2), "float16"),
+    "circular": ([ct.MaxPool3d(2), FORWARD(padding=1, padding_mode="circular", groups=2), ct.GELU()], (1, 16, 4, 6, 4), (4, 8, 2, 3, 3), "float32"),
+    "with a pool of padded windows": ([FORWARD(stride=(1, 2, 1), padding=1), MAXPOOL(3, 2, 1), ct.Tanh()], (1, 8, 5, 6, 4), (5, 8, 3, 3, 3), "float32"),
+    "with a norm over space": ([FORWARD(padding=1, bias=True), ct.InstanceNorm(affine=True), ct.LeakyReLU(0.1)], (2, 8, 3, 4, 3), (5, 8, 3, 3, 3), "float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_convolutions_that_are_not_transposed(name: str) -> None:
+    stages, x, kernel, dtype = FORWARDS[name]
+    gpu_case(Pipeline(*stages), x, kernel, dtype).check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_convolutions_that_are_not_transposed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    while True:
+        taps, groups = rng.integers(1, 4, 3), int(rng.choice([1, 1, 2, 9]))
+        mode = str(rng.choice(["zeros", "zeros", "reflect", "replicate", "circular"]))
+        stage = FORWARD(
+            stride=tuple(map(int, rng.integers(1, 4, 3))), padding=tuple(map(int, rng.integers(0, 3, 3))),
+            dilation=tuple(map(int, rng.integers(1, 4, 3))), groups=groups, padding_mode=mode,
+        )  # fmt: skip
+        inputs, outputs = groups * int(rng.integers(1, 10)), groups * int(rng.integers(1, 4))
+        x = (1, inputs, *map(int, rng.integers(1, 9, 3)))
+        try:
+            case = gpu_case(
+                Pipeline(stage, ct.SiLU()), x, (outputs, inputs // groups, *map(int, taps)), DTYPES[seed % 4]
+            )
+            break
+        except ct.Error:  # sizes that do not fit together
+            continue
+    case.check()
+
+
 SMALL = {
     "conv-transpose-3d-asym-input-sq-kernel": ((1, 24, 2, 3, 5), (24, 7, 3, 3, 3)),
     "conv-transpose3d-max-max-sum": ((1, 9, 3, 3, 3), (9, 5, 2, 2, 2)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.triton import compiling_environment, need_triton
+from helpers.triton import compiling_environment, need_compiled
 
 from convt3d.judge.ptx.machine import launch
 from convt3d.judge.ptx.memory import Fault, Region
@@ -79,7 +79,7 @@ def test_a_barrier_orders_shared_memory() -> None:
     st.global.b32 [%rd2], %r9;
     """
     np.testing.assert_array_equal(run(body, np.zeros(128, np.int32)), np.tile(np.arange(64)[::-1], 2))
-    with pytest.raises(Fault, match="race: .*another has written, with no barrier between"):
+    with pytest.raises(Fault, match=r"race: .*another has written, with no barrier between"):
         run(body.replace("bar.sync 0;", ""), np.zeros(128, np.int32))
 
 
@@ -95,9 +95,9 @@ COPY = """
 
 def test_an_asynchronous_copy_is_there_after_the_wait() -> None:
     np.testing.assert_array_equal(run(COPY, numbers()), numbers())
-    with pytest.raises(Fault, match="race: .*a wait is missing"):
+    with pytest.raises(Fault, match=r"race: .*a wait is missing"):
         run(COPY.replace("cp.async.wait_group 0;", ""), numbers())
-    with pytest.raises(Fault, match="race: .*a wait is missing"):
+    with pytest.raises(Fault, match=r"race: .*a wait is missing"):
         run(COPY.replace("wait_group 0", "wait_group 1"), numbers())
 
 
@@ -110,7 +110,9 @@ def test_an_asynchronous_copy_is_there_after_the_wait() -> None:
         pytest.param("st.shared.b32 [%r7+4], %r2;", "out of bounds: .*256 bytes, and byte 259", id="shared memory"),
         pytest.param("st.global.b32 [%rd1], %r4;", "race: .*two threads write different", id="one place, many threads"),
         pytest.param(
-            "ld.global.b32 %r8, [%rd1]; add.s32 %r8, %r4, 1; st.global.b32 [%rd2], %r8;", "race: .*another has read", id="blocks meet"
+            "ld.global.b32 %r8, [%rd1]; add.s32 %r8, %r4, 1; st.global.b32 [%rd2], %r8;",
+            "race: .*another has read",
+            id="blocks meet",
         ),
         pytest.param(
             "setp.lt.s32 %p1, %r2, 32; @%p1 bra A; bar.sync 0; bar.sync 0; bra B; A: bar.sync 0; B: bar.sync 0;",
@@ -118,10 +120,12 @@ def test_an_asynchronous_copy_is_there_after_the_wait() -> None:
             id="as many barriers on both ways",
         ),
         pytest.param(
-            "setp.lt.s32 %p1, %r2, 33; @%p1 shfl.sync.bfly.b32 %r8, %r2, 1, 31, -1;", "barrier: .*not there", id="a shuffle"
+            "setp.lt.s32 %p1, %r2, 33; @%p1 shfl.sync.bfly.b32 %r8, %r2, 1, 31, -1;",
+            "barrier: .*not there",
+            id="a shuffle",
         ),
     ],
-)  # fmt: skip
+)
 def test_faults_have_names(body: str, words: str) -> None:
     if not words:
         run(body, numbers())
@@ -187,14 +191,14 @@ def test_roundings() -> None:
     assert bfloat16_bits(values).tolist() == [0x3F80, 0x3F82, 0x3F81, 0x7FFF]
 
 
-# --- Triton's kernels --------------------------------------------------------------------------------------------------
+# --- Triton's kernels -----------------------------------------------------------------------------------------------
 
 FEW = "layernorm-gelu-scaling-float16"
 
 
 def of_kernels(capability: int, chosen: str) -> str:
     """The tests of the kernels, as PTX for this capability."""
-    need_triton()
+    need_compiled()
     environment = {**compiling_environment(), "TRITON_INTERPRET": "0", "CONVT3D_TEST_PTX": str(capability)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_kernels.py"]
     done = subprocess.run(

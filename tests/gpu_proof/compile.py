@@ -24,6 +24,9 @@ from convt3d.plan.names import ArrayName
 
 _TENSOR = re.compile(r"^\s*(?:@!?%p\d+ )?((?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.:]*)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_LABEL = re.compile(r"^(\.L\w+):")
+_BRANCH = re.compile(r"\bBRA\S*\s.*?(\.L\w+)")
+_PRODUCTS = ("FFMA", "FMUL", "DFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA", "HFMA2", "FFMA2")
 _USAGE = re.compile(r"REG:(\d+)")
 _SCALAR_LOAD = re.compile(r"= tt\.load [^\n]* : !tt\.ptr<")
 _LOAD_BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
@@ -42,6 +45,7 @@ class Facts:
     stores: Mapping[int, int]
     instructions: int
     warps: int
+    loop: int = 0  # instructions of the innermost loop with most products; 0: there is none
 
     @property
     def wide_loads(self) -> float:
@@ -129,7 +133,7 @@ def compiled_call(function: Any, where: tuple[str, int | str, int], *arguments: 
 
 
 def _facts(compiled: Any) -> Facts:
-    code, registers = _disassembled(compiled.asm["cubin"])
+    code, registers = disassembled(compiled.asm["cubin"])
     instructions = Counter(_INSTRUCTION.findall(code))
     loads = _by_bits(instructions, ("LDG", "LDGSTS"))
     loads[32] -= len(_SCALAR_LOAD.findall(compiled.asm["ttgir"]))
@@ -142,11 +146,36 @@ def _facts(compiled: Any) -> Facts:
         loads={bits: count for bits, count in sorted(loads.items()) if count > 0},
         stores=dict(sorted(_by_bits(instructions, ("STG",)).items())),
         instructions=sum(instructions.values()),
+        loop=loop_of(code),
         warps=compiled.metadata.num_warps,
     )
 
 
-def _disassembled(cubin: bytes) -> tuple[str, int]:
+def loop_of(code: str) -> int:
+    """Instructions of the loop in which a kernel multiplies: of those with none inside, that with most products."""
+    names: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []  # first, last instruction
+    for line in code.splitlines():
+        label, found = _LABEL.match(line.strip()), _INSTRUCTION.match(line)
+        if label:
+            labels[label[1]] = len(names)
+        elif found:
+            branch = _BRANCH.search(line)
+            if branch and labels.get(branch[1], len(names)) < len(names):
+                loops.append((labels[branch[1]], len(names)))
+            names.append(found[1].split(".")[0])
+    inner = [one for one in loops if not any(one != other and _inside(other, one) for other in loops)]
+    products = {one: sum(name in _PRODUCTS for name in names[one[0] : one[1] + 1]) for one in inner}
+    best = max(inner, key=lambda one: products[one], default=None)
+    return best[1] - best[0] + 1 if best is not None and products[best] else 0
+
+
+def _inside(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= one[0] and one[1] <= other[1]
+
+
+def disassembled(cubin: bytes) -> tuple[str, int]:
     """The machine code as text, and the registers of a thread."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.cubin")

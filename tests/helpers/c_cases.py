@@ -11,6 +11,7 @@ from convt3d.export.forms import Subject
 from convt3d.judge.cases import draw
 from convt3d.spec.dtypes import DType
 from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.problem_file import Values
 from convt3d.spec.stages import Conv3d, GroupNorm
 
 from .c_runner import Case
@@ -40,10 +41,11 @@ def pipeline_of(subject: Subject, case: Case) -> Pipeline:
     return subject.problem.pipeline(case.values) if subject.problem else subject.pipeline
 
 
-def drawn(subject: Subject, dtype: DType, rng: np.random.Generator, number: int) -> Case:
-    """Every third has channels last, some have a NaN, and tensors are repeated along some axes."""
+def drawn(subject: Subject, dtype: DType, rng: np.random.Generator, number: int, large: bool = False) -> Case:
+    """Every third has channels last, some have a NaN, and tensors are repeated along some axes. `large` ones have so
+    many channels, and such kernels and strides, that Winograd's method is often taken."""
     x, operands, output, values = (
-        _problem(subject, dtype, rng) if subject.problem else _pipeline(subject, dtype, rng, number)
+        _problem(subject, dtype, rng, large) if subject.problem else _pipeline(subject, dtype, rng, number, large)
     )
     if number % 3 == 0:
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 4, 1)).transpose(0, 4, 1, 2, 3)
@@ -52,21 +54,38 @@ def drawn(subject: Subject, dtype: DType, rng: np.random.Generator, number: int)
     return Case(x, operands, np.full(output, 7, dtype.storage), values, number % 4 + 1)
 
 
-def _problem(subject: Subject, dtype: DType, rng: np.random.Generator) -> tuple[Any, ...]:
+def _problem(subject: Subject, dtype: DType, rng: np.random.Generator, large: bool) -> tuple[Any, ...]:
     problem = subject.problem
     assert problem is not None
     values = draw(problem, rng)
+    while large:
+        values = _enlarged(draw(problem, rng), rng)
+        try:
+            if problem.shapes(values)["output"]:
+                break
+        except Error:
+            continue
     arrays = {name: dtype.narrow(array) for name, array in problem.make_inputs(values, rng).items()}
     operands = [arrays[name] if name == "kernel" else arrays[name].reshape(-1) for name in problem.operand_names]
     return arrays["input"], operands, problem.shapes(values)["output"], values
 
 
-def _pipeline(subject: Subject, dtype: DType, rng: np.random.Generator, number: int) -> tuple[Any, ...]:
+def _enlarged(values: Values, rng: np.random.Generator) -> Values:
+    groups = int(values.get("groups", 1))
+    new: dict[str, int | float] = {**values, "batch_size": 2}
+    new |= {f"{name}_channels": groups * int(rng.integers(3, 33)) for name in ("in", "out")}
+    for axis, size in zip("dhw", ("depth", "height", "width"), strict=True):
+        new |= {f"stride_{axis}": int(rng.integers(1, 3)), f"kernel_{axis}": int(rng.integers(2, 6))}
+        new |= {size: int(rng.integers(4, 16)), f"output_padding_{axis}": 0}
+    return {name: new[name] for name in values}
+
+
+def _pipeline(subject: Subject, dtype: DType, rng: np.random.Generator, number: int, large: bool) -> tuple[Any, ...]:
     pipeline, conv = subject.pipeline, subject.pipeline.conv
     groups = conv.groups * (2 if any(isinstance(stage, GroupNorm) for stage in pipeline.stages) else 1)
     while True:
-        cin, cout = groups * int(rng.integers(1, 7)), groups * int(rng.integers(1, 40))
-        taps, sizes = rng.integers(1, 5, 3).tolist(), rng.integers(1, 22, 3).tolist()
+        cin, cout = groups * int(rng.integers(1, 33 if large else 7)), groups * int(rng.integers(2, 40))
+        taps, sizes = rng.integers(1, 6 if large else 5, 3).tolist(), rng.integers(1, 22, 3).tolist()
         kernel = (cout, cin // conv.groups) if isinstance(conv, Conv3d) else (cin, cout // conv.groups)
         x = (int(rng.integers(1, 3)), cin, *sizes)
         try:

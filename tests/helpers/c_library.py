@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convt3d.cpu.plan.choice import PLAIN
-from convt3d.cpu.plan.plan import make_plan
-from convt3d.cpu.runtime.execute import execute_plan
+from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.runtime.execute import execute
 from convt3d.export.forms import Subject
-from convt3d.spec.dtypes import DType
+from convt3d.spec.dtypes import DType, bfloat16
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problem_file import SIZE
 from convt3d.spec.reference import evaluate
@@ -91,10 +90,9 @@ class Loaded:
 
 
 def by_python(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array) -> None:
-    """What a library promises the bits of: direct summation, without rewrites that look at operands."""
-    shapes = tuple(operand.shape for operand in operands)
-    plan = make_plan(pipeline, x.shape, shapes, dtype, PLAIN, tame=False)
-    execute_plan(plan, x, tuple(operands), out)
+    """What a library promises the bits of: Python's, but for bfloat16, whose products Python adds up in pairs where the
+    processor can."""
+    execute(pipeline, dtype, x, tuple(operands), out, Options(plain=dtype == bfloat16))
 
 
 def by_meaning(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array]) -> npt.NDArray[np.float64]:

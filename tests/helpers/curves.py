@@ -14,10 +14,11 @@ import convt3d.torch
 
 
 def autoencoder() -> nn.ModuleDict:
+    """Smooth functions: a BatchNorm puts values on both sides of a ReLU's corner, where a rounding decides."""
     net = nn.Sequential(
-        nn.Conv3d(2, 12, 3, stride=2, padding=1), nn.BatchNorm3d(12), nn.ReLU(),
-        nn.Conv3d(12, 16, 3, stride=2, padding=1), nn.BatchNorm3d(16), nn.ReLU(),
-        nn.ConvTranspose3d(16, 12, 4, stride=2, padding=1), nn.BatchNorm3d(12), nn.ReLU(),
+        nn.Conv3d(2, 12, 3, stride=2, padding=1), nn.BatchNorm3d(12), nn.SiLU(),
+        nn.Conv3d(12, 16, 3, stride=2, padding=1), nn.BatchNorm3d(16), nn.SiLU(),
+        nn.ConvTranspose3d(16, 12, 4, stride=2, padding=1), nn.BatchNorm3d(12), nn.SiLU(),
         nn.ConvTranspose3d(12, 2, 4, stride=2, padding=1), nn.Sigmoid(),
     )  # fmt: skip
     return nn.ModuleDict({"net": net})

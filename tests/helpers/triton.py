@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,10 @@ def printed(code: str) -> list[Any]:
 def compiling_environment() -> dict[str, str]:
     """Of a process of its own: where Triton was imported to interpret, it cannot compile."""
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
+def need_compiled() -> None:
+    """Its PTX is run by a driver that was written for the Triton of today."""
+    need_triton()
+    if tuple(map(int, version("triton").split(".")[:2])) < (3, 9):
+        pytest.skip("the machine for PTX is tested with triton 3.9")

@@ -205,7 +205,7 @@ def test_bank_conflicts_and_registers_are_told(judge: Any, example: str, order: 
 def test_device_code_is_what_is_left_without_the_host() -> None:
     text = """struct A { int x; };
 template <int N> __global__ void k(float* y) { y[0] = N; }
-static int helper(int a) { return a; }
+static int own(int a) { return a; }
 #define LAUNCH(n) k<n><<<1, 1>>>(y)
 extern "C" void solution(float* y) {
     k<3> <<<1, 2>>>(y); /* } */
@@ -216,7 +216,7 @@ __device__ int last;
     assert names == ["k<3>", "k<n>"]
     assert "solution" not in device
     assert device.count("\n") == text.count("\n")
-    assert all(piece in device for piece in ("struct A", "__global__ void k", "int helper", "int last"))
+    assert all(piece in device for piece in ("struct A", "__global__ void k", "int own", "int last"))
 
 
 def test_what_ptxas_says_is_read() -> None:

@@ -15,3 +15,11 @@ def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def _kernels_for_small_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are small: PyTorch's kernels would take the gradients."""
+    from convt3d.torch import convolutions
+
+    monkeypatch.setattr(convolutions, "SMALL", 0)

@@ -12,7 +12,7 @@ from helpers.eager import CASES, tensors  # noqa: E402
 import convt3d.torch as ct  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.text import read_stages  # noqa: E402
-from convt3d.torch import stock, tails  # noqa: E402
+from convt3d.torch import convolutions, stock, tails  # noqa: E402
 
 inf, nan = float("inf"), float("nan")
 
@@ -174,3 +174,18 @@ def test_16_bit_is_rounded_once(dtype: Any, sweeps: list[str]) -> None:
     for mine, theirs, exact in zip(got, eager, truth, strict=True):
         error, other = (float((each.double() - exact).abs().max()) for each in (mine, theirs))
         assert error <= max(other, torch.finfo(dtype).eps * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("text", ["Conv3d(padding=1) -> GELU()", "GELU() -> Conv3d(padding=1) -> InstanceNorm()"])
+def test_little_work_is_left_to_pytorch(text: str, sweeps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the number of multiply-adds of the convolution."""
+    torch.manual_seed(4)
+    pipeline = Pipeline(*read_stages(text))
+    given = [torch.randn(1, 2, 3, 4, 5, dtype=torch.float64), torch.randn(3, 2, 3, 3, 3, dtype=torch.float64)]
+    upstream = torch.randn(1, 3, 3, 4, 5, dtype=torch.float64)
+    for limit, ours in ((60 * 162, True), (60 * 162 + 1, False)):
+        monkeypatch.setattr(convolutions, "SMALL", limit)
+        sweeps.clear()
+        found = [grads(pipeline, given, [True, True], upstream, which) for which in (True, False)]
+        assert bool(sweeps) == ours
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)

@@ -26,7 +26,7 @@ from .report import CHECK_FAILED, OK, emit, emit_json
 from .terminal import Progress, Screen
 
 ACTIONS = ("warm", "list", "verify", "clear", "export", "import")
-_SHAPES = re.compile(r"(\d+(?:x\d+){4}):(\d+(?:x\d+){4})")
+_SHAPES = re.compile(r"\d+(?:x\d+){4}(?::\d+(?:x\d+){4})+")
 
 
 def cache(args: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ class _Job(NamedTuple):
     what: str
     pipeline: Pipeline
     input: tuple[int, ...]
-    weight: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]  # of each convolution
 
 
 def _jobs(args: argparse.Namespace) -> Iterator[_Job]:
@@ -85,26 +85,25 @@ def _jobs(args: argparse.Namespace) -> Iterator[_Job]:
             problem = problems[word]
             values = named_values(problem, args.size)
             shapes = problem.shapes(values)
-            yield _Job(word, problem.pipeline(values), shapes["input"], shapes["kernel"])
+            yield _Job(word, problem.pipeline(values), shapes["input"], (shapes["kernel"],))
             continue
         pipeline = Pipeline(*read_stages(word))
-        if len(pipeline.convolutions) > 1:
-            rule, remedy = "must hold one convolution", "Name the segments that `explain` shows, one by one"
-            raise ArgumentError("cache warm", "pipeline", described(word), rule, remedy)
         if not args.shape:
             received, rule = described("none"), "a pipeline needs the shapes of input and weight"
             raise ArgumentError("cache warm", "--shape", received, rule, "Write --shape 1x32x8x8x8:32x16x3x3x3")
         for text in args.shape:
-            yield _Job(word, pipeline, *_shapes(text))
+            yield _Job(word, pipeline, *_shapes(text, len(pipeline.convolutions)))
 
 
-def _shapes(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    found = _SHAPES.fullmatch(text)
-    if not found:
-        rule, remedy = "must be INPUT:WEIGHT with five sizes each", "Write for example 1x32x8x8x8:32x16x3x3x3"
+def _shapes(text: str, convolutions: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    x, *weights = (tuple(map(int, part.split("x"))) for part in text.split(":")) if _SHAPES.fullmatch(text) else ((),)
+    if len(weights) != convolutions:
+        rule = "must be INPUT:WEIGHT with five sizes each"
+        if convolutions > 1:
+            rule = f"must be INPUT and {convolutions} WEIGHTs, one for each convolution, with five sizes each"
+        remedy = f"Write for example 1x32x8x8x8{':32x32x3x3x3' * convolutions}"
         raise ArgumentTypeError("cache warm", "--shape", text, rule, remedy)
-    x, w = (tuple(map(int, part.split("x"))) for part in found.groups())
-    return x, w
+    return x, tuple(weights)
 
 
 def _warm(args: argparse.Namespace, store: ObjectCache, screen: Screen) -> tuple[dict[str, Any], str, int]:
@@ -118,15 +117,23 @@ def _warm(args: argparse.Namespace, store: ObjectCache, screen: Screen) -> tuple
             progress.begin(f"{job.what} {dtype}", at / len(turns), (at + 1) / len(turns))
             before, start = _keys(store), time.perf_counter()
             with instruction_set(isa):
-                warm(job.pipeline, job.input, job.weight, DTYPES[dtype])
+                warm(job.pipeline, job.input, job.weights, DTYPES[dtype])
                 used = machine().isa
             made = len(_keys(store) - before)
-            rows.append({"what": job.what, "dtype": dtype, "isa": used, "input": job.input, "weight": job.weight})
+            rows.append({"what": job.what, "dtype": dtype, "isa": used, "input": job.input, "weights": job.weights})
             rows[-1] |= {"kernels": made, "seconds": time.perf_counter() - start}
     if args.readable:
         _make_readable(store)
     cells = [
-        [r["what"], r["dtype"], r["isa"], _by(r["input"]), _by(r["weight"]), str(r["kernels"]), duration(r["seconds"])]
+        [
+            r["what"],
+            r["dtype"],
+            r["isa"],
+            _by(r["input"]),
+            " ".join(map(_by, r["weights"])),
+            str(r["kernels"]),
+            duration(r["seconds"]),
+        ]
         for r in rows
     ]
     heads = ["warmed", "type", "vectors", "input", "weight", "new", "time"]

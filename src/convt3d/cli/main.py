@@ -157,7 +157,13 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="of warm: problems or pipelines; of export: a new file",
     )
     warming = parser.add_argument_group("of warm")
-    warming.add_argument("--shape", action="append", default=[], metavar="INPUT:WEIGHT", help="1x32x8x8x8:32x16x3x3x3")
+    warming.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT:WEIGHT",
+        help="1x32x8x8x8:32x16x3x3x3, and further weights",
+    )
     warming.add_argument("--size", default="benchmark", metavar="NAME", help="of a problem (default benchmark)")
     warming.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="may be repeated (float32)")
     warming.add_argument("--isa", action="append", default=[], choices=WORDS, help="as CONVT3D_ISA; may be repeated")

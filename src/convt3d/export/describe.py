@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from ..cpu import words
-from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce
+from ..cpu.plan.plan import SweepPlan
+from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce, winograd
 from ..cpu.steps.base import Step
 from ..cpu.words import Words, layout, places
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, StatisticsName, ValueName
 from ..plan.sweeps import Link
 from ..spec import stages as s
 from ..spec.checks import as_triple
+from ..spec.pipeline import Pipeline
+from ..spec.rewrite import Step as RewriteStep
 from ..spec.stage import Stage
 from ..spec.stages.padding import Pad
-from .forms import Form, Subject
+from .forms import PREPARED, Form, Subject
 
 OPS: dict[type[Stage], str] = {
     s.ConvTranspose3d: "TRANSPOSED",
@@ -46,7 +49,16 @@ _KINDS = {"out_channel": "CHANNEL"}
 _WORDS = (
     *(words.SweepWords, words.SweepCall, words.ArrayCall, words.SourceCall, words.DestinationCall, words.VectorCall),
     *(arrays.LoadWords, padding.PadWords, conv.ConvWords, conv.PacedWords, direct.DirectWords, direct.PhaseWords),
-    *(direct.DirectCall, interleave.InterleaveWords, chain.ConstantWords, chain.TensorWords, chain.KeepWords),
+    *(winograd.WinogradWords, winograd.GroupWords, winograd.PieceWords, winograd.PointWords),
+    *(
+        conv.ConvCall,
+        direct.DirectCall,
+        winograd.WinogradCall,
+        interleave.InterleaveWords,
+        chain.ConstantWords,
+        chain.TensorWords,
+        chain.KeepWords,
+    ),
     *(pool.PoolWords, pool.PhasePoolWords, reduce.ReduceCall),
 )
 _STATISTICS = ("shift", "scale", "offset")
@@ -62,17 +74,17 @@ def word_places() -> str:
     return "\n".join(lines)
 
 
-def kinds(subject: Subject) -> list[str]:
+def kinds(pipeline: Pipeline) -> list[str]:
     """Of the operands, slot by slot."""
-    found = (slot.operand.kind for slot in subject.pipeline.slots)
+    found = (slot.operand.kind for slot in pipeline.slots)
     return [f"KIND_{_KINDS.get(kind, kind.upper())}" for kind in found]
 
 
 class FormText:
     """The tables of one form."""
 
-    def __init__(self, subject: Subject, form: Form, number: int, kernels: Sequence[str]) -> None:
-        """`kernels` are the names of arrays that hold the code of each sweep."""
+    def __init__(self, subject: Subject, form: Form, number: int, kernels: Mapping[str, str]) -> None:
+        """`kernels` are the names of arrays that hold the code of sweeps, by the key of their structure."""
         self.subject, self.form, self.number, self.kernels = subject, form, number, kernels
         self.plan, self.pipeline = form.plan, form.pipeline
         self.shapes = form.plan.simplified.values
@@ -92,25 +104,62 @@ class FormText:
         n = self.number
         same = ", ".join(str(self.shapes.index(shape)) for shape in self.shapes)
         yield f"static const int same_{n}[] = {{{same}}};"
+        yield from self._operands()
         yield f"static const stage stages_{n}[] = {{"
         yield from (f"    {self._stage(at)}," for at in range(len(self.pipeline.stages)))
         yield "};"
         rows = []
-        for at in range(len(self.plan.sweeps)):
-            yield from self._steps(at)
-            rows.append(self._sweep(at))
+        for at, ways in enumerate(self.form.ways):
+            others: list[str] = []
+            for way in ways.others:
+                name = f"{n}_{at}_{len(others)}"
+                if way is None:
+                    others.append("NULL")
+                    continue
+                yield from self._steps(way, name)
+                nothing = ["NULL"] * len(ways.others)
+                yield f"static const sweep sweep_{name} = {self._sweep(way, name, nothing)};"
+                others.append(f"&sweep_{name}")
+            yield from self._steps(ways.direct, f"{n}_{at}")
+            rows.append(self._sweep(ways.direct, f"{n}_{at}", others))
         yield f"static const sweep sweeps_{n}[] = {{"
         yield from (f"    {row}," for row in rows)
         yield "};"
 
-    @property
-    def row(self) -> str:
+    def row(self, numbers: Mapping[int, int]) -> str:
+        """The form itself; `numbers` are those of all forms, by their identity."""
         n, stages, sweeps = self.number, len(self.pipeline.stages), len(self.plan.sweeps)
         aliases = ", ".join(str(self._array(name)) for name in self.plan.aliases) or "0"
+        others = (self.form.apart, self.form.tame)
+        apart, tame = ("NULL" if one is None else f"&form_{numbers[id(one)]}" for one in others)
         return (
-            f"{{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, stages_{n}, sweeps_{n}, same_{n}, "
-            f"{len(self.plan.aliases)}, {{{aliases}}}}}"
+            f"static const form form_{n} = {{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, "
+            f"stages_{n}, sweeps_{n}, same_{n}, {len(self.plan.aliases)}, {{{aliases}}}, "
+            f"{len(self.pipeline.slots)}, kinds_{n}, {apart}, {tame}, {self._changes}, changes_{n}}};"
         )
+
+    @property
+    def _changing(self) -> list[RewriteStep]:
+        return [step for step in self.plan.rewritten.steps if step.prepare is not None]
+
+    @property
+    def _changes(self) -> int:
+        return len(self._changing)
+
+    def _operands(self) -> Iterable[str]:
+        """Their kinds, slot by slot, and how they come from those that are given."""
+        n = self.number
+        yield f"static const int kinds_{n}[] = {{{', '.join(kinds(self.pipeline))}}};"
+        rows = []
+        for step in self._changing:
+            norm = next((one for one in step.before.stages if isinstance(one, s.BatchNorm)), None)
+            folds = step.name == "batch_norm_into_weights" and norm is not None
+            eps = repr(norm.eps) if folds and norm is not None else "0.0"
+            biased = int(folds and step.before.conv.bias)
+            average = int(any(isinstance(one, s.Mean) for one in step.before.stages))
+            kernel = [slot.operand.kind for slot in step.before.slots].index("kernel")
+            rows.append(f"{{{PREPARED[step.name]}, {step.first}, {step.count}, {eps}, {biased}, {average}, {kernel}}}")
+        yield f"static const change changes_{n}[] = {{{', '.join(rows) or '{0, 0, 0, 0.0, 0, 0, 0}'}}};"
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -194,8 +243,7 @@ class FormText:
         assert name in (INPUT, OUTPUT)
         return int(name == OUTPUT)
 
-    def _sweep(self, at: int) -> str:
-        planned = self.plan.sweeps[at]
+    def _sweep(self, planned: SweepPlan, name: str, others: Sequence[str]) -> str:
         sweep, steps = planned.sweep, planned.structure.steps
         size = places([*planned.structure.words, *planned.structure.call_words], False)[-1]
         before = places(planned.structure.words, False)[-1]
@@ -204,21 +252,23 @@ class FormText:
         finished = -1 if sweep.finish is None else self._array(sweep.finish.result)
         rows = int(any(step.needs_whole_rows for step in steps))
         parts = int(not any(step.couples_channels for step in behind))
+        by_rows = int(any(isinstance(step, direct.DirectConvolution) and bool(step.heights) for step in steps))
+        pace = next((step.pace for step in steps if isinstance(step, winograd.WinogradConvolution)), 0)
         return (
             f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
             f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
-            f"steps_{self.number}_{at}, {size}, {before}, {self.kernels[at]}}}"
+            f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, {by_rows}, {pace}, "
+            f"{others[0]}, {{{', '.join(others[1:])}}}}}"
         )
 
-    def _steps(self, at: int) -> Iterable[str]:
-        planned = self.plan.sweeps[at]
+    def _steps(self, planned: SweepPlan, sweep_name: str) -> Iterable[str]:
         structure = planned.structure
         word, call = layout(words.SweepWords, False)[1], places(structure.words, False)[-1]
         call += layout(words.SweepCall, False)[1]
         rows, rooms, geometric = [], 0, 0
         for number, step in enumerate(structure.steps):
             links = getattr(step, "links", None) or ((step.link,) if isinstance(step, chain.RowNorm) else ())
-            name = f"links_{self.number}_{at}_{number}" if links else "NULL"
+            name = f"links_{sweep_name}_{number}" if links else "NULL"
             if links:
                 yield f"static const chain_link {name}[] = {{"
                 yield from (f"    {self._link(link)}," for link in links)
@@ -228,9 +278,9 @@ class FormText:
             word += _length(step.words)
             call += _length(step.call)
             rooms += sum(field.kind == "buffer" for own in step.words for field in layout(own, False)[0])
-            geometric += kind in ("CONV", "POOL", "PHASE_POOL")
+            geometric += kind in ("CONV", "WINOGRAD", "POOL", "PHASE_POOL")
         self.rooms, self.geometric = max(self.rooms, rooms), max(self.geometric, geometric)
-        yield f"static const step steps_{self.number}_{at}[] = {{"
+        yield f"static const step steps_{sweep_name}[] = {{"
         yield from (f"    {row}," for row in rows)
         yield "};"
 
@@ -240,9 +290,9 @@ class FormText:
             return "LOAD", self.values.get(step.source, 0), self._array(step.source), 0, 0
         if isinstance(step, padding.PaddedLoad):
             return "PADDED", step.stage, self._array(step.source), 0, 0
-        if isinstance(step, direct.DirectConvolution):
-            array = self._array(step.source) if step.reads else -1
-            return "CONV", self.pipeline.conv_index, array, 0, 0 if step.pace is None else 1 + step.pace
+        if isinstance(step, (direct.DirectConvolution, winograd.WinogradConvolution)):
+            array, by = self._array(step.source) if step.reads else -1, isinstance(step, direct.DirectConvolution)
+            return "CONV" if by else "WINOGRAD", self.pipeline.conv_index, array, 0, int(step.pace is not None)
         if isinstance(step, interleave.Interleave):
             return "INTERLEAVE", 0, self._array(dest) if step.writes else -1, 0, 0
         if isinstance(step, pool.Pool):

@@ -7,23 +7,26 @@ a condition in C that says for which parameters it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
-from ..cpu.plan.choice import PLAIN
+from ..cpu.plan.choice import Options
 from ..cpu.plan.machine import Machine
-from ..cpu.plan.plan import Plan, make_plan
+from ..cpu.plan.plan import Plan, SweepPlan, make_plan
+from ..cpu.plan.winograd import MOST_PACE
+from ..cpu.steps.direct import HEIGHTS, DirectConvolution
+from ..cpu.steps.winograd import WinogradConvolution
 from ..errors import Error
 from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.problem_file import SIZE, Values
 from ..spec.problems import TENSOR_AXES, Problem
-from ..spec.rewrite import simplify
+from ..spec.rewrite import Rewritten, simplify
 from ..spec.shapes import LONG_STRIDE
-from ..spec.stages import AvgPool3d, Conv3d, GroupNorm, MaxPool3d
+from ..spec.stages import AvgPool3d, Conv3d, ConvTranspose3d, GroupNorm, MaxPool3d, Mean, Sum
 
 # Numbers that float32 holds exactly and that no stage has of itself: found again among the constants of kernels.
 SUM_WEIGHTS = {"fabs(sum_weight) <= 65536.0": 1.59375, "1": 70000.53125}
@@ -42,14 +45,37 @@ _KERNELS, _CHANNELS = (3, 5, 7, 2, 4, 1), ((5, 7), (5, 5), (5, 1), (1, 5))
 
 
 @dataclass(frozen=True)
+class Ways:
+    """How a sweep can be computed; the library chooses, as the planner does."""
+
+    direct: SweepPlan  # also where it holds no convolution
+    by_rows: SweepPlan | None  # where channels have taps of their own
+    winograd: tuple[SweepPlan | None, ...]  # a position is one output wide, or two; or any number
+
+    @property
+    def others(self) -> tuple[SweepPlan | None, ...]:
+        return (self.by_rows, *self.winograd)
+
+
+@dataclass(frozen=True)
 class Form:
+    """A pipeline as it runs, cut into sweeps."""
+
     condition: str  # in C, of the parameters; the first form for which it holds is taken
     plan: Plan
     values: Values  # of the parameters of a problem, in this form
+    ways: tuple[Ways, ...]  # of each sweep
+    apart: Form | None = None  # the same with a pool before the convolution in a sweep of its own
+    tame: Form | None = None  # the same with rewrites that rely on tame operands
 
     @property
     def pipeline(self) -> Pipeline:
         return self.plan.pipeline
+
+    @property
+    def all(self) -> list[Form]:
+        """What may take its place, and it: each after those it refers to."""
+        return [*(one for other in (self.apart, self.tame) if other is not None for one in other.all), self]
 
 
 @dataclass(frozen=True)
@@ -82,11 +108,11 @@ class Subject:
 
     def forms(self, dtype: DType, machine: Machine) -> list[Form]:
         if self.problem is None:
-            return [Form("1", _plan(self.pipeline, dtype, machine), {})]
-        found = []
-        for condition, values in _choices(self.problem, dtype):
-            found.append(Form(condition, _plan(self.problem.pipeline(values), dtype, machine), values))
-        return found
+            return [_form("1", self.pipeline, {}, dtype, machine, ())]
+        return [
+            _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers)
+            for condition, values in _choices(self.problem, dtype)
+        ]
 
 
 def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
@@ -143,7 +169,81 @@ def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[i
     raise problem
 
 
-def _plan(pipeline: Pipeline, dtype: DType, machine: Machine) -> Plan:
-    """By direct summation, without rewrites that need to look at arrays, for sizes that stand for all."""
+def _form(
+    condition: str,
+    pipeline: Pipeline,
+    values: Values,
+    dtype: DType,
+    machine: Machine,
+    may: Collection[str],
+    tame: bool = False,
+    apart: bool = False,
+) -> Form:
+    """Plans for sizes that stand for all. `may` are words for what the convolution may have at the call."""
     x, operands = shapes_for(pipeline, LARGE)
-    return make_plan(pipeline, x, operands, dtype, PLAIN, tame=False, host=machine)
+
+    def planned(outputs: tuple[int, int, int]) -> Plan:
+        options = Options(outputs=outputs, apart=apart, plain=True)
+        return make_plan(pipeline, x, operands, dtype, options, tame, machine)
+
+    plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))
+
+    def ways(at: int) -> Ways:
+        if plan.sweeps[at].register_tile is None:
+            return Ways(plan.sweeps[at], None, (None, None, None))
+        direct = _directly(plan.sweeps[at], pointwise=False)
+        found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
+        any_pace = _for_any_kernel(wide.sweeps[at], 0) if "dilation_w" in may else None
+        grouped = pipeline.conv.groups > 1 or "groups" in may
+        heights, high = tuple(range(1, HEIGHTS.stop)), direct.where.method.walks[1].pace
+        by_rows = _directly(direct, heights=heights, high=high)  # whatever the taps along the height
+        return Ways(direct, by_rows if grouped else None, (*found, any_pace))
+
+    own = tuple(map(ways, range(len(plan.sweeps))))
+    before = plan.pipeline.stages[: plan.pipeline.conv_index]
+    given = condition, pipeline, values, dtype, machine, may
+    other = rewritten = None
+    if not apart and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
+        other = _form(*given, tame=tame, apart=True)
+    if not (tame or apart) and knows(simplify(pipeline, dtype, tame=True)):
+        rewritten = _form(*given, tame=True)
+    return Form(condition, plan, values, own, other, rewritten)
+
+
+# How operands change where a pipeline is rewritten: what a library calls it.
+PREPARED = {
+    "bias_before_norm": "LEAVE_OUT",
+    "bias_through_max_pool": "SAME_NUMBERS",
+    "scale_into_softmax": "SAME_NUMBERS",
+    "channel_constant_through_sum": "ADDED_UP",
+    "batch_norm_into_weights": "INTO_WEIGHTS",
+}
+
+
+def knows(rewritten: Rewritten) -> bool:
+    """Whether a rewrite changes operands, and libraries know how each that does changes them. They leave averages right
+    behind a transposed convolution where they are: whether these go into the weights depends on sizes."""
+    changing = [step.name for step in rewritten.steps if step.prepare is not None]
+    first, *behind = rewritten.pipeline.stages
+    averaged = isinstance(first, ConvTranspose3d) and behind and isinstance(behind[0], (AvgPool3d, Sum, Mean))
+    return bool(changing) and all(name in PREPARED for name in changing) and not averaged
+
+
+def _directly(planned: SweepPlan, **changes: Any) -> SweepPlan:
+    """The same with other code of direct summation."""
+    steps = tuple(
+        replace(step, **changes) if isinstance(step, DirectConvolution) else step for step in planned.structure.steps
+    )
+    return replace(planned, structure=replace(planned.structure, steps=steps))
+
+
+def _for_any_kernel(planned: SweepPlan, pace: int | None = None) -> SweepPlan | None:
+    """Whose transforms are found when it runs, and positions are `pace` inputs wide, if not as in the sample."""
+    (at,) = [n for n, step in enumerate(planned.structure.steps) if isinstance(step, WinogradConvolution)]
+    steps = list(planned.structure.steps)
+    step = steps[at]
+    assert isinstance(step, WinogradConvolution)
+    if step.pace > MOST_PACE:
+        return None
+    steps[at] = replace(step, gathers=(), scatters=(), pace=step.pace if pace is None else pace)
+    return replace(planned, structure=replace(planned.structure, steps=tuple(steps)))

@@ -20,7 +20,7 @@ from ..spec.problems import PROBLEMS
 from ..spec.text import ARROW, read_stages, write_pipeline
 from .examples import examples
 from .forms import Subject
-from .objects import TARGETS, blocks_object, kernel_object, levels, team_object
+from .objects import TARGETS, Kernels, blocks_object, levels, team_object, transforms_object
 from .texts import RUNTIME, header, kernel_name, source
 
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
@@ -69,9 +69,9 @@ def write_library(
         (sources / "runtime" / file).write_text(text, encoding="utf-8")
     own = levels(target)
     forms = subject.forms(dtype, own[0].machine)
-    numbers = {structure.key: structure for form in forms for structure in (one.structure for one in form.plan.sweeps)}
-    keys = list(numbers)
-    kernels = [[keys.index(planned.structure.key) for planned in form.plan.sweeps] for form in forms]
+    ways = [each for form in forms for one in form.all for each in one.ways]
+    found = [way for each in ways for way in (each.direct, *each.others) if way is not None]
+    structures = {way.structure.key: way.structure for way in found}
     objects = []
 
     def put(file: str, code: bytes) -> None:
@@ -80,13 +80,17 @@ def write_library(
         objects.append(str(path))
 
     for level in own:
-        for number, structure in enumerate(numbers.values()):
+        of_level = f"{name}_{level.isa.name}"
+        code = Kernels(level, of_level)
+        for number, structure in enumerate(structures.values()):
             symbol = kernel_name(name, number, level)
-            put(symbol, kernel_object(structure, level, symbol))
-        put(f"{name}_{level.isa.name}", blocks_object(dtype, level, f"{name}_{level.isa.name}"))
+            put(symbol, code.object(structure, symbol))
+        put(f"{of_level}_shared", code.shared())
+        put(of_level, blocks_object(dtype, level, of_level))
+        put(f"{of_level}_transforms", transforms_object(dtype, level, of_level))
     put(f"{name}_team", team_object(own[-1], name))
     (root / f"{name}.h").write_text(header(subject, dtype, own), encoding="utf-8")
-    (sources / f"{name}.c").write_text(source(subject, dtype, own, forms, kernels), encoding="utf-8")
+    (sources / f"{name}.c").write_text(source(subject, dtype, own, forms, list(structures)), encoding="utf-8")
     for file, text in _beside(subject, dtype, target, static).items():
         (root / file).write_text(text, encoding="utf-8")
     for file, text in examples(subject, dtype).items():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 
-from ..cpu.plan.machine import LEVELS, Isa, Machine
-from ..cpu.plan.registers import any_tile
+from ..cpu.plan.machine import LEVELS, SVE, Isa, Machine
+from ..cpu.plan.registers import RegisterTile, any_tile
 from ..cpu.plan.structure import Structure
+from ..cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, GatherKind, ScatterKind, Scheme, terms
 from ..cpu.runtime.build import Target, compile_ir
 from ..cpu.runtime.team import team_ir
 from ..cpu.steps.conv import Convolution
@@ -44,18 +46,20 @@ class Level:
         )
 
     @property
-    def rows(self) -> int:
-        """Output channels in a block of packed weights."""
-        return any_tile(self.isa.vector_registers).rows
+    def tile(self) -> RegisterTile:
+        """Output channels in a block of packed weights, and vectors of positions that go with them."""
+        return any_tile(self.isa.vector_registers)
 
     def compile(self, ir: str) -> bytes:
         host = self.machine
+        if self.isa == SVE:  # code of fixed vectors runs where those of the processor are at least as long
+            ir = re.sub(r"^(define .*\)) nounwind", r"\1 nounwind vscale_range(2,16)", ir, flags=re.MULTILINE)
         return compile_ir(ir, Target.cross(_TRIPLES[self.target], host.cpu, host.features)).object_code
 
 
 def levels(target: str) -> list[Level]:
     """The best first."""
-    return [Level(target, isa) for isa in LEVELS[target]]
+    return [Level(target, isa) for isa in ((SVE,) if target == "aarch64" else ()) + LEVELS[target]]
 
 
 def for_any_channels(structure: Structure, level: Level) -> Structure:
@@ -65,11 +69,40 @@ def for_any_channels(structure: Structure, level: Level) -> Structure:
     return Structure(tuple(steps), structure.dtype, level.isa.name)
 
 
-def kernel_object(structure: Structure, level: Level, name: str) -> bytes:
-    """void name(int64 *table, int64 worker)"""
-    from ..cpu.code.tile import emit  # here: nobody else needs LLVM
+class Kernels:
+    """Kernels of an instruction set. The loops in which the time is spent are the same in many of them, and are
+    compiled once."""
 
-    return level.compile(_renamed(emit(for_any_channels(structure, level), level.machine), {"run": name}))
+    _FUNCTION = re.compile(
+        r'^define internal (void @"((?:micro|sum)_\w+)"\([^)]*\) nounwind)\s*\{.*?^\}\n', re.M | re.S
+    )
+
+    def __init__(self, level: Level, name: str) -> None:
+        self.level, self.name = level, name
+        self._heads: dict[str, None] = {}  # declarations of what LLVM itself has, and the target
+        self._shared: dict[str, str] = {}
+
+    def object(self, structure: Structure, name: str) -> bytes:
+        """void name(int64 *table, int64 worker)"""
+        from ..cpu.code.tile import emit  # here: nobody else needs LLVM
+
+        text = emit(for_any_channels(structure, self.level), self.level.machine)
+        self._heads |= dict.fromkeys(re.findall(r"^(?:declare |target |!\d+ = ).*$", text, re.M))
+        text = self._named(self._FUNCTION.sub(self._kept_apart, text))
+        return self.level.compile(_renamed(text, {"run": name}))
+
+    def _kept_apart(self, found: re.Match[str]) -> str:
+        head, name = found.groups()
+        kept = self._shared.setdefault(name, found.group(0).replace("define internal", "define hidden", 1))
+        assert kept == found.group(0).replace("define internal", "define hidden", 1), name
+        return f"declare hidden {head}\n"
+
+    def _named(self, text: str) -> str:
+        return re.sub(r'@"(micro|sum)_', rf'@"{self.name}_\1_', text)
+
+    def shared(self) -> bytes:
+        """What they have in common."""
+        return self.level.compile(self._named("\n".join([*self._heads, *self._shared.values()])))
 
 
 def blocks_object(dtype: DType, level: Level, name: str) -> bytes:
@@ -79,6 +112,36 @@ def blocks_object(dtype: DType, level: Level, name: str) -> bytes:
 
     text = blocks_ir(STORAGE[dtype.name], level.machine)
     return level.compile(_renamed(text, {"read": f"{name}_read", "write": f"{name}_write"}))
+
+
+# Schemes of Winograd's method: those that round no worse than direct summation.
+LONGEST = EXACT_POINTS + 1 - EXACT_OUTPUTS
+SCHEMES = (Scheme(1, 1), *(Scheme(EXACT_OUTPUTS, taps) for taps in range(1, LONGEST + 1)))
+
+
+def gather_kinds() -> list[GatherKind]:
+    """By the terms along the depth, the schemes along height and width, and whether pieces are even."""
+    terms = _terms("inputs_matrix")
+    return [GatherKind(*which) for which in product(terms, SCHEMES, SCHEMES, (False, True))]
+
+
+def scatter_kinds() -> list[ScatterKind]:
+    return [ScatterKind(*which) for which in product(_terms("outputs_matrix"), SCHEMES, SCHEMES)]
+
+
+def _terms(matrix: str) -> range:
+    return range(1, 1 + max(terms(getattr(scheme, matrix)) for scheme in SCHEMES))
+
+
+def transforms_object(dtype: DType, level: Level, name: str) -> bytes:
+    """Of Winograd's method, for every kernel and stride: each under its own name."""
+    from ..cpu.code.tile import STORAGE
+    from ..cpu.code.winograd import emit_transforms
+
+    gathers, scatters = gather_kinds(), scatter_kinds()
+    text = emit_transforms(level.machine, STORAGE[dtype.name], gathers, scatters)
+    names = [*(kind.name for kind in gathers), *(kind.name for kind in scatters)]
+    return level.compile(_renamed(text, {one: f"{name}_{one}" for one in names}))
 
 
 def team_object(level: Level, name: str) -> bytes:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ..cpu.plan.winograd import EXACT_PIECES, Matrix
+from ..cpu.steps.direct import HEIGHTS, SUMMED
 from ..spec.dtypes import DType
 from ..spec.problem_file import SIZE, TENSOR
 from ..spec.text import write_pipeline
-from .describe import FormText, kinds, word_places
+from .describe import FormText, word_places
 from .forms import Form, Subject
-from .objects import Level
+from .objects import LONGEST, SCHEMES, Level, gather_kinds, scatter_kinds
 
 STORED = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 17}
 REALS = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t"}
 RUNTIME = (
-    *("core.h", "geometry.c", "shapes.c", "tiling.c", "tables.c", "weights.c", "statistics.c", "meaning.c"),
-    *("machine.c", "execute.c", "api.c"),
+    *("core.h", "geometry.c", "winograd.c", "shapes.c", "tiling.c", "cost.c", "choice.c", "places.c", "transforms.c"),
+    *("tables.c", "statistics.c", "meaning.c", "machine.c", "weights.c", "tame.c", "execute.c", "api.c"),
 )
 
 HEADER = """\
@@ -100,17 +102,17 @@ enum {{ C3D_OK, C3D_ARGUMENT, C3D_SHAPE, C3D_MEMORY, C3D_WORKSPACE }};
 #include "runtime/core.h"
 
 static const char *const C3D_NAMES[] = {{{names}}};
-static const int C3D_KINDS[] = {{{kinds}}};
 static const char *const C3D_ISA[] = {{{isas}}};
-static const i64 C3D_VECTOR[] = {{{vectors}}}, C3D_REGISTERS[] = {{{registers}}}, C3D_ROWS[] = {{{rows}}};
+static const i64 C3D_VECTOR[] = {{{vectors}}}, C3D_REGISTERS[] = {{{registers}}};
+static const i64 C3D_ROWS[] = {{{rows}}}, C3D_COLUMNS[] = {{{columns}}}; /* of the register tile */
+
+{transforms}
 
 {kernels}
 
 {forms}
 
-static const form forms[] = {{
-{rows_of_forms}
-}};
+static const form *const forms[] = {{{chosen}}};
 
 static const C3D_ARRAY *operand_of(const C3D_ARGS *args, int slot) {{
     const C3D_ARRAY *found[] = {{{operands}}};
@@ -150,14 +152,14 @@ def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
 
 
 def source(
-    subject: Subject, dtype: DType, levels: Sequence[Level], forms: Sequence[Form], kernels: Sequence[Sequence[int]]
+    subject: Subject, dtype: DType, levels: Sequence[Level], forms: Sequence[Form], kernels: Sequence[str]
 ) -> str:
-    """`kernels` are, for each form, the numbers of the kernels of its sweeps."""
+    """`kernels` are the keys of the structures that have code, in the order of their numbers."""
     name = subject.name
-    texts = [
-        FormText(subject, form, number, [f"kernels_{kernel}" for kernel in own])
-        for number, (form, own) in enumerate(zip(forms, kernels, strict=True))
-    ]
+    names = {key: f"kernels_{number}" for number, key in enumerate(kernels)}
+    every = [one for form in forms for one in form.all]
+    numbers = {id(form): number for number, form in enumerate(every)}
+    texts = [FormText(subject, form, numbers[id(form)], names) for form in every]
     sizes = {
         "STORED": STORED[dtype.name],
         "ITEM": dtype.itemsize,
@@ -165,12 +167,18 @@ def source(
         "INTS": len(subject.integers),
         "REALS": len(subject.reals),
         "LEVELS": len(levels),
-        "STAGES": max(len(form.pipeline.stages) for form in forms),
+        "STAGES": max(len(form.pipeline.stages) for form in every),
         "VALUES": max(len(text.values) for text in texts),
-        "STATISTICS": max(len(form.plan.sweeps) for form in forms),
+        "STATISTICS": max(len(form.plan.sweeps) for form in every),
         "LABELS": max(len(text.labels) for text in texts),
         "GEOMETRIC": max(text.geometric for text in texts),
         "ROOMS": max(text.rooms for text in texts),
+        "MOST_ROWS": max(level.tile.rows for level in levels),
+        "SCHEMES": LONGEST,
+        "PIECES": EXACT_PIECES,
+        "SUMMED": SUMMED,
+        "LOW": HEIGHTS.start,
+        "HIGH": HEIGHTS.stop - 1,
     }
     return SOURCE.format(
         what=_what(subject),
@@ -180,14 +188,15 @@ def source(
         places=word_places(),
         exported="\n".join(_exported(subject)),
         names=", ".join(f'"{operand}"' for operand in subject.operands),
-        kinds=", ".join(kinds(subject)),
         isas=", ".join(f'"{level.isa.name}"' for level in levels),
         vectors=", ".join(str(level.isa.vector_bytes) for level in levels),
         registers=", ".join(str(level.isa.vector_registers) for level in levels),
-        rows=", ".join(str(level.rows) for level in levels),
-        kernels="\n".join(_kernels(name, levels, 1 + max(number for own in kernels for number in own))),
-        forms="\n".join(text.text for text in texts),
-        rows_of_forms="\n".join(f"    {text.row}," for text in texts),
+        rows=", ".join(str(level.tile.rows) for level in levels),
+        columns=", ".join(str(level.tile.columns) for level in levels),
+        transforms="\n".join([*_matrices(), *_transforms(name, levels)]),
+        kernels="\n".join(_kernels(name, levels, len(kernels))),
+        forms="\n".join(f"{text.text}\n{text.row(numbers)}" for text in texts),
+        chosen=", ".join(f"&form_{numbers[id(form)]}" for form in forms),
         operands=", ".join(f"&args->{operand}" for operand in subject.operands),
         parameters="".join(_parameters(subject)),
         choice="".join(_choice(subject, forms)),
@@ -226,6 +235,34 @@ def _kernels(name: str, levels: Sequence[Level], count: int) -> list[str]:
         lines += [f"void {one}(void);" for one in own]
         lines.append(f"static void (*const C3D_{way.upper()}[])(void) = {{{', '.join(own)}}};")
     return lines
+
+
+def _matrices() -> Iterator[str]:
+    """Of the schemes of Winograd's method that make two outputs together."""
+    sides = {
+        "INPUTS": ("inputs_matrix", 4, 4),
+        "WEIGHTS": ("weights_matrix", 4, 3),
+        "OUTPUTS": ("outputs_matrix", 2, 4),
+    }
+    for word, (matrix, rows, columns) in sides.items():
+        own = [_nested(getattr(scheme, matrix)) for scheme in SCHEMES[1:]]
+        yield f"static const double C3D_{word}[{len(own)}][{rows}][{columns}] = {{{', '.join(own)}}};"
+
+
+def _nested(matrix: Matrix) -> str:
+    rows = (", ".join(repr(float(factor)) for factor in row) for row in matrix)
+    return "{" + ", ".join(f"{{{row}}}" for row in rows) + "}"
+
+
+def _transforms(name: str, levels: Sequence[Level]) -> Iterator[str]:
+    """Where the code of each is, for each instruction set."""
+    gathers, scatters = [kind.name for kind in gather_kinds()], [kind.name for kind in scatter_kinds()]
+    for word, found in {"GATHER": gathers, "SCATTER": scatters}.items():
+        own = [[f"{name}_{level.isa.name}_{one}" for one in found] for level in levels]
+        yield from (f"void {one}(void);" for each in own for one in each)
+        yield f"static void (*const C3D_{word}[][{len(found)}])(void) = {{"
+        yield from (f"    {{{', '.join(each)}}}," for each in own)
+        yield "};"
 
 
 def _parameters(subject: Subject) -> list[str]:

@@ -21,10 +21,10 @@ from .apply import allocated, compute
 from .arrays import Storage
 
 
-def warm(pipeline: Pipeline, input: Sequence[int], weight: Sequence[int], dtype: DType) -> None:
-    """For input (B, C, D, H, W) and weight of these shapes, rows or channels last."""
+def warm(pipeline: Pipeline, input: Sequence[int], weights: Sequence[Sequence[int]], dtype: DType) -> None:
+    """For input (B, C, D, H, W) and weights of these shapes, one for each convolution; rows or channels last."""
     ones = dtype.narrow(np.ones(1))[0]
-    shapes = pipeline.operand_shapes(input, weight)
+    shapes = pipeline.operand_shapes(input, *weights)
     x, *operands = (np.full(shape, ones, dtype.storage) for shape in (tuple(input), *shapes))
 
     def result(shape: tuple[int, ...], _: Sequence[Storage]) -> Storage:

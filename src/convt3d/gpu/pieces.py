@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..plan.names import ArrayName
-from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, PhasePool, Pool, Reduce, RowNorm, operands_of
+from ..plan.sweeps import Chain, Conv, Interleave, Link, Op, Pad, PhasePool, Pool, Reduce, RowNorm, operands_of
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import Shape
 from ..spec.stages import CHANNELS, Add, Keep
@@ -79,6 +79,7 @@ class Piece:
     conv: int | None = None  # stage, where the source is the convolution of it
     before: tuple[Link, ...] = ()
     pool: int | None = None  # stage
+    pad: int | None = None  # stage that adds copies of voxels around what a convolution reads
     after: tuple[Link, ...] = ()
     reduce: str | None = None  # kind of the statistics it leaves
     partials: PartialsName | None = None  # where the statistics of tiles go
@@ -92,7 +93,7 @@ class Piece:
     @property
     def blank(self) -> bool:
         """Whether nothing has happened to the source yet."""
-        return self.conv is None and self.pool is None and not self.links
+        return self.conv is None and self.pool is None and self.pad is None and not self.links
 
     def linked(self, link: Link) -> Piece:
         return (
@@ -147,6 +148,10 @@ class _Splitter:
         if self.piece.pool is not None or (mixed and self.piece.conv is not None and self._channels() > MOST_POOLED):
             self._store()
         self.piece = replace(self.piece, pool=op.stage)
+        self.result = self.trace.values[op.stage + 1]
+
+    def pad(self, op: Pad, before: tuple[Op, ...]) -> None:
+        self.piece = replace(self.piece, pad=op.stage)
         self.result = self.trace.values[op.stage + 1]
 
     def chain(self, op: Chain, before: tuple[Op, ...]) -> None:
@@ -210,6 +215,7 @@ TAKEN: dict[type[Op], Callable[..., None]] = {
     Conv: _Splitter.conv,
     Pool: _Splitter.pool,
     PhasePool: _Splitter.pool,
+    Pad: _Splitter.pad,
     Chain: _Splitter.chain,
     RowNorm: _Splitter.row_norm,
     Reduce: _Splitter.reduce,

@@ -108,7 +108,7 @@ class _Maker:
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
-        kernel, groups = trace.operands[pipeline.conv_index][0], pipeline.conv.groups
+        kernel, groups = pipeline.conv.kernel(trace.operands[pipeline.conv_index][0]), pipeline.conv.groups
         self.kind = self._kind(kernel[0] // groups, groups)
         if self.kind != "dot" or dtype.name != "float32":
             self.precision = "ieee"
@@ -194,8 +194,8 @@ class _Maker:
         conv_axes: Sequence[ConvAxis | None] = (None,) * 3
         groups, channels, inputs, multiplier, kind = 1, piece.shape[1], 1, 1, "load"
         if stage is not None:
-            conv, kernel = self.pipeline.conv, self.trace.operands[stage][0]
-            conv_axes = conv.axes(piece.shape, kernel)
+            conv, weight = self.pipeline.conv, self.trace.operands[stage][0]
+            conv_axes, kernel = conv.axes(piece.shape, weight), conv.kernel(weight)
             groups, channels, inputs = conv.groups, kernel[1], kernel[0] // conv.groups
             kind = self.kind
             if kind == "depthwise":

@@ -274,7 +274,7 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
 
 
 def _on_gpus(path: str, dtype: DType, folder: str, limits: Limits) -> tuple[dict[str, str], bool]:
-    """What NVIDIA's compiler makes of a CUDA file for each architecture, in words; and whether it takes it everywhere."""
+    """What NVIDIA's compiler makes of a CUDA file for each architecture, in words; whether it takes it everywhere."""
     place = library()
     if place is None:
         return {"on a GPU": f"not compiled: {PACKAGES} are not installed"}, False

@@ -19,7 +19,8 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 PACKAGES = "nvidia-cuda-nvrtc and nvidia-cuda-runtime"
 _HOST = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(|\bsolution\s*\(")
 _KERNEL = re.compile(
-    r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)",
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?"
+    r"Used (\d+) registers([^\n]*)",
     re.DOTALL,
 )
 _SHARED = re.compile(r"(\d+) bytes smem")
@@ -46,7 +47,7 @@ def includes() -> list[str]:
 
 
 def device_source(text: str) -> tuple[str, list[str]]:
-    """The file without functions of the host, lines where they were; and kernels launched with template arguments, which
+    """The file without functions of the host, lines where they were; kernels launched with template arguments, which
     exist only once somebody names them."""
     named = [" ".join(name.split()) for name in re.findall(r"([\w:]+\s*<[^<>;(){}]*>)\s*<<<", text)]
     for begin, end in reversed(_functions(text)):

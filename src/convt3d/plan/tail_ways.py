@@ -48,7 +48,10 @@ def passes(stage: Stage, wanted: Sequence[bool], local: frozenset[str]) -> bool:
         return stage.over == "channels"
     if isinstance(stage, s.Softmax):
         return stage.over in _ALL_AT_ONCE and stage.scale is None and stage.shift is None
-    return not isinstance(stage, (*POOLS, *REDUCTIONS, s.Convolution))
+    from .tails import BACK  # which is written with what stands here
+
+    known = isinstance(stage, TrainedBatchNorm) or type(stage) in BACK.entries
+    return known and not isinstance(stage, (*POOLS, *REDUCTIONS, s.Convolution))
 
 
 def can_repeat(stage: Stage) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -21,6 +22,15 @@ from ..spec.text import write_pipeline
 from .direct import direct
 from .engine import DTYPES_OF, knows
 from .stock import Others, Tensor
+
+# Multiply-adds below which PyTorch's own kernels take gradients: ours need longer to be started than theirs to be done.
+SMALL = 1 << 18
+
+
+def small(shape: Sequence[int], weight: Tensor) -> bool:
+    """Whether the gradients of a convolution of an input of `shape` are left to PyTorch, for there is little to do."""
+    sizes = (*shape, *weight.shape)
+    return all(type(size) is int for size in sizes) and prod(sizes) < SMALL * shape[1]
 
 
 def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -53,7 +53,7 @@ def float32_precision() -> str:
     default; in TensorFloat32 where it is allowed there and in matrix products as well, where it is not by default."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(matmul, "fp32_precision"):  # torch 2.9
-        exact, allowed = conv.conv.fp32_precision == "ieee", matmul.fp32_precision == "tf32"
+        exact, allowed = conv.conv.fp32_precision != "tf32", matmul.fp32_precision == "tf32"
     else:
         exact, allowed = not conv.allow_tf32, matmul.allow_tf32
     return "ieee" if exact else "tf32" if allowed else "bf16x6"

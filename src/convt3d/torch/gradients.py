@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from .convolutions import own_convolutions, takes
+from .convolutions import own_convolutions, small, takes
 from .direct import direct
 from .segment_gradients import segment_gradients
 from .stage_gradients import GRADIENTS, first_stage, needed_values, through_stage
@@ -117,11 +117,10 @@ def _chunk(
     return chunk if chunk < batch and again > 0 else None
 
 
-def _ours(pipeline: Pipeline, grad: Tensor, x: Tensor, operands: Sequence[Tensor]) -> bool:
-    """Whether our kernels may take the gradient beside the convolution."""
-    if not (takes(grad, x, *operands) and direct((grad, x, *operands))):
-        return False
-    return all(prod(shape[2:]) <= _MOST_PLACES for shape in value_shapes(pipeline, x, operands))
+def _small(pipeline: Pipeline, shapes: Sequence[Sequence[int]], operands: Sequence[Tensor]) -> bool:
+    """Whether each of its convolutions has little to do."""
+    weights = weights_of(pipeline, operands)
+    return all(small(shapes[index], each) for index, each in zip(pipeline.convolutions, weights, strict=True))
 
 
 def _chunk_gradients(
@@ -133,13 +132,15 @@ def _chunk_gradients(
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
     stages, count = pipeline.stages, len(pipeline.stages)
-    ours = _ours(pipeline, grad, x, operands)
+    shapes = value_shapes(pipeline, x, operands)
+    quick = _small(pipeline, shapes, operands)
+    ours = not quick and takes(grad, x, *operands) and direct((grad, x, *operands))
+    ours = ours and all(prod(shape[2:]) <= _MOST_PLACES for shape in shapes)
     if ours and len(pipeline.convolutions) > 1:
         return segment_gradients(pipeline, grad, x, operands, wanted, _chunk_gradients)
-    shapes = value_shapes(pipeline, x, operands)
     first, conv = first_stage(pipeline, wanted), pipeline.convolutions[0]
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
-    others = own_convolutions(pipeline) if takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
+    others = own_convolutions(pipeline) if not quick and takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
     back = way_back(pipeline, tuple(wanted), result is not None) if ours else None
     front = way_in_front(pipeline, tuple(wanted)) if ours and (back is not None or conv + 1 == count) else None
     last, begin, start = count, first, None

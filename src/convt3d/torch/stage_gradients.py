@@ -18,7 +18,7 @@ from ..spec.backends import StageTable
 from ..spec.checks import as_triple
 from ..spec.pipeline import Pipeline
 from ..spec.stage import Stage
-from .convolutions import input_gradient, takes, weight_gradients
+from .convolutions import input_gradient, small, takes, weight_gradients
 from .stock import AXES, Tensor, avg_pool_type, column, padded_input, softmax_over
 
 aten: Any = torch.ops.aten
@@ -120,12 +120,13 @@ def per_channel(grad: Tensor) -> Tensor:
 def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any) -> Any:
     stride, padding, output_padding, dilation = map(list, stage.triples)
     mask = [want[0], want[1], len(want) > 2 and want[2]]
-    if want[0] and takes(g, own[0]):
+    ours = not small(shape, own[0])
+    if ours and want[0] and takes(g, own[0]):
         found = input_gradient(stage, g, own[0], shape)
         return found, *_conv(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
     if not any(mask):
         return (None,) * (1 + len(own))
-    if not want[0] and (found := weight_gradients(stage, g, v, stage.triples[1], own, want[1:])):
+    if ours and not want[0] and (found := weight_gradients(stage, g, v, stage.triples[1], own, want[1:])):
         return None, *found
     grads = aten.convolution_backward(
         g, v, own[0], [g.shape[1]], stride, padding, dilation, True, output_padding, stage.groups, mask
@@ -138,13 +139,14 @@ def _conv_forward(
 ) -> Any:
     stride, dilation = list(as_triple(stage.stride)), list(as_triple(stage.dilation))
     mask = [want[0], want[1], len(want) > 2 and want[2]]
-    if want[0] and stage.padding_mode == "zeros" and takes(g, own[0]):
+    ours = not small(shape, own[0])
+    if ours and want[0] and stage.padding_mode == "zeros" and takes(g, own[0]):
         found = input_gradient(stage, g, own[0], shape)
         return found, *_conv_forward(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
     if not any(mask):
         return (None,) * (1 + len(own))
     padded, padding = padded_input(stage, v, own[0])
-    if not want[0] and (found := weight_gradients(stage, g, padded, padding, own, want[1:])):
+    if ours and not want[0] and (found := weight_gradients(stage, g, padded, padding, own, want[1:])):
         return None, *found
     sizes = stride, list(padding), dilation, False, [0, 0, 0], stage.groups
     grad, *rest = aten.convolution_backward(g, padded, own[0], [g.shape[1]], *sizes, mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -86,7 +87,16 @@ def weights_of(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
 
 def value_shapes(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> list[Shape]:
     """Of all values, for a batched x."""
-    return shapes_of(pipeline, x.shape, [weight.shape for weight in weights_of(pipeline, operands)])
+    kernels = tuple(weight.shape for weight in weights_of(pipeline, operands))
+    try:
+        return _known_shapes(pipeline, x.shape, kernels)
+    except TypeError:  # sizes that are symbols are no keys
+        return shapes_of(pipeline, x.shape, kernels)
+
+
+@lru_cache(maxsize=1024)
+def _known_shapes(pipeline: Pipeline, x: Sequence[int], kernels: Sequence[Sequence[int]]) -> list[Shape]:
+    return shapes_of(pipeline, x, kernels)
 
 
 def own_operands(pipeline: Pipeline, operands: Sequence[Tensor], index: int) -> list[Tensor]:

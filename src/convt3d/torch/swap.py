@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentTypeError, described
+from .convolutions import small
 from .direct import plain, plain_thread
 from .engine import knows
 from .fold import fold_chain, looked_at, shape_after, takes_batch, watchable, why_apart
@@ -73,7 +74,7 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
                 if known is None:
                     text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 else:
-                    plainly = plain_thread() and plain(input)
+                    plainly = plain_thread() and plain(input) and not small(input.shape, modules[at].weight)
                     text, operands, count = known.chain(at, input.shape, plainly)
                     norm = batch_norm(modules[at + 1 : at + count]) if plainly else None
                     if norm is not None:

@@ -99,6 +99,19 @@ def test_memory_left_over_is_bounded():
 
 
 @needs_mappings
+def test_more_is_kept_while_somebody_asks_for_it():
+    spare = memory.Spare(2 * OUTPUTS_KEPT)
+    first = empty(2 * OUTPUTS_KEPT, np.uint8)
+    place = first.ctypes.data
+    del first
+    assert empty(2 * OUTPUTS_KEPT, np.uint8).ctypes.data == place
+    assert sum(map(len, memory._left)) > OUTPUTS_KEPT
+    del spare
+    assert sum(map(len, memory._left)) <= OUTPUTS_KEPT
+    assert not memory._spares
+
+
+@needs_mappings
 def test_with_what_is_kept_no_more_memory_is_taken_than_was_in_use_at_once(monkeypatch: pytest.MonkeyPatch):
     """Whatever the sizes of new arrays, and whether what is kept fits them."""
 

@@ -183,7 +183,7 @@ def test_scratch_stays_bounded(x: tuple[int, ...], w: tuple[int, ...], stride: i
 @pytest.mark.parametrize("channels", [16, 200, 1024])
 def test_what_passes_through_a_tile(channels: int) -> None:
     """The slab, and of the channels a part: rows on their way out were once taken off twice."""
-    plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=2)), (1, 16, 8, 16, 16), (16, channels, 2, 2, 2), DIRECT)
+    plan = plan_of(Pipeline(ct.ConvTranspose3d(stride=2)), (1, 16, 8, 16, 16), (16, channels, 3, 3, 3), DIRECT)
     tiling, pitches = plan.sweeps[0].tiling, pitches_of(plan.sweeps[0])
     numbers = 16 * pitches["Convolution.slab"] + tiling.part.channels * pitches["Convolution.phased"]
     assert 4 * numbers <= tiling.passing <= 4 * numbers + 1024

@@ -9,7 +9,7 @@ from ..ir.frame import Kernel, Scratch
 from ..ir.move import Destination, Source, load_box, store_box
 from ..ir.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Number, Storage
 from ..plan.geometry import READ, READ_COUNT, WRITE, WRITE_COUNT
-from ..plan.machine import Machine, architecture
+from ..plan.machine import ARM, Machine, architecture
 from ..plan.structure import Structure
 from ..words import DestinationCall, SourceCall
 from .interleave import Planar, interleave
@@ -31,7 +31,7 @@ def emit_kernel(structure: Structure, machine: Machine) -> Kernel:
         tile = Tile(k, around)
         for step in structure.steps:
             step.emit(tile, [next(words) for _ in step.words], [next(call) for _ in step.call])
-    k.b.fence(x86=machine.isa != "neon" and architecture() == "x86_64")
+    k.b.fence(x86=machine.isa not in ARM and architecture() == "x86_64")
     k.b.ret()
     return k
 

@@ -10,17 +10,19 @@ registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number
-from ..plan.registers import RegisterTile
+from ..ir.values import I64, PTR, Number, Storage
+from ..plan.machine import Machine
+from ..plan.registers import ANY, RegisterTile
 from ..plan.winograd import GatherKind, Matrix, ScatterKind
 from ..steps.conv import ConvWords
 from ..steps.winograd import (
@@ -31,8 +33,8 @@ from ..steps.winograd import (
     WinogradConvolution,
     WinogradWords,
 )
-from ..words import row_length
-from .conv import all_channels, fill_with_bias, source_of
+from ..words import SweepCall, SweepWords, row_length
+from .conv import all_channels, blocks_of_group, fill_with_bias, source_of
 from .interleave import Planar
 from .micro import at_offsets, micro_kernel, sum_in_pieces
 from .slab import fill_paced_slab
@@ -43,6 +45,16 @@ if TYPE_CHECKING:
 Load = Callable[[int, int], ir.Value]
 Store = Callable[[int, int, ir.Value], None]
 Sources = list[tuple[ir.Value, "ir.Value | None"]]  # pointer and factor of each term
+Transform = Callable[..., None]  # calls the code of one
+
+# Arguments of transforms, which a kernel for any number of channels finds by their addresses.
+_GATHER = [(name, PTR) for name in ("x", "inputs", "places", "factors")] + [
+    (name, I64) for name in ("depth_points", "channel", "channels", "depth", "position", "first", "count", "in_plane")
+]
+_SCATTER = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")] + [
+    (name, I64)
+    for name in ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
+]
 
 
 def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) -> None:
@@ -69,9 +81,12 @@ def convolve(
 ) -> None:
     """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
     b = k.b
-    fill_with_bias(k, conv, call, step, all_channels(conv, code.blocks + bool(code.tile.rest)))
+    blocks = blocks_of_group(k, conv, code.tile, code.blocks)
+    fill_with_bias(k, conv, call, step, all_channels(conv, blocks[1]))
     multiply = _multiply(k, code.tile, code.blocks)
-    gathers, scatters = [_gather(k, kind) for kind in code.gathers], [_scatter(k, kind) for kind in code.scatters]
+    found = code.tile.rest == ANY  # its transforms are beside it, for every kernel and stride
+    gathers = [] if found else [_gather(k, kind) for kind in code.gathers]
+    scatters = [] if found else [_scatter(k, kind) for kind in code.scatters]
     depth, length = Planar.of_convolution(conv, step).extent(k)
     in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     total, chunk = b.mul(depth, in_plane), winograd.chunk
@@ -87,20 +102,31 @@ def convolve(
             with b.loop(0, group.pieces) as piece:
                 at = b.mul(b.add(group.piece, piece), row_length(PieceWords))
                 row = k.row(PieceWords, b, b.at(winograd.pieces, at, I64))
-                for index, gather in enumerate(gathers):
-                    with b.if_(b.compare("==", row.kind, index)):
-                        _transform_inputs(k, conv, winograd, gather, x, row, where)
-            for index, scatter in enumerate(scatters):
-                with b.if_(b.compare("==", group.kind, index)):
-                    functions, target = (multiply, scatter), (y, bias)
-                    _multiply_and_transform(k, conv, winograd, code, functions, group, weights, target, where)
+                for gather in _each(b, row.kind, gathers, _GATHER):
+                    _transform_inputs(k, conv, winograd, gather, x, row, where)
+            for scatter in _each(b, group.kind, scatters, _SCATTER):
+                functions, target = (multiply, scatter), (y, bias)
+                _multiply_and_transform(k, conv, winograd, code, functions, blocks, group, weights, target, where)
+
+
+def _each(
+    b: Builder, kind: ir.Value, functions: Sequence[ir.Function], arguments: list[tuple[str, ir.Type]]
+) -> Iterator[Transform]:
+    """What calls the transform of a kind, in the branch of each; or, where there are none, the one at the address that
+    `kind` is."""
+    if not functions:
+        pointer, types = b.raw.inttoptr(kind, PTR), [type_ for _, type_ in arguments]
+        yield lambda *given: b.call_address(pointer, types, *given)
+    for index, function in enumerate(functions):
+        with b.if_(b.compare("==", kind, index)):
+            yield partial(b.call, function)
 
 
 def _transform_inputs(
     k: Kernel,
     conv: ConvWords,
     winograd: WinogradWords,
-    gather: ir.Function,
+    gather: Transform,
     x: ir.Value,
     piece: PieceWords,
     where: tuple[Number, ...],
@@ -108,7 +134,7 @@ def _transform_inputs(
     b = k.b
     tables = b.at(winograd.gather, piece.gather, I64), b.at(winograd.factors, piece.factors, k.number)
     sizes = conv.slab.pitch, conv.in_group, winograd.depth_step, winograd.chunk_positions
-    b.call(gather, x, winograd.inputs.pointer, *tables, piece.depth, *sizes, *where)
+    gather(x, winograd.inputs.pointer, *tables, piece.depth, *sizes, *where)
 
 
 def _multiply_and_transform(
@@ -116,7 +142,8 @@ def _multiply_and_transform(
     conv: ConvWords,
     winograd: WinogradWords,
     code: WinogradConvolution,
-    functions: tuple[ir.Function, ir.Function],
+    functions: tuple[ir.Function, Transform],
+    blocks: tuple[Number, Number],
     group: GroupWords,
     w: ir.Value,
     target: tuple[ir.Value, ir.Value],
@@ -125,23 +152,23 @@ def _multiply_and_transform(
     """Some blocks of output channels at once: their products for all points, then back into the phases."""
     b = k.b
     (multiply, scatter), (y, bias) = functions, target
-    blocks = code.blocks + bool(code.tile.rest)
+    rest = (blocks[0], b.sub(conv.out_group, b.mul(blocks[0], code.tile.rows))) if code.tile.rest == ANY else ()
     position, at_once, pitch = winograd.chunk_positions, winograd.chunk_blocks, conv.phased.pitch
     tables = (
         b.at(winograd.scatter, group.scatter, I64),
         b.at(winograd.factors, group.factors, k.number),
     )
-    with b.loop(0, blocks, at_once) as block:
-        end = b.min(b.add(block, at_once), blocks)
+    with b.loop(0, blocks[1], at_once) as block:
+        end = b.min(b.add(block, at_once), blocks[1])
         row = b.mul(block, code.tile.rows)
         rows = b.sub(b.min(b.mul(end, code.tile.rows), conv.out_group), row)
         points = b.at(winograd.points, b.mul(group.point, row_length(PointWords)), I64)
         data = (winograd.inputs.pointer, conv.offsets, w, winograd.products.pointer, points)
         sizes = (position, winograd.product_point, group.summed)
-        b.call(multiply, *data, group.points, block, end, where[1], *sizes)
+        b.call(multiply, *data, group.points, block, end, where[1], *sizes, *rest)
         there = b.at(y, b.mul(row, pitch), k.number), b.at(bias, row, k.number), *tables
         extent = (group.depth_out, rows, pitch, conv.plane, position, winograd.product_point)
-        b.call(scatter, winograd.products.pointer, *there, *extent, *where)
+        scatter(winograd.products.pointer, *there, *extent, *where)
 
 
 @contextmanager
@@ -180,14 +207,12 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
     point has steps of its own."""
     pointers = [(name, PTR) for name in ("inputs", "offsets", "w", "products", "point_table")]
     counts = ("points", "block", "end", "count", "position", "product_point", "summed")
-    b = k.define("multiply", [*pointers, *((name, I64) for name in counts)])
+    told = ("blocks", "rest") if tile.rest == ANY else ()
+    b = k.define("multiply", [*pointers, *((name, I64) for name in (*counts, *told))])
     a = b.args
-    micros = {
-        (rows, n): micro_kernel(k, rows, n)
-        for rows in (tile.rows, tile.rest)
-        if rows
-        for n in range(1, tile.columns + 1)
-    }
+    rests = range(1, tile.rows) if told else [tile.rest] if tile.rest else []
+    full: Number = a["blocks"] if told else blocks
+    micros = {(rows, n): micro_kernel(k, rows, n) for rows in (tile.rows, *rests) for n in range(1, tile.columns + 1)}
     with b.loop(0, a["points"]) as point:
         row = k.row(PointWords, b, b.at(a["point_table"], b.mul(point, row_length(PointWords)), I64))
         steps = row.steps
@@ -229,13 +254,28 @@ def _multiply(k: Kernel, tile: RegisterTile, blocks: int) -> ir.Function:
                 with b.if_(b.compare("==", left, n)):
                     columns(n, whole)
 
-        with b.loop(a["block"], b.min(a["end"], blocks)) as block:
+        with b.loop(a["block"], b.min(a["end"], full)) as block:
             one(block, tile.rows)
-        if tile.rest:
-            with b.if_(b.compare(">", a["end"], blocks)):
-                one(blocks, tile.rest)
+        for rows in rests:
+            with ExitStack() as conditions:
+                conditions.enter_context(b.if_(b.compare(">", a["end"], full)))
+                if told:
+                    conditions.enter_context(b.if_(b.compare("==", a["rest"], rows)))
+                one(full, rows)
     b.ret()
     return b.function
+
+
+def emit_transforms(
+    machine: Machine, storage: Storage, gathers: Sequence[GatherKind], scatters: Sequence[ScatterKind]
+) -> str:
+    """LLVM IR of transforms alone, each under the name of its kind."""
+    k = Kernel("transforms", machine, storage, [SweepWords, SweepCall])
+    k.b.ret()
+    k.b.function.linkage = "internal"  # which nobody calls
+    for function in (*(_gather(k, kind) for kind in gathers), *(_scatter(k, kind) for kind in scatters)):
+        function.linkage = "external"
+    return str(k.module)
 
 
 def _gather(k: Kernel, kind: GatherKind) -> ir.Function:
@@ -246,11 +286,7 @@ def _gather(k: Kernel, kind: GatherKind) -> ir.Function:
     apart as the first two.
     """
     terms, height, width, even = kind
-    pointers = [(name, PTR) for name in ("x", "inputs", "places", "factors")]
-    counts = ("depth_points", "channel", "channels", "depth", "position", "first", "count")
-    arguments = [*pointers, *((name, I64) for name in (*counts, "in_plane"))]
-    name = f"gather_{terms}_{height}_{width}" + ("" if even else "_uneven")
-    b = k.define(name, arguments, noalias=("x", "inputs"))
+    b = k.define(kind.name, _GATHER, noalias=("x", "inputs"))
     a = b.args
     h, w = _words(b, a["places"], (height.points, width.points))
     along_depth = b.at(a["places"], height.points + width.points, I64)
@@ -289,11 +325,7 @@ def _scatter(k: Kernel, kind: ScatterKind) -> ir.Function:
     offsets of its terms among the products.
     """
     terms, height, width = kind
-    pointers = [(name, PTR) for name in ("products", "y", "bias", "places", "factors")]
-    counts = ("depth_outputs", "rows", "pitch", "plane", "position", "point", "first", "count", "in_plane")
-    arguments = [*pointers, *((name, I64) for name in counts)]
-    name = f"scatter_{terms}_{height}_{width}"
-    b = k.define(name, arguments, noalias=("products", "y"))
+    b = k.define(kind.name, _SCATTER, noalias=("products", "y"))
     a = b.args
     h, w = _words(b, a["places"], (height.outputs, width.outputs))
     outputs = b.at(a["places"], height.outputs + width.outputs, I64)

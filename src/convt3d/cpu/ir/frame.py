@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from llvmlite import ir
 
 from ..plan.geometry import STEP_WORDS
-from ..plan.machine import Machine
+from ..plan.machine import ARM, Machine
 from ..words import Field, SweepCall, SweepWords, Words, layout, places
 from .bounds import CheckedBuilder, with_regions
 from .builder import Builder, define
@@ -24,9 +24,9 @@ AXES = (0, 1, 2)  # depth, height, width
 
 
 def instructions_of(machine: Machine) -> Instructions:
-    neon = machine.isa == "neon"
+    arm = machine.isa in ARM
     f16c = machine.has("f16c")
-    return Instructions(fma=machine.has("fma") or neon, half=f16c or neon, narrowing_store=f16c)
+    return Instructions(fma=machine.has("fma") or arm, half=f16c or arm, narrowing_store=f16c)
 
 
 def define_for(

@@ -28,13 +28,15 @@ class Options:
     algorithm: "auto" takes what the cost model says is faster, "direct" sums products one by one, "winograd" takes
     Winograd's method wherever there is a plan for it that fits the caches. precision: "full" rounds no worse than
     direct summation, "fast" allows schemes of more outputs and points, whose errors are some ten times larger
-    (docs/math.md has the figures). outputs: made together along each axis, for parts of a result whose plan has chosen
-    them; no caller gives them. plain: without what libraries for C leave out (docs/c_library.md); no caller gives it.
+    (docs/math.md has the figures). No caller gives the others. outputs: made together along each axis, for parts of a
+    result whose plan has chosen them. apart: whether a pool before the convolution has a sweep of its own. plain: code
+    without the shortcuts that libraries for C leave out, which change no bits (docs/c_library.md).
     """
 
     algorithm: str = "auto"
     precision: str = "full"
     outputs: tuple[int, int, int] | None = None
+    apart: bool | None = None
     plain: bool = False
 
     def __post_init__(self) -> None:
@@ -46,7 +48,7 @@ class Options:
         return EXACT_POINTS if self.precision == "full" else MOST_POINTS
 
 
-AUTO, DIRECT, PLAIN = Options(), Options("direct"), Options("direct", plain=True)
+AUTO, DIRECT = Options(), Options("direct")
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,9 @@ LEVELS: dict[str, tuple[Isa, ...]] = {
     "aarch64": (Isa("neon", 16, 32, "generic"),),
     "other": (Isa("baseline", 16, 16, "generic"),),
 }
+# Vectors of 256 bits on processors whose own are at least as long: for libraries that are exported.
+SVE = Isa("sve256", 32, 32, "generic", frozenset({"neon", "sve"}))
+ARM = ("neon", SVE.name)
 WORDS = ("avx512", "avx2", "baseline", "neon")
 
 # A common small core: only used where neither sysfs nor libc knows the caches.

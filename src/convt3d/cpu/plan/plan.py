@@ -266,13 +266,17 @@ def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice
     computed several times or, where that costs clearly less, once, stored and read again."""
 
     def tried(conv_apart: bool) -> tuple[float, tuple[Sweep, ...], list[Choice]]:
+        """What comes behind the convolution's sweep is the same either way, and is not counted."""
         sweeps = cut(where.pipeline, where.trace, conv_apart)
         choices = [choose_method(sweep, where, options) for sweep in sweeps]
-        each = zip(sweeps, choices, strict=True)
+        last = next((n for n, one in enumerate(choices) if any(step.convolves for step in one.steps)), len(sweeps))
+        each = zip(sweeps[: last + 1], choices, strict=False)
         return sum(cost(sweep, one.steps, one.where, one.tiling) for sweep, one in each), sweeps, choices
 
+    if options.apart is not None:
+        return tried(options.apart)[1:]
     together, before = tried(False), where.pipeline.stages[: where.pipeline.conv_index]
-    if not options.plain and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
+    if any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
         apart = tried(True)
         if apart[0] < _APART * together[0]:
             return apart[1:]

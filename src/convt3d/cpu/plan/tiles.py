@@ -82,7 +82,7 @@ class Tilings:
         self._spans: dict[tuple[int, int], AxisSpans] = {}
         self._conv = next((at for at, step in enumerate(steps) if step.convolves), None)
         before = steps[: self._conv or 0]
-        self.shared = steps[0].shares_channels and not where.plain
+        self.shared = steps[0].shares_channels
         self._conv_step = sum(step.along(where, 0) is not None for step in before)
 
     @property
@@ -151,7 +151,7 @@ class Tilings:
         tile, room = self._tile, where.machine.l2 // _PARTS // channel
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
-        if self.steps[self._conv or 0].reads_for_all_blocks:
+        if self.steps[self._conv or 0].reads_for_all_blocks and per_out <= 2 * room:
             groups = min(share.groups, max(1, room // per_out))
             return Part(groups, share.blocks, min(groups * per_out, channels))
         # While one group is computed, the next is fetched.

@@ -290,6 +290,10 @@ class GatherKind(NamedTuple):
     width: Scheme
     even: bool  # all pieces of the group have all its points
 
+    @property
+    def name(self) -> str:
+        return f"gather_{self.terms}_{self.height}_{self.width}" + ("" if self.even else "_uneven")
+
 
 class ScatterKind(NamedTuple):
     """What the code that transforms products back depends on."""
@@ -297,6 +301,10 @@ class ScatterKind(NamedTuple):
     terms: int
     height: Scheme
     width: Scheme
+
+    @property
+    def name(self) -> str:
+        return f"scatter_{self.terms}_{self.height}_{self.width}"
 
 
 def pieces_of(group: Group) -> tuple[Piece, ...]:

@@ -36,7 +36,7 @@ class Where:
     item: int  # bytes of a number
     method: Method
     pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
-    plain: bool = False  # as a library for C knows it: no channels for threads to share, no rows summed together, ...
+    plain: bool = False  # as a library for C knows it: no sums straight into the output, no channels in parts alone
 
     @property
     def lanes(self) -> int:

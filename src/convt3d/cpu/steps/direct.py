@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUMMED = 512  # steps that are summed on their own before they join the rest
 _PANELS = 4  # that would fill the second-level cache
-_HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
+HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
 
 
 @dataclass(eq=False)
@@ -149,14 +149,14 @@ def rows_together(where: Where) -> tuple[int, ...]:
     rows = phases(walk)
     next_to_each_other = all(high - low == 1 for phase in rows for high, low in pairwise(phase.shifts))
     heights = {len(phase.taps) for phase in rows}
-    return tuple(sorted(heights)) if next_to_each_other and max(heights) in _HEIGHTS else ()
+    return tuple(sorted(heights)) if next_to_each_other and max(heights) in HEIGHTS else ()
 
 
 def meets_one_input(where: Where) -> bool:
     """Whether each position meets the input at its own place, and no other."""
     walks = where.method.walks
     inside = all(walk.shift_range == (0, 0) and walk.positions <= walk.axis.size for walk in walks)
-    return inside and all(walk.pace == 1 for walk in walks) and not (where.pairs or where.plain)
+    return inside and all(walk.pace == 1 for walk in walks) and not where.pairs
 
 
 @dataclass(frozen=True)

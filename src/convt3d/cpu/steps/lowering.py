@@ -58,7 +58,7 @@ class _Lowering:
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
-            heights, dest = () if where.plain else rows_together(where), self.sweep.dest
+            heights, dest = rows_together(where), self.sweep.dest
             alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not where.plain
             alone = alone and all(walk.period == 1 for walk in where.method.walks)
             direct = PairedConvolution if where.pairs else DirectConvolution

@@ -46,7 +46,7 @@ typedef void (*task)(run *r, const form *f, i64 *shape);
 
 static void all_of_it(run *r, const form *f, i64 *shape) {
     (void)shape;
-    execute(r, f);
+    execute_all(r, f);
 }
 
 static void shapes_only(run *r, const form *f, i64 *shape) {
@@ -60,7 +60,7 @@ static void shapes_only(run *r, const form *f, i64 *shape) {
 static int guarded(run *r, const form *f, task what, i64 *shape) {
     if (!setjmp(r->out))
         what(r, f, shape);
-    give_back(r);
+    give_back(r, (mark){0, NULL});
     return r->code;
 }
 
@@ -72,9 +72,9 @@ static int begun(const C3D_ARGS *args, int counting, task what, i64 *shape, size
     if (code)
         return code;
     int chosen = begin(args, &r, ints, reals, counting);
-    code = guarded(&r, &forms[chosen], what, shape);
+    code = guarded(&r, forms[chosen], what, shape);
     if (used)
-        *used = r.used + 64;
+        *used = r.peak + 64;
     return code;
 }
 

@@ -60,7 +60,7 @@ typedef struct {
 } chain_link;
 
 enum step_kind {
-    STEP_LOAD, STEP_PADDED, STEP_CONV, STEP_INTERLEAVE, STEP_CHAIN, STEP_ROW_NORM, STEP_POOL, STEP_PHASE_POOL,
+    STEP_LOAD, STEP_PADDED, STEP_CONV, STEP_WINOGRAD, STEP_INTERLEAVE, STEP_CHAIN, STEP_ROW_NORM, STEP_POOL, STEP_PHASE_POOL,
     STEP_REDUCE, STEP_STORE
 };
 
@@ -70,12 +70,12 @@ typedef struct {
     int stage;        /* of the pipeline */
     int array;        /* that it reads or writes; NOTHING: the tile's memory */
     int numbers;      /* of a reduction: for each channel of a tile */
-    int paced;        /* of a convolution: a position is several inputs wide; of shuffles, so many: paced - 1 */
+    int paced;        /* of a convolution: a position may be several inputs wide */
     int links;
     const chain_link *link;
 } step;
 
-typedef struct {
+typedef struct sweep {
     int source, shape; /* array, and the value whose shape enters */
     int dest, result;
     int finish;   /* stage whose statistics are made; -1: none */
@@ -85,14 +85,35 @@ typedef struct {
     const step *step;
     int words, call; /* of the table: all, and where those of a call begin */
     const kernel_fn *kernels; /* for each instruction set */
+    int by_rows; /* of channels that have taps of their own, rows are summed together */
+    i64 pace;    /* of Winograd's method: inputs of a position along the width; 0: any number */
+    const struct sweep *rows;        /* the same, with rows summed together */
+    const struct sweep *winograd[3]; /* the same: a position is one output wide, or two; or of any pace */
 } sweep;
 
+/* How operands change where a pipeline is rewritten. */
+enum change_kind { LEAVE_OUT, SAME_NUMBERS, ADDED_UP, INTO_WEIGHTS };
+
 typedef struct {
+    enum change_kind kind;
+    int first, count; /* operands that it is about */
+    double eps;
+    int biased, average;
+    int kernel; /* which of all operands are the weights */
+} change;
+
+typedef struct form {
     int stages, sweeps, values, conv;
     const stage *stage;
     const sweep *sweep;
     const int *same; /* of each value, the first that has its shape, for every size that it serves */
     int aliases, alias[8]; /* arrays that live in the output */
+    int slots;             /* operands, and the kind of each */
+    const int *kinds;
+    const struct form *apart; /* the same with a pool before the convolution in a sweep of its own */
+    const struct form *tame;  /* the same, rewritten for tame operands, which change */
+    int changes;
+    const change *change;
 } form;
 
 /* --- errors and memory -------------------------------------------------------------------------------------------- */
@@ -105,10 +126,11 @@ typedef struct {
     jmp_buf out;
     int code;
     char *workspace; /* the caller's; NULL: memory of our own */
-    size_t size, used;
+    size_t size, used, peak;
     int counting; /* nothing is computed: large arrays are not needed */
     chunk *chunks;
     const C3D_ARRAY *input, *output, *operand[C3D_SLOTS + 1];
+    int wide[C3D_SLOTS + 1]; /* operands that are double, made from those that were given */
     const i64 *ints; /* parameters */
     const double *reals;
     int threads;
@@ -132,6 +154,7 @@ static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 static void *take(run *r, size_t bytes) {
     bytes = aligned(bytes ? bytes : 1);
     r->used += bytes;
+    r->peak = r->used > r->peak ? r->used : r->peak;
     if (r->workspace) {
         if (r->used > r->size)
             STOP(r, C3D_WORKSPACE, "workspace: %zu bytes are too few; ask for the number that it needs", r->size);
@@ -150,15 +173,25 @@ static void *take_large(run *r, size_t bytes) {
     if (!r->counting)
         return take(r, bytes);
     r->used += aligned(bytes ? bytes : 1);
+    r->peak = r->used > r->peak ? r->used : r->peak;
     return NULL;
 }
 
-static void give_back(run *r) {
-    while (r->chunks) {
+/* What was taken until now, and the end of all that was taken since. */
+typedef struct {
+    size_t used;
+    chunk *chunks;
+} mark;
+
+static mark marked(const run *r) { return (mark){r->used, r->chunks}; }
+
+static void give_back(run *r, mark since) {
+    while (r->chunks != since.chunks) {
         chunk *next = r->chunks->next;
         free(r->chunks);
         r->chunks = next;
     }
+    r->used = since.used;
 }
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
@@ -222,4 +255,10 @@ static double stored(const void *data, i64 at) {
 #else
     return half_of(((const uint16_t *)data)[at]);
 #endif
+}
+
+/* Element `at` of an operand's memory. */
+static double number_at(const run *r, int slot, i64 at) {
+    const void *data = r->operand[slot]->data;
+    return r->wide[slot] ? ((const double *)data)[at] : stored(data, at);
 }

@@ -13,8 +13,9 @@ typedef struct {
     const machine *m;
     i64 (*values)[5];
     convolution conv;
-    walk walks[3];
+    choice chosen[C3D_STATISTICS + 1]; /* of each sweep */
     number *packed, *bias;
+    i64 *skipped; /* samples that Winograd's method leaves to direct summation */
     number *value[C3D_VALUES + 1];
     number *statistic[C3D_STATISTICS + 1]; /* shift, scale and offset, one after the other */
     i64 batch;
@@ -90,7 +91,9 @@ static void put_destination(const execution *x, const sweep *s, const tiling *t,
     int whole_rows = t->axes[W].tiles == 1, dense = !p.adjacent && (width == 1 || step == 1);
     int streamed = 0, direct = dense;
     if (streams(x, s, &p) && (dense || p.adjacent)) {
-        i64 vector = x->m->lanes * item, begins = whole_rows || p.adjacent ? 0 : t->tile[W] * item;
+        i64 vector = x->m->lanes * item, begins = whole_rows ? 0 : t->tile[W] * item;
+        if (p.adjacent) /* shares of channels begin inside a voxel */
+            begins = t->shares > 1 ? t->share.channels * item : 0;
         int even = address % vector == 0 && begins % vector == 0;
         for (int axis = 0; axis < 5; axis++)
             if (p.shape[axis] > 1 && p.strides[axis] != 1)
@@ -136,17 +139,23 @@ static void put_call(const execution *x, const sweep_case *c, const tiling *t, i
         case STEP_PADDED:
             put_source(x, table, words, p->array, x->values[p->stage], s->call);
             break;
-        case STEP_CONV: {
-            i64 rows = C3D_ROWS[x->m->isa], all = (i64)1 << 31;
+        case STEP_CONV:
+        case STEP_WINOGRAD: {
+            i64 all = (i64)1 << 31;
             int beside = s->dest != NOTHING && find(x, s->dest, x->values[s->result]).adjacent;
-            int parts = t->in_parts && !beside;
-            words[DirectCall_weights] = ADDRESS(x->packed);
-            words[DirectCall_bias] = ADDRESS(x->bias);
-            words[DirectCall_part_groups] = parts ? t->part_groups : all;
-            words[DirectCall_part_blocks] = parts && t->part_room < x->conv.out_channels / x->conv.groups
-                                                ? most(1, t->part_room / rows) : all;
+            int parts = t->in_parts && !beside, direct = p->kind == STEP_CONV;
+            words[ConvCall_weights] = ADDRESS(x->packed);
+            words[ConvCall_bias] = ADDRESS(x->bias);
+            if (direct) {
+                words[DirectCall_part_groups] = parts ? t->part.groups : all;
+                words[DirectCall_part_blocks] = parts ? t->part.blocks : all;
+            } else {
+                words[WinogradCall_part_channels] = parts ? t->part.channels : all;
+                words[WinogradCall_skipped] = ADDRESS(x->skipped);
+            }
+            words += direct ? DirectCall_words : WinogradCall_words;
             if (p->array != NOTHING)
-                put_source(x, table, words + DirectCall_words, p->array, x->values[p->stage], s->call);
+                put_source(x, table, words, p->array, x->values[p->stage], s->call);
             channels = x->conv.out_channels;
             break;
         }
@@ -223,40 +232,31 @@ static void finish_sweep(execution *x, const sweep *s, const tiling *t, int numb
         finish_norm(r, &q, of, own[0], own[1], vectors);
 }
 
-static void run_sweep(execution *x, const sweep *s) {
+static void run_sweep(execution *x, const plan_case *plan, const choice *chosen) {
     run *r = x->r;
-    sweep_case c = {.r = r, .f = x->f, .s = s, .m = x->m, .values = (const i64 (*)[5])x->values, .walks = x->walks,
-                    .in_channels = x->conv.in_channels, .out_channels = x->conv.out_channels, .groups = x->conv.groups,
-                    .conv = -1};
+    const sweep *s = chosen->s;
+    sweep_case c;
+    make_case(&c, plan, s, chosen->by);
+    i64 per_out = c.out_channels / c.groups, rows = C3D_ROWS[x->m->isa];
+    c.tile = (register_tile){rows, per_out % rows, C3D_COLUMNS[x->m->isa]}; /* our own */
+    tiling t = tiling_of(&c, chosen->tile, chosen->copies, chosen->shares);
     int numbers = 0;
-    for (int axis = 0; axis < 3; axis++) {
-        c.kernel[axis] = x->conv.axes[axis].kernel;
-        c.geometric = 0;
-        for (int n = 0; n < s->steps; n++) {
-            const step *p = &s->step[n];
-            if (p->kind == STEP_CONV) {
-                c.conv = c.geometric;
-                c.geometry[axis][c.geometric++] = (axis_step){&x->walks[axis], {0}};
-            } else if (p->kind == STEP_POOL || p->kind == STEP_PHASE_POOL)
-                c.geometry[axis][c.geometric++] =
-                    (axis_step){NULL, pool_of(r, &x->f->stage[p->stage], x->values[p->stage], axis)};
-            numbers = p->kind == STEP_REDUCE ? p->numbers : numbers;
-        }
-    }
-    tiling t = choose_tiling(&c);
+    for (int n = 0; n < s->steps; n++)
+        numbers = s->step[n].kind == STEP_REDUCE ? s->step[n].numbers : numbers;
     i64 before = 16, *table = take(r, (before + s->words) * sizeof *table);
     memset(table, 0, (before + s->words) * sizeof *table);
     table += before;
     put_words(r, &c, &t, table);
-    i64 items = table[SweepWords_items], tiles = items / x->batch;
+    i64 items = table[SweepWords_items], tiles = items / t.shares / x->batch;
     double *partials = NULL;
+    i64 of_sample = tiles * x->values[s->result][1] * numbers;
     if (numbers)
-        partials = take_large(r, x->batch * tiles * x->values[s->result][1] * numbers * sizeof *partials);
+        partials = take_large(r, x->batch * of_sample * sizeof *partials);
     if (s->dest >= VALUE && !in_output(x->f, s->dest))
         x->value[s->dest - VALUE] = take_large(r, elements_of(x->values[s->result]) * sizeof(number));
     double work = 32.0 * ((double)elements_of(x->values[0]) + (double)elements_of(x->values[x->f->stages]));
     if (c.conv >= 0)
-        work += (double)elements_of(x->values[x->f->conv + 1]) * (double)(x->conv.in_channels / x->conv.groups) *
+        work += (double)elements_of(x->values[x->f->conv + 1]) * (double)(c.in_channels / c.groups) *
                 (double)c.kernel[D] * (double)c.kernel[H] * (double)c.kernel[W];
     i64 threads = work > 1e6 ? least(r->threads, items) : 1;
     char *scratch = take_large(r, threads * t.scratch);
@@ -268,38 +268,135 @@ static void run_sweep(execution *x, const sweep *s) {
     put_call(x, &c, &t, table, partials);
     if (!r->counting)
         on_threads(s->kernels[x->m->isa], table, threads);
+    for (i64 sample = 0; partials && sample < x->batch; sample++)
+        if (x->skipped[sample]) /* tiles that were left out */
+            memset(partials + sample * of_sample, 0, of_sample * sizeof *partials);
     if (s->finish >= 0)
         finish_sweep(x, s, &t, numbers, partials);
 }
 
-/* All of it; or, where only the memory is asked for, what it takes. */
-static void execute(run *r, const form *f) {
+static int execute(run *r, const form *f, int winograd);
+
+/* Does something else instead, in the memory that was taken since. */
+static int execute_directly(run *r, const form *f, mark since) {
+    give_back(r, since);
+    return execute(r, f, 0);
+}
+
+/* One sample of an array of values, or all that it has. */
+static C3D_ARRAY view_of(const C3D_ARRAY *a, i64 sample) {
+    C3D_ARRAY one = *a;
+    strides_of(a, one.strides);
+    if (a->shape[0] > 1)
+        one.data = (char *)a->data + sample * one.strides[0] * C3D_ITEM;
+    one.shape[0] = 1;
+    return one;
+}
+
+/* Samples with huge inputs: a transform would spread what is not finite. */
+static void execute_skipped(execution *x, const form *f, mark since) {
+    run *r = x->r, whole = *r;
+    for (i64 sample = 0; sample < x->batch; sample++) {
+        if (!x->skipped[sample])
+            continue;
+        C3D_ARRAY arrays[C3D_SLOTS + 2] = {view_of(whole.input, sample), view_of(whole.output, sample)};
+        r->input = &arrays[0];
+        r->output = &arrays[1];
+        for (int slot = 0; slot < f->slots; slot++)
+            if (f->kinds[slot] == KIND_TENSOR) {
+                arrays[2 + slot] = view_of(whole.operand[slot], sample);
+                r->operand[slot] = &arrays[2 + slot];
+            }
+        execute_directly(r, f, since);
+    }
+    r->input = whole.input;
+    r->output = whole.output;
+    memcpy(r->operand, whole.operand, sizeof whole.operand);
+}
+
+/* All sweeps by the methods that cost least; the sum of their costs, up to that of the convolution. */
+static double choose_all(execution *x, const plan_case *plan, const form *f) {
+    plan_case own = *plan;
+    double cost = 0.0;
+    int behind = 0;
+    own.f = f;
+    for (int n = 0; n < f->sweeps; n++) {
+        x->chosen[n] = choose_method(&own, &f->sweep[n]);
+        cost += behind ? 0.0 : x->chosen[n].cost;
+        for (int at = 0; at < f->sweep[n].steps; at++)
+            behind |= f->sweep[n].step[at].kind == STEP_CONV;
+    }
+    return cost;
+}
+
+/* All of it; or, where only the memory is asked for, what it takes. Returns 0 where weights are not finite: kernels
+   multiply the zeros around the input with them, which would make these NaN. */
+static int execute(run *r, const form *f, int winograd) {
     i64 values[C3D_STAGES + 1][5];
     execution x = {.r = r, .f = f, .m = this_machine(), .values = values};
     trace(r, f, values, &x.conv);
-    const i64 *result = values[f->stages];
-    for (int axis = 0; axis < 5; axis++)
-        if (r->output->shape[axis] != result[axis])
-            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
-                 (long long)r->output->shape[axis], (long long)result[axis]);
     x.batch = values[0][0];
-    if (!x.batch)
-        return;
+    x.skipped = take(r, x.batch * sizeof *x.skipped);
+    memset(x.skipped, 0, x.batch * sizeof *x.skipped);
+    mark since = marked(r);
+    method direct;
+    plan_case plan = {r, f, x.m, (const i64 (*)[5])values, &x.conv, {NULL}, &direct, winograd};
     for (int axis = 0; axis < 3; axis++)
-        make_walk(r, &x.walks[axis], x.conv.axes[axis]);
+        plan.plain[axis] = axis_method_of(r, &x.conv.axes[axis], 1);
+    make_method(&direct, plan.plain[D], plan.plain[H], plan.plain[W]);
+    if (f->apart) { /* tiles of a convolution overlap: a pool before it may be cheaper on its own */
+        double together = choose_all(&x, &plan, f), apart = choose_all(&x, &plan, f->apart);
+        if (apart < 0.85 * together)
+            x.f = plan.f = f->apart;
+        else
+            choose_all(&x, &plan, f);
+    } else
+        choose_all(&x, &plan, f);
+    const method *by = &direct;
+    for (int n = 0; n < x.f->sweeps; n++)
+        by = x.chosen[n].by != &direct ? x.chosen[n].by : by;
     const stage *conv = &f->stage[f->conv];
-    sweep_case c = {.m = x.m, .walks = x.walks, .in_channels = x.conv.in_channels, .out_channels = x.conv.out_channels,
-                    .groups = x.conv.groups};
-    x.packed = take_large(r, elements_of(r->operand[conv->slot]->shape) * sizeof(number));
-    int finite = r->counting || pack_weights(&c, r->operand[conv->slot], x.packed);
+    sweep_case c = {.r = r, .m = x.m, .by = by, .in_channels = x.conv.in_channels,
+                    .out_channels = x.conv.out_channels, .groups = x.conv.groups};
+    for (int axis = 0; axis < 3; axis++)
+        c.kernel[axis] = x.conv.axes[axis].kernel;
+    x.packed = take_large(r, packed_numbers(&c) * sizeof(number));
+    double largest = pack_weights(&c, conv->slot, x.packed);
     x.bias = take(r, x.conv.out_channels * sizeof *x.bias);
     memset(x.bias, 0, x.conv.out_channels * sizeof *x.bias);
     if (conv->slots > 1)
         memcpy(x.bias, vector_numbers(r, conv->slot + 1, x.conv.out_channels), x.conv.out_channels * sizeof *x.bias);
-    if (!finite) { /* kernels multiply the zeros around the input with weights: an infinite one would make them NaN */
-        by_meaning(r, f, (const i64 (*)[5])values, &x.conv);
+    if (!isfinite(largest))
+        return 0;
+    if (by != &direct && !transformable(largest))
+        return execute_directly(r, f, since);
+    for (int n = 0; n < x.f->sweeps; n++)
+        run_sweep(&x, &plan, &x.chosen[n]);
+    if (r->counting && by != &direct)
+        return execute_directly(r, f, since); /* as much as that may take */
+    execute_skipped(&x, f, since);
+    return 1;
+}
+
+/* The pipeline rewritten, where its operands allow that, or as it was asked for. */
+static void execute_all(run *r, const form *f) {
+    i64 values[C3D_STAGES + 1][5];
+    convolution conv;
+    trace(r, f, values, &conv);
+    for (int axis = 0; axis < 5; axis++)
+        if (r->output->shape[axis] != values[f->stages][axis])
+            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
+                 (long long)r->output->shape[axis], (long long)values[f->stages][axis]);
+    if (!values[0][0])
         return;
-    }
-    for (int n = 0; n < f->sweeps; n++)
-        run_sweep(&x, &f->sweep[n]);
+    run whole = *r;
+    mark since = marked(r);
+    int done = f->tame && made_tame(r, f->tame) && execute(r, f->tame, 1);
+    memcpy(r->operand, whole.operand, sizeof whole.operand);
+    memcpy(r->wide, whole.wide, sizeof whole.wide);
+    if (done && !r->counting)
+        return;
+    give_back(r, since);
+    if (!execute(r, f, 1))
+        by_meaning(r, f, (const i64 (*)[5])values, &conv);
 }

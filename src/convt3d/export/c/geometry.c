@@ -57,6 +57,7 @@ typedef struct {
 
 typedef struct {
     conv_axis axis;
+    i64 together;                           /* outputs of a phase at one position */
     i64 period, pace, positions, low, high; /* outputs and inputs of a position; smallest and largest shift */
     i64 kept;                               /* phases that have a place of their own */
     i64 phases;                             /* that have taps */
@@ -70,28 +71,34 @@ static int by_phase(const void *one, const void *other) {
                                 : (a->order > b->order) - (a->order < b->order);
 }
 
+/* Of a stride: how many outputs come from an input, or inputs go to an output. */
+static i64 outputs_per_input(const conv_axis *a) { return a->forward ? 1 : a->stride; }
+static i64 inputs_per_output(const conv_axis *a) { return a->forward ? a->stride : 1; }
+
 /* A shift that meets no input at any position is as good as the nearest such one: it meets zeros. */
 static i64 clipped(const walk *w, i64 shift) {
     return least(most(shift, -w->pace * (w->positions - 1) - 1), w->axis.size);
 }
 
-static void make_walk(run *r, walk *w, conv_axis axis) {
-    i64 n = axis.kernel, every = axis.forward ? 1 : axis.stride;
+static void make_walk(run *r, walk *w, conv_axis axis, i64 together) {
+    i64 every = outputs_per_input(&axis), n = axis.kernel * together, at = 0;
     w->axis = axis;
-    w->period = every;
-    w->pace = axis.forward ? axis.stride : 1;
+    w->together = together;
+    w->period = every * together;
+    w->pace = inputs_per_output(&axis) * together;
     w->positions = (conv_out(&axis) - 1) / w->period + 1;
     w->taps = take(r, n * sizeof *w->taps);
     w->first = take(r, (n + 1) * sizeof *w->first);
-    for (i64 at = 0; at < n; at++) {
-        i64 k = axis.forward ? n - 1 - at : at, offset = conv_offset(&axis, k);
-        i64 phase = modulo(-offset, every);
-        w->taps[at] = (tap_of){phase, k, floor_div(phase * w->pace + offset, every), at};
+    for (i64 order = 0; order < axis.kernel; order++) {
+        i64 k = axis.forward ? axis.kernel - 1 - order : order, offset = conv_offset(&axis, k);
+        for (i64 phase = modulo(-offset, every); phase < w->period; phase += every)
+            w->taps[at++] =
+                (tap_of){phase, k, floor_div(phase * inputs_per_output(&axis) + offset, every), order};
     }
     qsort(w->taps, n, sizeof *w->taps, by_phase);
     w->phases = 0;
     i64 low = w->taps[0].shift, high = low;
-    for (i64 at = 0; at < n; at++) {
+    for (at = 0; at < n; at++) {
         if (!at || w->taps[at].phase != w->taps[at - 1].phase)
             w->first[w->phases++] = at;
         low = least(low, w->taps[at].shift);

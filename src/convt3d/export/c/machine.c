@@ -30,6 +30,18 @@ static int level_of_host(void) {
     unsigned wide = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31; /* avx512: f, dq, cd, bw, vl */
     return (low & 0xe6) == 0xe6 && (seven & wide) == wide ? 2 : 1;
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+
+/* SVE, with vectors of 256 bits or longer ones. */
+static int level_of_host(void) {
+    enum { HAS_SVE = 1 << 22, GET_LENGTH = 51, LENGTH = 0xffff };
+    if (!(getauxval(AT_HWCAP) & HAS_SVE))
+        return 0;
+    int bytes = prctl(GET_LENGTH, 0, 0, 0, 0);
+    return bytes > 0 && (bytes & LENGTH) >= 32;
+}
 #else
 static int level_of_host(void) { return 0; }
 #endif

@@ -221,12 +221,13 @@ static double combined(const stage *s, double x, double y) {
     }
 }
 
-static void mean_binary(run *r, const stage *s, const volume *x, volume *y, const volume *labelled, i64 sample) {
+static void mean_binary(run *r, const form *f, const stage *s, const volume *x, volume *y, const volume *labelled,
+                        i64 sample) {
     volume other = {0};
     double *vector = NULL;
     if (s->label >= 0)
         other = labelled[s->label];
-    else if (s->slots && C3D_KINDS[s->slot] == KIND_TENSOR)
+    else if (s->slots && f->kinds[s->slot] == KIND_TENSOR)
         other = sample_of(r, r->operand[s->slot], sample);
     else if (s->slots)
         vector = wide_vector(r, s->slot, y->shape[1]);
@@ -270,7 +271,7 @@ static void mean_stage(run *r, const form *f, const stage *s, const convolution 
     case OP_SUBTRACT:
     case OP_MULTIPLY:
     case OP_DIVIDE:
-        mean_binary(r, s, x, y, labelled, sample);
+        mean_binary(r, f, s, x, y, labelled, sample);
         return;
     case OP_RECALL:
         memcpy(y->data, labelled[s->label].data, (size_t)elements_of(y->shape) * sizeof(double));

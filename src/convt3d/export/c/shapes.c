@@ -26,7 +26,7 @@ static double *wide_vector(run *r, int slot, i64 count) {
     vector_shape s = vector_of(r, r->operand[slot], C3D_NAMES[slot]);
     double *found = take(r, most(count, s.length) * sizeof *found);
     for (i64 at = 0; !r->counting && at < most(count, s.length); at++)
-        found[at] = stored(r->operand[slot]->data, s.length == 1 ? 0 : at * s.stride);
+        found[at] = number_at(r, slot, s.length == 1 ? 0 : at * s.stride);
     return found;
 }
 
@@ -110,9 +110,8 @@ static void pool_shape(run *r, const stage *s, const i64 *in, i64 *out) {
     }
 }
 
-static void check_operand(run *r, int slot, const i64 *value) {
+static void check_operand(run *r, int slot, int kind, const i64 *value) {
     const C3D_ARRAY *a = r->operand[slot];
-    int kind = C3D_KINDS[slot];
     if (kind == KIND_TENSOR) {
         for (int axis = 0; axis < 5; axis++)
             if (a->shape[axis] != 1 && a->shape[axis] != value[axis])
@@ -191,8 +190,8 @@ static void trace(run *r, const form *f, i64 (*values)[5], convolution *c) {
         if (elements > MOST_ELEMENTS)
             STOP(r, C3D_SHAPE, "sizes: a value would have more than 2^48 elements");
         for (int slot = s->slot; slot < s->slot + s->slots; slot++)
-            if (C3D_KINDS[slot] != KIND_KERNEL)
-                check_operand(r, slot, s->op <= OP_CONV ? out : in);
+            if (f->kinds[slot] != KIND_KERNEL)
+                check_operand(r, slot, f->kinds[slot], s->op <= OP_CONV ? out : in);
     }
     for (int n = 0; n <= f->stages; n++)
         if (memcmp(values[n], values[f->same[n]], sizeof values[0]))

@@ -1,37 +1,9 @@
 /* The words of a kernel's table that depend on sizes, and the tables that they point to. Follows the binders in
    cpu/steps/ of convt3d; places of the words come from cpu/words.py. */
 
-#define ADDRESS(p) ((i64)(intptr_t)(p))
-
-static void put_room(i64 *words, const room *q) {
-    words[0] = q->offset;
-    words[1] = q->pitch;
-}
-
-static i64 *places_table(run *r, const walk *w) {
-    i64 count = least(w->period, conv_out(&w->axis)), *found = take(r, count * sizeof *found);
-    for (i64 at = 0; at < count; at++)
-        found[at] = w->kept == w->period ? at : w->kept - 1;
-    if (w->kept != w->period)
-        for (i64 n = 0; n < w->phases; n++)
-            if (phase_of(w, n) < count)
-                found[phase_of(w, n)] = n;
-    return found;
-}
-
-/* Where an input lies in the slab, given by its shift. */
-static i64 slab_place(const walk *w, const slab *s, int axis, i64 shift) {
-    i64 from = clipped(&w[axis], shift) - w[axis].low;
-    if (axis == D)
-        return from * s->height * s->pitch;
-    if (axis == H)
-        return (from % w[H].pace * (s->height / s->turns) + from / w[H].pace) * s->pitch;
-    return from % s->copies * s->copy + from / s->copies;
-}
-
 /* A row for each phase that has taps, and the offset in the slab of every step; how many steps there are. */
 static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table, i64 **offsets) {
-    const walk *w = c->walks;
+    const walk *w = c->by->walks;
     i64 in_group = c->in_channels / c->groups, per_out = c->out_channels / c->groups;
     i64 phases = w[D].phases * w[H].phases * w[W].phases, steps = c->kernel[D] * c->kernel[H] * c->kernel[W] * in_group;
     i64 *row = *table = take(r, phases * PhaseWords_words * sizeof *row);
@@ -65,12 +37,29 @@ static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table,
 }
 
 static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t, const room *q, i64 *table) {
-    i64 *words = table + p->words, *phases, *offsets;
+    i64 *words = table + p->words, *own = words + ConvWords_words, *phases, *offsets;
     const slab *s = &t->slab;
-    const walk *w = c->walks;
-    i64 per_out = c->out_channels / c->groups, steps = phase_tables(r, c, s, &phases, &offsets);
+    const walk *w = c->by->walks;
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_channels / c->groups, numbers;
+    if (p->kind == STEP_WINOGRAD) {
+        i64 steps = most_pieces_of(c->by) * in_group;
+        put_room(own + PacedWords_row, &q[1]);
+        numbers = put_winograd(r, c, t, q + 2, own + PacedWords_words);
+        put_room(words + ConvWords_phased, &q[5]);
+        offsets = take(r, (steps + 1) * sizeof *offsets);
+        for (i64 at = 0; at <= steps; at++)
+            offsets[at] = at * t->blocking.positions;
+    } else {
+        numbers = phase_tables(r, c, s, &phases, &offsets) * per_out;
+        put_room(words + ConvWords_phased, &q[p->paced ? 2 : 1]);
+        own[DirectWords_phase_table] = ADDRESS(phases);
+        own[DirectWords_in_depth] = w[D].axis.size;
+        own[DirectWords_share_groups] = t->share.groups;
+        own[DirectWords_share_blocks] = t->share.blocks;
+        if (p->paced)
+            put_room(own + DirectWords_words + PacedWords_row, &q[1]);
+    }
     put_room(words + ConvWords_slab, &q[0]);
-    put_room(words + ConvWords_phased, &q[p->paced ? 2 : 1]);
     words[ConvWords_row] = s->pitch;
     words[ConvWords_slab_depth] = s->depth;
     words[ConvWords_slab_height] = s->height;
@@ -83,33 +72,27 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
     words[ConvWords_merged] = s->merged;
     words[ConvWords_in_channels] = c->in_channels;
     words[ConvWords_out_channels] = c->out_channels;
-    words[ConvWords_in_group] = c->in_channels / c->groups;
+    words[ConvWords_in_group] = in_group;
     words[ConvWords_out_group] = per_out;
     words[ConvWords_groups] = c->groups;
     words[ConvWords_biased] = c->f->stage[c->f->conv].slots > 1;
     words[ConvWords_phases] = w[D].kept * w[H].kept * w[W].kept;
-    words[ConvWords_pooled_phases] = 1;
+    words[ConvWords_pooled_phases] = together_at(c);
     words[ConvWords_phases_with_taps] = w[D].phases * w[H].phases * w[W].phases;
     for (int axis = 0; axis < 3; axis++) {
-        i64 *alone = take(r, sizeof *alone);
-        *alone = 0;
+        i64 *each = take(r, w[axis].together * sizeof *each);
+        for (i64 at = 0; at < w[axis].together; at++)
+            each[at] = at;
         words[ConvWords_strides + axis] = w[axis].axis.stride;
         words[ConvWords_periods + axis] = w[axis].period;
         words[ConvWords_kept + axis] = w[axis].kept;
         words[ConvWords_places + axis] = ADDRESS(places_table(r, &w[axis]));
-        words[ConvWords_together + axis] = 1;
-        words[ConvWords_together_places + axis] = ADDRESS(alone);
+        words[ConvWords_together + axis] = w[axis].together;
+        words[ConvWords_together_places + axis] = ADDRESS(each);
         words[ConvWords_paces + axis] = w[axis].pace;
     }
-    words[ConvWords_weights_group] = steps * per_out;
+    words[ConvWords_weights_group] = numbers;
     words[ConvWords_offsets] = ADDRESS(offsets);
-    words += ConvWords_words;
-    words[DirectWords_phase_table] = ADDRESS(phases);
-    words[DirectWords_in_depth] = w[D].axis.size;
-    words[DirectWords_share_groups] = c->groups; /* all channels are one share */
-    words[DirectWords_share_blocks] = per_out;
-    if (p->paced)
-        put_room(words + DirectWords_words + PacedWords_row, &q[1]);
 }
 
 static i64 constants_table(run *r, int count, const number_of *given) {
@@ -145,8 +128,8 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
     const sweep *s = c->s;
     const room *q = t->rooms;
     i64 tiles = t->axes[D].tiles * t->axes[H].tiles * t->axes[W].tiles;
-    table[SweepWords_items] = tiles * c->values[0][0];
-    table[SweepWords_shares] = 1;
+    table[SweepWords_items] = tiles * t->shares * c->values[0][0];
+    table[SweepWords_shares] = t->shares;
     table[SweepWords_channels] = c->values[s->shape][1];
     table[SweepWords_row_words] = most(c->geometric, 1) * STEP_WORDS;
     for (int axis = 0; axis < 3; axis++) {
@@ -178,8 +161,9 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
             words[PadWords_width] = shape[4];
             break;
         case STEP_CONV:
+        case STEP_WINOGRAD:
             put_conv(r, c, p, t, q, table);
-            q += p->paced ? 3 : 2;
+            q += p->kind == STEP_WINOGRAD ? 6 : p->paced ? 3 : 2;
             break;
         case STEP_CHAIN:
             for (int m = 0; m < p->links; m++) {

@@ -1,6 +1,5 @@
-/* How large tiles are, and the memory of one: the cheapest by a model of cycles. Follows cpu/plan/tiles.py,
-   tile_cost.py, slab.py, rooms.py and registers.py of convt3d, so that the tiles, and with them the bits of statistics,
-   are the same. */
+/* One tiling of a sweep: the spans of its tiles, and the memory of one. Follows cpu/plan/tiles.py, slab.py, rooms.py and
+   registers.py of convt3d. */
 
 typedef struct {
     i64 lanes, registers, l1, l2, l3, cores; /* `lanes` of numbers in a vector */
@@ -16,6 +15,20 @@ typedef struct {
     int merged;
 } slab;
 
+/* How Winograd's method walks a tile: vectors of positions at once, and blocks of output channels. */
+typedef struct {
+    i64 vectors, positions, blocks, inputs, product_point;
+} blocking;
+
+typedef struct {
+    i64 rows, rest, columns;
+} register_tile;
+
+/* Output channels that are computed together: some groups, or some blocks of one. */
+typedef struct {
+    i64 groups, blocks, channels;
+} channel_part;
+
 /* What the tilings of a sweep share. */
 typedef struct {
     run *r;
@@ -23,20 +36,27 @@ typedef struct {
     const sweep *s;
     const machine *m;
     const i64 (*values)[5]; /* shapes of the pipeline's values */
-    const walk *walks;      /* of the convolution */
+    const method *by;       /* of the convolution */
+    register_tile tile;     /* as convt3d would take it to choose, our own to run */
     i64 in_channels, out_channels, groups, kernel[3];
     axis_step geometry[3][C3D_GEOMETRIC];
     int geometric, conv; /* steps; which of them is the convolution, or -1 */
+    int shared;          /* threads may share its output channels */
+    int pointwise;       /* to choose: convt3d would read the array without a slab */
 } sweep_case;
 
 typedef struct {
     i64 tile[3];
+    int copies;
+    i64 asked; /* shares that were asked for */
     axis_spans axes[3];
     room rooms[C3D_ROOMS];
     slab slab;
+    blocking blocking;
+    channel_part share, part;
+    i64 shares;
     int in_parts;
-    i64 part_groups, part_room; /* groups, or channels of one, that go together */
-    i64 scratch, passing, moved; /* bytes */
+    i64 scratch, passing, moved, near; /* bytes */
 } tiling;
 
 /* --- rooms -------------------------------------------------------------------------------------------------------- */
@@ -58,6 +78,8 @@ static i64 pitch_of(i64 extent, i64 lanes) {
         pitch += lanes;
     return pitch;
 }
+
+enum { MOST_SHUFFLED = 8 }; /* phases, or inputs of a position, that shuffles put together */
 
 static i64 rows_together(i64 width) { return most(1, 2048 / most(1, width)); }
 
@@ -82,8 +104,9 @@ static room add_value(rooms *q, i64 slack) {
     return q->step ? add_box(q, q->step - 1, 1, slack) : add_box(q, 0, 0, slack);
 }
 
-static slab slab_of(const sweep_case *c, const tiling *t, const rooms *q, int copies) {
-    const walk *w = c->walks;
+static slab slab_of(const sweep_case *c, const tiling *t, const rooms *q, i64 channels) {
+    int copies = t->copies;
+    const walk *w = c->by->walks;
     i64 position[3], extent[3], lanes = q->lanes;
     for (int axis = 0; axis < 3; axis++) {
         position[axis] = t->axes[axis].longest[c->conv].positions;
@@ -111,22 +134,20 @@ static slab slab_of(const sweep_case *c, const tiling *t, const rooms *q, int co
     s.phase = round_up(position[D] * s.plane, lanes);
     s.channel = pitch_of((s.depth * s.height + 1) * s.pitch + lanes, lanes);
     s.copies = copies ? w[W].high - w[W].low + 1 : w[W].pace;
-    s.copy = q->channels * s.channel;
+    s.copy = channels * s.channel;
     s.out_channel = pitch_of(w[D].kept * w[H].kept * w[W].kept * s.phase, lanes);
     return s;
 }
 
 /* --- registers, as convt3d would take them where it knows the number of channels ---------------------------------- */
 
-typedef struct {
-    i64 rows, rest, columns;
-} register_tile;
-
 static i64 tile_cycles(const register_tile *t, i64 channels, i64 columns) {
     i64 full = channels / t->rows;
     i64 cost = full * (most(t->rows * columns, t->rows + 3 * columns) + 3);
     return cost + (t->rest ? most(t->rest * columns, t->rest + 3 * columns) + 3 : 0);
 }
+
+static i64 blocks_of(const register_tile *t, i64 channels) { return channels / t->rows + (t->rest != 0); }
 
 static register_tile registers_for(i64 channels, i64 registers) {
     register_tile best = {0};
@@ -144,13 +165,103 @@ static register_tile registers_for(i64 channels, i64 registers) {
     return best;
 }
 
+/* --- chunks of Winograd's method ---------------------------------------------------------------------------------- */
+
+/* Points an odd number of cache lines apart do not compete for the same sets. */
+static i64 odd(i64 lines) { return lines | 1; }
+
+/* Cache lines of the transformed inputs of the group that has most. */
+static i64 most_inputs(const method *m, i64 in_group, i64 vectors) {
+    const axis_method *const *a = m->axis;
+    i64 found = 0;
+    for (i64 x = 0; x < a[D]->kinds; x++)
+        for (i64 y = 0; y < a[H]->kinds; y++)
+            for (i64 z = 0; z < a[W]->kinds; z++) {
+                const points_kind *d = &a[D]->kind[x], *h = &a[H]->kind[y], *w = &a[W]->kind[z];
+                i64 total = 0;
+                for (i64 i = 0; i < d->points; i++)
+                    for (i64 j = 0; j < h->points; j++)
+                        for (i64 n = 0; n < w->points; n++)
+                            total += odd(d->pieces[i] * h->pieces[j] * w->pieces[n] * in_group * vectors);
+                found = most(found, total);
+            }
+    return found;
+}
+
+/* As many vectors as the cache takes; then as many blocks of output channels. */
+static blocking blocking_of(const sweep_case *c, const slab *s) {
+    static const i64 turns[] = {8, 6, 4, 3, 2, 1};
+    const register_tile *t = &c->tile;
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_channels / c->groups, lanes = c->m->lanes;
+    i64 room_for = (i64)(0.7 * (double)c->m->l2) / (i64)sizeof(number), count = blocks_of(t, per_out);
+    i64 in_phase = ceil_div(s->phase, lanes), blocks[] = {count, ceil_div(count, 2), 2, 1};
+    blocking found = {0};
+    for (int turn = 0; turn < 6; turn++) {
+        i64 vectors = least(turns[turn] * t->columns, in_phase);
+        i64 inputs = lanes * most_inputs(c->by, in_group, vectors);
+        for (int n = 0; n < 4; n++) {
+            i64 product_point = odd(least(blocks[n] * t->rows, per_out) * vectors) * lanes;
+            found = (blocking){vectors, vectors * lanes, blocks[n], inputs, product_point};
+            if (inputs + most_points_of(c->by) * product_point <= room_for)
+                return found;
+        }
+    }
+    return found; /* the smallest where none fits */
+}
+
 /* --- one tiling --------------------------------------------------------------------------------------------------- */
 
-static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
-    tiling t = {.tile = {d, h, w}};
+/* Groups never meet: a share has as many as fill a vector's worth of channels. Blocks of a group need all inputs. */
+static void share_channels(const sweep_case *c, tiling *t) {
+    i64 per_out = c->out_channels / c->groups, blocks = blocks_of(&c->tile, per_out);
+    t->share = (channel_part){c->groups, blocks, c->out_channels};
+    t->shares = 1;
+    if (c->conv < 0)
+        t->share.channels = c->values[c->s->shape][1];
+    if (!c->shared)
+        return;
+    if (c->groups > 1) {
+        i64 together = least(c->groups, ceil_div(c->m->lanes, per_out));
+        t->share = (channel_part){together, blocks, together * per_out};
+        t->shares = ceil_div(c->groups, together);
+        return;
+    }
+    i64 each = ceil_div(blocks, t->asked);
+    t->share = (channel_part){1, each, least(per_out, each * c->tile.rows)};
+    t->shares = ceil_div(blocks, each);
+}
+
+/* As many channels as the second-level cache has room for beside the input; `channel` is bytes of one, `inputs` of what a
+   group of them meets. */
+static channel_part part_for(const sweep_case *c, const channel_part *share, i64 channel, i64 inputs) {
+    i64 per_out = c->out_channels / c->groups, room_for = c->m->l2 / 4 / channel;
+    if (!c->by->direct)
+        return (channel_part){share->channels / per_out, share->blocks, least(share->channels, most(1, room_for))};
+    if (c->pointwise) {
+        i64 groups = least(share->groups, most(1, room_for / per_out));
+        return (channel_part){groups, share->blocks, least(groups * per_out, share->channels)};
+    }
+    if (share->groups > 1 && inputs + 2 * per_out * channel > c->m->l1)
+        return (channel_part){1, share->blocks, least(per_out, share->channels)};
+    if (room_for >= per_out) {
+        i64 groups = least(share->groups, room_for / per_out);
+        return (channel_part){groups, share->blocks, least(groups * per_out, share->channels)};
+    }
+    i64 blocks = least(share->blocks, most(1, room_for / c->tile.rows));
+    return (channel_part){1, blocks, least(share->channels, blocks * c->tile.rows)};
+}
+
+/* Outputs of a phase at one position of the volume. */
+static i64 together_at(const sweep_case *c) {
+    return c->by->walks[D].together * c->by->walks[H].together * c->by->walks[W].together;
+}
+
+static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 shares) {
+    tiling t = {.tile = {tile[D], tile[H], tile[W]}, .copies = copies, .asked = shares};
     i64 item = sizeof(number), vector = c->m->lanes;
     for (int axis = 0; axis < 3; axis++)
         t.axes[axis] = spans_along(c->geometry[axis], c->geometric, c->values[c->s->result][2 + axis], t.tile[axis]);
+    share_channels(c, &t);
     rooms q = {&t, 2 * vector, vector, c->values[c->s->shape][1], 0, 0, 0, 0};
     room *at = t.rooms;
     for (int n = 0; n < c->s->steps; n++) {
@@ -161,19 +272,33 @@ static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
             *at++ = add_box(&q, 0, 0, q.beyond);
             break;
         case STEP_CONV:
-            t.slab = slab_of(c, &t, &q, copies);
-            *at++ = add_room(&q, q.channels * t.slab.copies, t.slab.channel, 0);
+        case STEP_WINOGRAD: {
+            i64 channels = t.share.groups * (c->in_channels / c->groups), pace = c->by->walks[W].pace;
+            t.slab = slab_of(c, &t, &q, channels);
+            *at++ = add_room(&q, channels * t.slab.copies, t.slab.channel, c->pointwise);
+            if (c->pointwise) { /* a panel of positions of all input channels of a group */
+                i64 in_group = c->in_channels / c->groups, each = c->tile.columns * vector;
+                i64 fitting = most(1, c->m->l2 / 4 / (in_group * item * each));
+                add_room(&q, in_group, pitch_of(each * fitting, vector), 1);
+            }
+            if (p->kind == STEP_WINOGRAD)
+                t.blocking = blocking_of(c, &t.slab);
             if (p->paced) {
-                i64 pace = p->paced - 1, length = t.slab.row + (pace + 1) * q.lanes;
-                if (!pace)
-                    length = (t.slab.pitch - 1) * c->walks[W].pace + t.slab.copies;
+                i64 length = pace <= MOST_SHUFFLED ? t.slab.row + (pace + 1) * q.lanes
+                                                   : (t.slab.pitch - 1) * pace + t.slab.copies;
                 *at++ = add_room(&q, vector, round_up(length, q.lanes) + q.lanes, 0);
             }
-            q.channels = c->out_channels;
+            if (p->kind == STEP_WINOGRAD) {
+                *at++ = add_room(&q, 1, q.lanes, 0);
+                *at++ = add_room(&q, 1, t.blocking.inputs, 1);
+                *at++ = add_room(&q, most_points_of(c->by), t.blocking.product_point, 1);
+            }
+            q.channels = t.share.channels;
             q.step++;
             q.held = 0;
             *at++ = add_room(&q, q.channels, t.slab.out_channel, 0);
             break;
+        }
         case STEP_INTERLEAVE:
             if (p->array == NOTHING)
                 *at++ = add_value(&q, 0);
@@ -202,7 +327,7 @@ static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
             break;
         case STEP_PHASE_POOL:
             q.step++;
-            *at++ = add_room(&q, q.channels, pitch_of(t.slab.phase, q.lanes), 0);
+            *at++ = add_room(&q, q.channels, pitch_of(together_at(c) * t.slab.phase, q.lanes), 0);
             break;
         default:
             break;
@@ -211,13 +336,12 @@ static tiling tiling_of(const sweep_case *c, i64 d, i64 h, i64 w, int copies) {
     t.scratch = q.total * item;
     t.moved = t.passing = (q.total - q.chunk) * item;
     if (c->conv >= 0 && c->s->in_parts) {
-        i64 per_out = c->out_channels / c->groups, fitting = c->m->l2 / 4 / (q.held * item);
-        int alone = c->groups > 1 && 2 * per_out * q.held * item > c->m->l1;
-        register_tile own = registers_for(per_out, c->m->registers);
+        i64 behind = c->by->direct ? q.held : q.held - t.slab.out_channel;
         t.in_parts = 1;
-        t.part_groups = alone ? 1 : most(1, least(c->groups, fitting / per_out));
-        t.part_room = alone || fitting >= per_out ? per_out : most(1, fitting / own.rows) * own.rows;
-        t.passing -= (q.channels - t.part_groups * least(per_out, t.part_room)) * q.held * item;
+        i64 inputs = c->in_channels / c->groups * t.slab.copies * t.slab.channel * item;
+        t.part = part_for(c, &t.share, q.held * item, inputs);
+        t.passing -= (q.channels - t.part.channels) * behind * item;
+        t.near = c->by->direct ? 0 : q.channels * behind * item;
     }
     return t;
 }
@@ -226,181 +350,4 @@ static double tiles_of(const tiling *t) {
     return (double)t->axes[D].tiles * (double)t->axes[H].tiles * (double)t->axes[W].tiles;
 }
 
-/* --- cycles ------------------------------------------------------------------------------------------------------- */
-
-static double direct_cycles(const sweep_case *c, const tiling *t) {
-    i64 position[3], per_out = c->out_channels / c->groups;
-    for (int axis = 0; axis < 3; axis++)
-        position[axis] = t->axes[axis].longest[c->conv].positions;
-    i64 length = (position[H] - 1) * t->slab.pitch + position[W], planes = position[D];
-    i64 vectors = ceil_div(length, c->m->lanes);
-    if (t->slab.merged) {
-        planes = 1;
-        vectors = ceil_div((position[D] - 1) * t->slab.plane + length, c->m->lanes);
-    }
-    register_tile own = registers_for(per_out, c->m->registers);
-    const walk *depth = &c->walks[D];
-    double within = (double)multiplications(&depth->axis) / (double)(depth->axis.kernel * depth->positions);
-    double taps = (double)(c->kernel[D] * c->kernel[H] * c->kernel[W] * c->in_channels / c->groups) * within;
-    i64 phases = t->slab.out_channel / t->slab.phase, blocks = per_out / own.rows + (own.rest != 0);
-    double cycles[2];
-    i64 columns[2] = {own.columns, vectors % own.columns};
-    for (int n = 0; n < 2; n++) {
-        i64 ends = blocks * 30 + 2 * per_out * columns[n];
-        cycles[n] = (double)tile_cycles(&own, per_out, columns[n]) * taps + (double)(phases * ends);
-    }
-    double each = (double)(vectors / own.columns) * cycles[0] + (columns[1] ? cycles[1] : 0.0);
-    double weights = (double)c->out_channels * taps * (double)sizeof(number); /* bytes, brought for each walk */
-    double fetched = weights > (double)c->m->l2 ? weights / 2.3 : 0.0, products = (double)(c->groups * planes) * each;
-    return products > fetched ? products : fetched;
-}
-
-static i64 pieces(const tiling *t, i64 channels, int step, int written) {
-    if (t->axes[W].tiles != 1)
-        return channels * longest(t, D, step, written) * longest(t, H, step, written);
-    return channels * (t->axes[H].tiles == 1 ? 1 : longest(t, D, step, written));
-}
-
-static double cycles_of(const sweep_case *c, const tiling *t) {
-    i64 l2 = c->m->l2, slow = t->passing <= l2 ? 1 : t->passing <= 2 * l2 ? 2 : 4;
-    double moved = (double)(6 * slow * t->moved) / (double)sizeof(number) / (double)c->m->lanes;
-    i64 last = most(c->geometric - 1, 0);
-    i64 outputs = least(c->out_channels, c->values[c->s->result][1]);
-    i64 runs = pieces(t, c->values[c->s->shape][1], 0, 0) + pieces(t, outputs, last, 1);
-    moved += (double)(400 * runs);
-    double work = 300 + moved + (c->conv >= 0 ? direct_cycles(c, t) : 0.0);
-    i64 tiles = (i64)tiles_of(t), shares = least(c->m->cores, 8);
-    double balance = (double)(ceil_div(tiles, shares) * shares) / (double)tiles;
-    int alone = tiles < shares && work * (double)tiles > 100000.0; /* some threads would have nothing to do */
-    return work * (double)tiles * (alone ? balance : 1 + (balance - 1) / 2);
-}
-
-/* --- the choice --------------------------------------------------------------------------------------------------- */
-
-enum { MOST_TILES = 1024, MOST_SCRATCH = 64, MOST_PARTS = 130 };
-
-static int falling(const void *one, const void *other) {
-    i64 a = *(const i64 *)one, b = *(const i64 *)other;
-    return (a < b) - (a > b);
-}
-
-/* `size`, and the sizes that cut it into 2, 3, 4, 6, 8, 12, ... nearly equal parts of whole periods, falling. */
-static int parts_of(i64 size, i64 period, i64 *found) {
-    int count = 0, kept = 0;
-    for (i64 power = 1; power <= size; power *= 2)
-        for (i64 part = power; part <= 3 * power; part += 2 * power)
-            if (part <= size)
-                found[count++] = least(size, round_up(ceil_div(size, part), period));
-    qsort(found, count, sizeof *found, falling);
-    for (int n = 0; n < count; n++)
-        if (!n || found[n] != found[kept - 1])
-            found[kept++] = found[n];
-    return kept;
-}
-
-static int fits(const sweep_case *c, const tiling *t, i64 bytes) {
-    return t->passing <= bytes && (!t->in_parts || t->scratch <= 4 * c->m->l2);
-}
-
-typedef struct {
-    i64 d[MOST_PARTS], h[MOST_PARTS], w;
-    int depths, heights, copies;
-} choices;
-
-/* The largest tiles that take at most twice the scratch of the smallest. */
-static tiling largest_tiles(const sweep_case *c, const choices *q) {
-    tiling best = {0};
-    i64 room = INT64_MAX;
-    for (int pass = 0; pass < 2; pass++)
-        for (int copies = 0; copies <= q->copies; copies++)
-            for (int h = q->heights - 1; h >= 0; h--)
-                for (int d = q->depths - 1; d >= 0; d--) {
-                    tiling t = tiling_of(c, q->d[d], q->h[h], q->w, copies);
-                    if (!pass)
-                        room = least(room, 2 * t.scratch);
-                    else if (t.scratch <= room && (!best.scratch || tiles_of(&t) < tiles_of(&best) ||
-                                                   (tiles_of(&t) == tiles_of(&best) && t.scratch < best.scratch)))
-                        best = t;
-                }
-    return best;
-}
-
-static i64 width_of(const sweep_case *c, i64 size, i64 period) {
-    i64 widths[MOST_PARTS], chosen, scratch = 0, smallest = INT64_MAX;
-    int count = parts_of(size, period, widths);
-    chosen = widths[count - 1];
-    for (int n = 0; n < count; n++) {
-        tiling t = tiling_of(c, 1, 1, widths[n], 0);
-        if (fits(c, &t, c->m->l2 / 2)) {
-            chosen = widths[n];
-            break;
-        }
-    }
-    if (ceil_div(size, chosen) <= MOST_TILES)
-        return chosen;
-    double tiles = INFINITY;
-    for (int n = 0; n < count; n++)
-        smallest = least(smallest, tiling_of(c, 1, 1, widths[n], 0).scratch);
-    for (int n = 0; n < count; n++) {
-        tiling t = tiling_of(c, 1, 1, widths[n], 0);
-        if (t.scratch > 2 * smallest)
-            continue;
-        if (tiles_of(&t) < tiles || (tiles_of(&t) == tiles && t.scratch < scratch))
-            tiles = tiles_of(&t), scratch = t.scratch, chosen = widths[n];
-    }
-    return chosen;
-}
-
-static i64 gcd_of(i64 a, i64 b) { return b ? gcd_of(b, a % b) : a; }
-
-static tiling choose_tiling(const sweep_case *c) {
-    const i64 *result = c->values[c->s->result], *shape = c->values[c->s->shape];
-    i64 period[3];
-    for (int axis = 0; axis < 3; axis++) {
-        period[axis] = 1;
-        for (int n = 0; n < c->geometric; n++) {
-            const axis_step *s = &c->geometry[axis][n];
-            if (s->conv)
-                period[axis] = s->conv->kept == s->conv->period ? s->conv->period : 1;
-            else
-                period[axis] /= gcd_of(period[axis], s->pool.stride);
-        }
-    }
-    choices q = {.w = result[4], .copies = c->conv >= 0};
-    if (!c->s->whole_rows)
-        q.w = width_of(c, result[4], period[W]);
-    q.depths = parts_of(result[2], period[D], q.d);
-    q.heights = parts_of(result[3], period[H], q.h);
-    tiling best = {0};
-    double cost = 0;
-    i64 limit = 4 * c->m->l2;
-    for (int pass = 0; pass < 2 && !best.scratch; pass++)
-        for (int copies = 0; copies <= q.copies; copies++)
-            for (int h = q.heights - 1; h >= 0; h--)
-                for (int d = q.depths - 1; d >= 0; d--) {
-                    double tiles = (double)ceil_div(result[2], q.d[d]) * (double)ceil_div(result[3], q.h[h]) *
-                                   (double)ceil_div(result[4], q.w);
-                    if (!pass && tiles > MOST_TILES)
-                        continue;
-                    tiling t = tiling_of(c, q.d[d], q.h[h], q.w, copies);
-                    if (!fits(c, &t, limit))
-                        break; /* deeper ones are larger still */
-                    double own = cycles_of(c, &t);
-                    if (!best.scratch || own < cost)
-                        best = t, cost = own;
-                }
-    if (!best.scratch)
-        for (int copies = 0; copies <= q.copies; copies++)
-            for (int h = q.heights - 1; h >= 0; h--)
-                for (int d = q.depths - 1; d >= 0; d--) {
-                    tiling t = tiling_of(c, q.d[d], q.h[h], q.w, copies);
-                    if (!best.scratch || t.scratch < best.scratch ||
-                        (t.scratch == best.scratch && tiles_of(&t) < tiles_of(&best)))
-                        best = t;
-                }
-    double elements = (double)shape[1] * (double)shape[2] * (double)shape[3] * (double)shape[4] +
-                      (double)result[1] * (double)result[2] * (double)result[3] * (double)result[4];
-    if (tiles_of(&best) * (double)best.scratch > MOST_SCRATCH * (double)sizeof(number) * elements)
-        return largest_tiles(c, &q);
-    return best;
-}
+static double items_of(const tiling *t) { return tiles_of(t) * (double)t->shares; }

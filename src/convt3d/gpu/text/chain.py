@@ -89,10 +89,11 @@ class Chain:
 
 
 GPU: StageTable[Callable[..., None]] = StageTable("GPU", __name__)
-GPU.unsupported(stages.Conv3d, "is left to PyTorch, whose own kernels for it are good")
 
 
-@GPU.of(stages.ConvTranspose3d, stages.MaxPool3d, stages.AvgPool3d, stages.GroupNorm, stages.InstanceNorm)
+@GPU.of(
+    stages.ConvTranspose3d, stages.Conv3d, stages.MaxPool3d, stages.AvgPool3d, stages.GroupNorm, stages.InstanceNorm
+)
 def _part_of_its_own(chain: Chain, stage: Stage, arrays: tuple[ArrayName, ...]) -> None:
     """The source and the pool of a piece (gpu/pieces.py), or statistics that an Affine applies."""
     raise AssertionError(f"{stage.name} is no link of a chain")

@@ -8,7 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...plan.names import ArrayName, OperandName, StatisticName
-from ...spec.stages import AvgPool3d
+from ...spec.stages import AvgPool3d, Conv3d
+from ...spec.stages.padding import Pad
 from ..config import Config
 from ..pieces import WILD, PreparedName
 from .chain import Chain
@@ -102,7 +103,7 @@ class _Writer:
 
     def _title(self) -> str:
         piece, stages = self.piece, self.plan.pipeline.stages
-        steps = [] if piece.conv is None else [f"ConvTranspose3d ({self.kernel.kind})"]
+        steps = [] if piece.conv is None else [f"{stages[piece.conv].name} ({self.kernel.kind})"]
         steps += [link.stage.name for link in piece.before]
         steps += [] if piece.pool is None else [stages[piece.pool].name]
         steps += [link.stage.name for link in piece.after]
@@ -147,8 +148,20 @@ class _Writer:
         code.add("inside = (q_d < count_d) & (p_d < ends_d) & (p_h < ends_h) & (p_w < ends_w)")
         if self.prepares:
             code.add("in_memory = q_d < count_d", "inside = inside & (p_d >= 0) & (p_h >= 0) & (p_w >= 0)")
+            self._pad()
         if any(isinstance(array, StatisticName) for link in self.piece.links for array in link.arrays):
             code.number("all_channels", kernel.groups * kernel.channels)
+
+    def _pad(self) -> None:
+        """Where the voxels lie that those of a padded input are copies of."""
+        if self.piece.pad is None:
+            return
+        pad = self.plan.pipeline.stages[self.piece.pad]
+        assert isinstance(pad, Pad)
+        for axis, numbers, (before, after) in zip(AXES, self.kernel.axes, pad.sides, strict=True):
+            first = self.code.number(f"before_{axis}", before)
+            size = self.code.number(f"held_{axis}", numbers.ends - before - after)
+            self.code.add(f'p_{axis} = copied(p_{axis} - {first}, {size}, "{pad.mode}")')
 
     def _memory_columns(self) -> None:
         """Columns of the convolution's input in memory: the channels of each group, filled up."""
@@ -184,6 +197,11 @@ class _Writer:
             first = {axis: f"a_{axis} + shift_{axis}" for axis in AXES}
             if self.pooled:
                 first = {axis: f"a_{axis} * jump_{axis} + j_{axis} + shift_{axis}" for axis in AXES}
+                if isinstance(self.plan.pipeline.conv, Conv3d):
+                    self._numbers("scale")
+                    first = {
+                        axis: f"(a_{axis} * jump_{axis} + j_{axis}) * scale_{axis} + shift_{axis}" for axis in AXES
+                    }
             accumulate(code, self.kernel, first)
             code.add("v = acc")
         for link in self.piece.before:

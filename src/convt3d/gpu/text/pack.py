@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...spec.stages import Conv3d
 from ..pieces import PACKED, WILD
 from .code import AXES, Code, Constants
 from .kernel import KernelText, written
@@ -20,6 +21,7 @@ BLOCK = 1024
 
 def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     code, reader = Code(plan.dtype, Constants(), plan.parts), step.reader
+    forward = isinstance(plan.pipeline.conv, Conv3d)  # whose outputs come first
     code.pointer("given", step.operand)
     code.pointer("packed", PACKED)
     n, c, d, h, w = (code.stride("given", step.operand, axis) for axis in "ncdhw")
@@ -42,7 +44,10 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     )
     if reader.kind == "depthwise":
         code.number("multiplier", reader.multiplier)
-        code.add(f"place += column // multiplier * {n} + column % multiplier * {c}")
+        outputs = f"column * {n}" if forward else f"column // multiplier * {n} + column % multiplier * {c}"
+        code.add(f"place += {outputs}")
+    elif forward:
+        code.add(f"place += (group * channels + column) * {n} + row * {c}")
     else:
         code.add(f"place += (group * inputs + row) * {n} + column * {c}")
     code.add(

@@ -91,6 +91,18 @@ def taps_of(at, kernel, stride, dilation, common, inverse):
     count = tl.where(met, (kernel - first + hop - 1) // hop, 0)
     return first, count, (at - first * dilation) // stride
 ''',
+    "copied": '''
+@triton.jit
+def copied(p, size, mode: tl.constexpr):
+    """The voxel of an axis that one before or after it is a copy of."""
+    if mode == "replicate":
+        at = tl.minimum(tl.maximum(p, 0), size - 1)
+    elif mode == "reflect":
+        at = tl.where(p < 0, -p, tl.where(p < size, p, 2 * (size - 1) - p))
+    else:
+        at = tl.where(p < 0, p + size, tl.where(p < size, p, p - size))
+    return at
+''',
     "load_tile": '''
 @triton.jit
 def load_tile(source, rows, channel, stride, in_row, in_channel, RUN: tl.constexpr):

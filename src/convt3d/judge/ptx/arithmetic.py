@@ -174,16 +174,22 @@ def _count_bits(m: Machine, i: Instruction) -> None:
     bits = bits_of_type(i.type)
     value = m.value(i.operands[1], f"u{bits}").astype(np.uint64)
     each = (value[..., None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
-    if i.name == "popc":
-        found = each.sum(-1)
-    else:  # clz
-        found = np.where(value == 0, bits, np.argmax(each[..., ::-1], -1))
+    zeros = np.where(value == 0, bits, np.argmax(each[..., ::-1], -1))
+    found = each.sum(-1) if i.name == "popc" else zeros
     m.put(i.operands[0], found, "u32")
 
 
 _ORDERED: Mapping[str, Callable[[Array, Array], Array]] = {
-    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
-    **{"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal},
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
 }
 
 

@@ -26,8 +26,8 @@ faults: list[tuple[str, str]] = []  # the first of each call that nobody has ask
 
 
 def use(capability: int = 80, alone: bool = False) -> None:
-    """From now on Triton compiles for this capability, and its kernels run here. Not with TRITON_INTERPRET. `alone`: the
-    process has a cache folder for itself, in which nothing may be moved to another folder."""
+    """From now on Triton compiles for this capability, and its kernels run here; not with TRITON_INTERPRET. `alone`:
+    the process has a cache folder for itself, in which nothing may be moved to another folder."""
     from triton.backends import backends
     from triton.runtime import driver
 
@@ -120,8 +120,9 @@ def _launch(kernel: Kernel, grid: tuple[int, int, int], shared: int, given: dict
     values: dict[str, Array] = {}
     regions: dict[tuple[int, int], Region] = {}
     each: Iterator[tuple[str, Any]] = iter(given.items())
+    none: tuple[str, Any] = ("", 0)
     for kind, parameter in kernel.parameters:
-        name, value = next(each, ("", 0))  # Triton's own come last: scratch memory that nobody asked for
+        name, value = next(each, none)  # Triton's own come last: scratch memory that nobody asked for
         if hasattr(value, "data_ptr"):
             storage = value.untyped_storage()
             bounds = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
@@ -141,7 +142,9 @@ def _launch(kernel: Kernel, grid: tuple[int, int, int], shared: int, given: dict
 
 def _bits(value: Any, kind: str) -> Array:
     if kind in ("f32", "f64"):
-        return np.array(value, np.float32 if kind == "f32" else np.float64).view(np.uint32 if kind == "f32" else np.uint64)
+        return np.array(value, np.float32 if kind == "f32" else np.float64).view(
+            np.uint32 if kind == "f32" else np.uint64
+        )
     if not isinstance(value, (int, np.integer)):
         raise Unknown(f"an argument {type(value).__name__} for a parameter .{kind}")
     bits = int(kind[1:])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .memory import Fault
-from .moves import _names
+from .moves import names_of
 from .numbers import Array, from_bits
 from .text import Instruction, Operand, Unknown
 from .warps import WARP, add_product, left_matrix
@@ -95,10 +95,10 @@ def _wgmma(m: Machine, i: Instruction) -> None:
         x = _factor(m, a, groups, left, (64, depth), bool(runs and runs[0])).reshape(-1, 16, depth)
     y = _factor(m, b, groups, right, (columns, depth), bool(runs and runs[-1]))
     kept = np.broadcast_to(m.value(scale, "pred"), m.lanes)
-    for name in _names(sums):  # those that begin anew
+    for name in names_of(sums):  # those that begin anew
         m.put(name, np.where(kept, m.value(name, "f32"), np.float32(0)), "f32")
     product = x @ np.repeat(y.swapaxes(1, 2), GROUP, 0)
-    add_product(m, _names(sums), _names(sums), product, "f32", warps)
+    add_product(m, names_of(sums), names_of(sums), product, "f32", warps)
 
 
 MEANINGS: Mapping[str, Meaning] = {"wgmma": _wgmma}

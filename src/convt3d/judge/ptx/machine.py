@@ -97,7 +97,9 @@ class Machine:
                     return
             except Fault as fault:
                 where = f"line {instruction.line}" if instruction.line else "an unknown line"
-                raise Fault(fault.word, f"{where} of `{self.kernel.name}` ({instruction.words}): {fault.detail}") from None
+                raise Fault(
+                    fault.word, f"{where} of `{self.kernel.name}` ({instruction.words}): {fault.detail}"
+                ) from None
 
     def _step(self, i: Instruction) -> bool:
         """Whether the group is gone."""
@@ -169,7 +171,7 @@ class Machine:
         if not ready.any():
             return
         self.shared.epochs[ready] += 1
-        going = waiting & ready[self.own]
+        going = waiting & np.repeat(ready, self.kernel.threads)
         for at in np.unique(self.held[going]):
             self._join(int(at), going & (self.held == at))
         self.held = np.where(going, -1, self.held)
@@ -239,4 +241,3 @@ class Machine:
             return np.full(self.lanes, operand.offset, np.uint64)
         bits = bits_of_type(self._declared(operand.base))
         return self.value(operand.base, f"u{bits}").astype(np.uint64) + np.uint64(operand.offset % 2**64)
-

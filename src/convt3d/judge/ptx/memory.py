@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -209,7 +210,8 @@ class SharedMemory:
 def _copies_of_a_sum(a: Array, b: Array) -> bool:
     """Whether numbers differ by rounding only: Triton lets several warps compute one sum, not all in the same order,
     and each store its own."""
-    kind = {16: np.float16, 32: np.float32, 64: np.float64}.get(8 * a.itemsize)
+    kinds: dict[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
+    kind = kinds.get(a.itemsize)
     if kind is None:
         return False
     x, y, close = a.view(kind), b.view(kind), 8 * np.finfo(kind).eps

@@ -49,17 +49,20 @@ class Flights:
                 flight.end(places)
             if not done.all():
                 rest = np.flatnonzero(~done)
-                end = flight.end
-                kept.append(Flight(flight.threads[rest], flight.groups[rest], lambda at, r=rest, e=end: e(r[at])))
+                kept.append(Flight(flight.threads[rest], flight.groups[rest], _of_some(flight.end, rest)))
         self.flights = kept
 
 
-def _names(operand: object) -> tuple[str, ...]:
+def _of_some(end: Callable[[Array], None], places: Array) -> Callable[[Array], None]:
+    return lambda at: end(places[at])
+
+
+def names_of(operand: object) -> tuple[str, ...]:
     return operand if isinstance(operand, tuple) else (str(operand),)
 
 
 def _ld(m: Machine, i: Instruction) -> None:
-    names, source, kind = _names(i.operands[0]), i.operands[1], i.type
+    names, source, kind = names_of(i.operands[0]), i.operands[1], i.type
     if not isinstance(source, Address):
         raise Unknown(i.words)
     if "param" in i.parts:
@@ -80,7 +83,7 @@ def _ld(m: Machine, i: Instruction) -> None:
 
 
 def _st(m: Machine, i: Instruction) -> None:
-    target, names, kind = i.operands[0], _names(i.operands[1]), i.type
+    target, names, kind = i.operands[0], names_of(i.operands[1]), i.type
     width, threads = bits_of_type(kind), np.flatnonzero(m.active)
     bits = [np.broadcast_to(to_bits(m.value(name, kind), kind), m.lanes)[threads] for name in names]
     address = aligned(m.address(target)[threads], len(names) * width // 8)
@@ -141,9 +144,9 @@ def _atomic(m: Machine, i: Instruction) -> None:
     kind, width = i.type, bits_of_type(i.type)
     result = i.operands[0] if i.name == "atom" else None
     target, *given = i.operands[1:] if i.name == "atom" else i.operands
-    if "global" not in i.parts or len(_names(given[0])) > 1:
+    if "global" not in i.parts or len(names_of(given[0])) > 1:
         raise Unknown(i.words)
-    names = [name for operand in given for name in _names(operand)]
+    names = [name for operand in given for name in names_of(operand)]
     values = [np.broadcast_to(m.value(name, kind), m.lanes) for name in names]
     address, old = m.address(target), np.zeros(m.lanes, WIDTHS[width])
     function = next((_ATOMIC[part] for part in i.parts if part in _ATOMIC), None)
@@ -180,5 +183,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "cp": _cp,
     "atom": _atomic,
     "red": _atomic,
-    **dict.fromkeys(("bar", "fence", "membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "setmaxnreg"), _nothing),
+    **dict.fromkeys(
+        ("bar", "fence", "membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "setmaxnreg"), _nothing
+    ),
 }

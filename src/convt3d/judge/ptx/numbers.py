@@ -15,8 +15,14 @@ Array: TypeAlias = Any  # np.ndarray of any element
 WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 PLAIN = {
     **{f"{letter}{bits}": kind for letter in "bu" for bits, kind in WIDTHS.items()},
-    **{"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64},
-    **{"f16": np.float16, "f32": np.float32, "f64": np.float64, "tf32": np.float32},
+    "s8": np.int8,
+    "s16": np.int16,
+    "s32": np.int32,
+    "s64": np.int64,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "tf32": np.float32,
 }
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 

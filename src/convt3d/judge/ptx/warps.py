@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .memory import Fault, aligned
-from .moves import _names
+from .moves import names_of
 from .numbers import WIDTHS, Array, bits_of_type, from_bits, to_bits
 from .text import Instruction, Unknown
 
@@ -75,7 +75,7 @@ def _shfl(m: Machine, i: Instruction) -> None:
 def _redux(m: Machine, i: Instruction) -> None:
     warps = _whole(m, i)
     values = _of_warps(m, str(i.operands[1]), i.type, warps)
-    functions = {"add": np.add, "min": np.minimum, "max": np.maximum}
+    functions: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
     functions |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
     function = functions.get(i.parts[1])
     if function is None or i.type not in ("s32", "u32", "b32"):
@@ -115,7 +115,7 @@ def _ldmatrix(m: Machine, i: Instruction) -> None:
     """8 x 8 matrices of 16 bits; a thread gets two neighbours of a row, transposed of a column."""
     if i.type != "b16" or "m8n8" not in i.parts:
         raise Unknown(i.words)
-    names, warps = _names(i.operands[0]), _whole(m, i)
+    names, warps = names_of(i.operands[0]), _whole(m, i)
     rows = _rows(m, i, i.operands[1], len(names), warps)
     block, warp = m.own[::WARP][warps], m.warp[::WARP][warps]
     each = rows.shape[1]
@@ -131,7 +131,7 @@ def _ldmatrix(m: Machine, i: Instruction) -> None:
 def _stmatrix(m: Machine, i: Instruction) -> None:
     if i.type != "b16" or "m8n8" not in i.parts:
         raise Unknown(i.words)
-    names, warps = _names(i.operands[1]), _whole(m, i)
+    names, warps = names_of(i.operands[1]), _whole(m, i)
     rows = _rows(m, i, i.operands[0], len(names), warps)
     matrices = np.stack(
         [np.ascontiguousarray(_of_warps(m, n, "b32", warps)).view(np.uint16).reshape(-1, 8, 8) for n in names], 1
@@ -187,7 +187,7 @@ def _mma(m: Machine, i: Instruction) -> None:
     if columns != 8 or left not in ("f16", "bf16", "tf32", "f64") or right != left:
         raise Unknown(i.words)
     warps = _whole(m, i)
-    d, a, b, c = map(_names, i.operands)
+    d, a, b, c = map(names_of, i.operands)
     x = left_matrix(m, a, left, rows, depth, warps)
     y = _right_matrix(m, b, right, depth, warps)
     add_product(m, d, c, x @ y, result, warps)
@@ -196,7 +196,7 @@ def _mma(m: Machine, i: Instruction) -> None:
 def add_product(
     m: Machine, to: tuple[str, ...], sums: tuple[str, ...], product: Array, kind: str, warps: Array
 ) -> None:
-    """(warps, rows, columns), whose columns are in eights and rows in sixteens (or eight), added to sums in registers."""
+    """(warps, rows, columns), columns in eights and rows in sixteens (or eight), added to sums in registers."""
     tall = product.shape[1] // 8
     for at, (name, old) in enumerate(zip(to, sums, strict=True)):
         row, column = _GROUP + 8 * (at // 2 % tall), at // (2 * tall) * 8 + _PLACE * 2 + at % 2
