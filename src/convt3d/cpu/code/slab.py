@@ -199,7 +199,7 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
             one = b.load(row, k.dot((1, s), (q, conv.paces[2])), k.number)
             b.store(one, target, k.dot((s, conv.copy), (1, q)))
             if seen is not None:
-                largest = b.max(b.load(seen, 0, _integer(k)), _magnitude(k, one))
+                largest = b.max(b.load(seen, 0, integer(k)), magnitude(k, one))
                 b.store(largest, seen, 0)
         return
     with b.loop(0, copies, pace) as s:
