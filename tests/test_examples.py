@@ -29,8 +29,8 @@ PRINTS = {
         "torch.bfloat16:",
     ),
     "unet3d.py": (
-        "swapped up1.0: in eval: fused with BatchNorm3d, ReLU",
-        "swapped up0.0: in eval: fused with BatchNorm3d, ReLU",
+        "swapped up1.0: fused with BatchNorm3d, ReLU",
+        "swapped up0.0: fused with BatchNorm3d, ReLU",
         " ms, swapped ",
         "maximum difference ",
     ),

@@ -65,7 +65,8 @@ def test_everyone_is_timed_whoever_fails(report: Any, tmp_path: Path) -> None:
     assert rows["convt3d", False]["ms"] == 1.0
     assert rows["eager", False]["ms"] == 4.0
     assert rows["eager", False]["error"] == 0.0
-    assert 0 < rows["convt3d", True]["error"] < 1e-5
+    assert 0 < rows["convt3d", False]["error"] < 1e-5
+    assert 1e-5 < rows["convt3d", True]["error"] < 2e-3  # products of TensorFloat32, as PyTorch's settings say
     assert rows["torch.compile", True]["failed"] == "RuntimeError: no\ncompiler"
     assert not here.good(told)  # a test failed
     assert here.good({**told, "tests": {**told["tests"], "code": 0}})  # others may

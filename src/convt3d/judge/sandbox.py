@@ -351,8 +351,8 @@ def _scripts() -> str:
     folder = tempfile.mkdtemp(prefix="convt3d-")
     atexit.register(remove, folder)
     Path(folder, "ptx").mkdir()
-    for place in (".", "ptx"):
-        for file in here.joinpath(place).iterdir():
+    for place, files in ((".", here), ("ptx", here.joinpath("ptx"))):
+        for file in files.iterdir():
             if file.name.endswith(".py"):
                 Path(folder, place, file.name).write_bytes(file.read_bytes())
     return folder

@@ -29,7 +29,7 @@ from .child import LIBRARIES, SLOTS
 from .cuda import with_lines
 from .languages import Program, missing_module
 from .sandbox import GIGABYTE, PROTECTIONS, Ended, Limits, Sandbox, TimedOut, script
-from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, Rejected, rejected
+from .verdict import CRASH, INPUT_MUTATED, NOT_ALLOWED, NOT_RUN, OUT_OF_BOUNDS, SAYABLE, TIME_OUT, Rejected, rejected
 
 FORGED = "its reply is not understood: the kernel wrote to the judge's pipe"
 EMPTY_CALLS = 8
@@ -291,7 +291,8 @@ class Session:
             int(reply.get("base", 0)), int(reply.get("slot", 0))
         except (ValueError, TypeError, OverflowError, AttributeError, RecursionError):
             raise rejected(CRASH, FORGED) from None
-        if word not in (None, *SAYABLE) or not all(isinstance(said, (str, type(None))) for said in (returned, missing)):
+        sayable = (*SAYABLE, NOT_RUN) if self.program.compiled else SAYABLE  # by the machine beside it
+        if word not in (None, *sayable) or not all(isinstance(said, (str, type(None))) for said in (returned, missing)):
             raise rejected(CRASH, FORGED)
         if missing and missing_module(self.program, missing):
             rule = f"imports {missing}, which is not installed here"

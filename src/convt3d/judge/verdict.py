@@ -38,10 +38,7 @@ WORDS = (
     NOT_RUN,
 )
 # Those the kernel's process may say; the others are the judge's to find.
-SAYABLE = (
-    *(COMPILE_ERROR, WRONG_SIGNATURE, CRASH, WRONG_SHAPE, WRONG_DTYPE),
-    *(OUT_OF_BOUNDS, NOT_ALLOWED, RACE, BARRIER, NOT_RUN),
-)
+SAYABLE = (COMPILE_ERROR, WRONG_SIGNATURE, CRASH, WRONG_SHAPE, WRONG_DTYPE, OUT_OF_BOUNDS, NOT_ALLOWED, RACE, BARRIER)
 QUOTED = "    | "  # stands before each line but the first of a reason
 
 
