@@ -51,6 +51,10 @@ operations (`torch/stock.py`), gradients by those (`torch/stage_gradients.py`) a
 (`plan/tails.py`), what peers of the benchmark are told in ONNX (`bench/contenders/as_onnx.py`), and JAX's own
 operations (`jax/formulas.py`), from which its gradients follow.
 
+"yes" means that there is an entry. Some parameters and uses of a stage are left to PyTorch's operations all the same:
+on GPUs LayerNorm along the width ([gpu.md](gpu.md)), and of the gradients on the CPU those that
+[torch.md](torch.md#gradients) lists.
+
 """
 
 

@@ -1,6 +1,6 @@
-/* Cycles of a tile, roughly: what the register tile needs, the transforms of Winograd's method, and what is moved around
-   them. Follows cpu/plan/conv_cost.py and tile_cost.py of convt3d, so that the choices, and with them bits, are the
-   same. */
+/* Cycles of a tile, roughly: what the register tile needs, the transforms of Winograd's method, and what is moved
+   around them. Follows cpu/plan/conv_cost.py and tile_cost.py of convt3d, so that the choices, and with them bits, are
+   the same. */
 
 /* Runs of positions in a tile, and the vectors of one. */
 static void vectors_in(const sweep_case *c, const tiling *t, i64 *runs, i64 *vectors) {

@@ -1,5 +1,5 @@
-/* Where words, phases and inputs stand: in a kernel's table, in a tile's result, in its slab. Follows cpu/plan/geometry.py
-   and slab.py of convt3d. */
+/* Where words, phases and inputs stand: in a kernel's table, in a tile's result, in its slab. Follows
+   cpu/plan/geometry.py and slab.py of convt3d. */
 
 #define ADDRESS(p) ((i64)(intptr_t)(p))
 

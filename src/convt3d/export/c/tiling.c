@@ -1,5 +1,5 @@
-/* One tiling of a sweep: the spans of its tiles, and the memory of one. Follows cpu/plan/tiles.py, slab.py, rooms.py and
-   registers.py of convt3d. */
+/* One tiling of a sweep: the spans of its tiles, and the memory of one. Follows cpu/plan/tiles.py, slab.py, rooms.py
+   and registers.py of convt3d. */
 
 typedef struct {
     i64 lanes, registers, l1, l2, l3, cores; /* `lanes` of numbers in a vector */
@@ -231,8 +231,8 @@ static void share_channels(const sweep_case *c, tiling *t) {
     t->shares = ceil_div(blocks, each);
 }
 
-/* As many channels as the second-level cache has room for beside the input; `channel` is bytes of one, `inputs` of what a
-   group of them meets. */
+/* As many channels as the second-level cache has room for beside the input; `channel` is bytes of one, `inputs` of
+   what a group of them meets. */
 static channel_part part_for(const sweep_case *c, const channel_part *share, i64 channel, i64 inputs) {
     i64 per_out = c->out_channels / c->groups, room_for = c->m->l2 / 4 / channel;
     if (!c->by->direct)
