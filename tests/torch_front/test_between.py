@@ -90,3 +90,16 @@ def test_explained() -> None:
     made = ct.explain(Gate(CASES["a gate"][0]).eval(), given(), quiet=True)
     assert len(made.rows) == 3
     assert all(row.eager and row.ours for row in made.rows)
+
+
+@pytest.mark.parametrize("tail", ["", " -> Multiply('x')"])
+def test_gradients_where_a_convolution_is_thrown_away(tail: str) -> None:
+    torch.manual_seed(0)
+    x, first, second = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 3, 4, 5, 6), (3, 3, 1, 1, 1), (3, 3, 1, 1, 1))
+    )
+    ours = ct.pipeline(x, [first, second], f"Conv3d() -> Recall('x') -> Conv3d(){tail}")
+    eager = nn.functional.conv3d(x, second) * (x if tail else 1)
+    found = [torch.autograd.grad(y.square().sum(), (x, second)) for y in (ours, eager)]
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)

@@ -90,6 +90,9 @@ def test_layouts_and_parts_of_the_gradients(tail: str, layout: str, sweeps: list
     "text",
     [
         "Conv3d() -> GELU() -> Max()",
+        "Conv3d() -> Max() -> InstanceNorm()",
+        "Conv3d() -> Sum() -> GroupNorm(1) -> Tanh()",
+        "Conv3d() -> Max() -> Softmax('spatial')",
         "Conv3d() -> LogSumExp('spatial') -> Tanh()",
         "Conv3d() -> SiLU() -> LogSumExp('width') -> Max('depth')",
         "Conv3d() -> Keep('y') -> Sigmoid() -> Multiply('y')",

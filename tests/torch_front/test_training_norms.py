@@ -228,6 +228,35 @@ def test_gradients_of_gradients(tail: str) -> None:
     assert torch.autograd.gradgradcheck(trained, given, fast_mode=True)
 
 
+def test_gradients_with_a_graph_are_those_without() -> None:
+    """A gradient penalty takes the gradient of a gradient: the first one must not change by that."""
+    torch.manual_seed(3)
+    eager = nn.Sequential(nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.SiLU()).double()
+    ours = copy.deepcopy(eager)
+    ct.swap(ours)
+    x = torch.randn(2, 3, 6, 5, 4, dtype=torch.float64, requires_grad=True)
+    found = []
+    for model in (ours, eager):
+        given = (x, model[0].weight, model[1].weight)
+        first = torch.autograd.grad((model(x) ** 3).sum(), given, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(each.square().sum() for each in first), given)])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("between", [nn.MaxPool3d(4), nn.AvgPool3d(2)])
+def test_values_behind_a_pool_are_counted(between: Any) -> None:
+    torch.manual_seed(4)
+    eager = nn.Sequential(nn.Conv3d(3, 8, 3, padding=1), between, nn.BatchNorm3d(8))
+    ours = copy.deepcopy(eager)
+    ct.swap(ours)
+    x = torch.randn(2, 3, 4, 4, 4)
+    torch.testing.assert_close(ours(x), eager(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours[2].running_var, eager[2].running_var)
+    if between.kernel_size == 4:
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            ours(x[:1])
+
+
 def test_one_value_for_each_channel_is_refused() -> None:
     x, w = torch.randn(1, 2, 1, 1, 1), torch.randn(4, 2, 1, 1, 1)
     with pytest.raises(ValueError, match="more than 1 value per channel"):

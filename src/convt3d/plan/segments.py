@@ -172,7 +172,8 @@ class _Walk:
         return self.labels[label] == self.draft.source and not self.draft.repeated
 
     def _end(self, number: int) -> Iterator[_Draft]:
-        if any(not isinstance(stage, s.Keep) for _, stage in self.draft.stages):
+        changed = any(not isinstance(stage, s.Keep) for _, stage in self.draft.stages)
+        if changed and number != self.draft.source:  # a convolution thrown away leaves the value it began with
             self.draft.result = number
             yield self.draft
         self.draft = self._from(number)

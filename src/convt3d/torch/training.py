@@ -5,6 +5,7 @@ them, from the convolution's result, which is kept as eager PyTorch keeps it; el
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -40,13 +41,16 @@ def train(
     x, tensors, unbatched = stock.batched(pipeline, x, given)
     behind = pipeline.conv_index + 1
     value = stock.values(pipeline, x, tensors, {behind}, others)[behind]
-    if not _ours(value, tensors):
+    shapes = stock.value_shapes(pipeline, x, tensors)
+    norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, BatchNorm)]
+    counts = [prod(shapes[index]) // shapes[index][1] for index in norms]  # values of each channel
+    if min(counts) < 2 or not _ours(value, tensors):  # a single one is refused by PyTorch
         return stock.run(pipeline, x, given, others, (behind, value))
     moments: list[Moments] = []
     running = [slot.operand.role.startswith("running_") for slot in pipeline.slots]
     own = [each.detach().clone() if moved else each for each, moved in zip(tensors, running, strict=True)]
     result = _Trained.apply(pipeline, moments, x, value, *own)
-    _move(pipeline, tensors, moments, share, value.numel() // value.shape[1])
+    _move(pipeline, tensors, norms, moments, counts, share)
     return stock.as_result(pipeline, result, unbatched)
 
 
@@ -60,17 +64,22 @@ def train_module(input: Tensor, operands: Sequence[Tensor | None], stages: str, 
 
 
 def _ours(value: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether our kernels may compute with these tensors as they are. A single value for each channel is refused by
-    PyTorch."""
+    """Whether our kernels may compute with these tensors as they are."""
     with torch.no_grad():
-        return takes(value, *tensors) and direct((value, *tensors)) and value.numel() > value.shape[1]
+        return takes(value, *tensors) and direct((value, *tensors))
 
 
-def _move(pipeline: Pipeline, tensors: Sequence[Tensor], moments: Sequence[Moments], share: float, count: int) -> None:
-    """Running statistics towards those of the batch; the variance among them is the unbiased one."""
-    norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, BatchNorm)]
+def _move(
+    pipeline: Pipeline,
+    tensors: Sequence[Tensor],
+    norms: Sequence[int],
+    moments: Sequence[Moments],
+    counts: Sequence[int],
+    share: float,
+) -> None:
+    """Running statistics of the norms towards those of the batch; the variance among them is the unbiased one."""
     with torch.no_grad():
-        for index, (mean, variance) in zip(norms, moments, strict=True):
+        for index, (mean, variance), count in zip(norms, moments, counts, strict=True):
             running = stock.own_operands(pipeline, tensors, index)[:2]
             for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
                 old.copy_(old.double() * (1.0 - share) + torch.from_numpy(new).reshape(old.shape) * share)
@@ -111,7 +120,7 @@ def _stock_gradients(
     """By PyTorch's operations, differentiable again where gradients are recorded; `given` are x, the convolution's
     result and the operands."""
     again = torch.is_grad_enabled()
-    leaves = list(given)
+    leaves = [each.view_as(each) for each in given]  # the convolution's result is made of x: not through it again
     if not again:
         leaves = [each.detach().requires_grad_(want) for each, want in zip(leaves, wanted, strict=True)]
     with torch.enable_grad():

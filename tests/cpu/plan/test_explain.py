@@ -16,6 +16,7 @@ from convt3d import (
     AvgPool3d,
     BatchNorm,
     Clamp,
+    Conv3d,
     ConvTranspose3d,
     Exp,
     GroupNorm,
@@ -276,3 +277,8 @@ def test_any_batch_and_any_size_can_be_explained(batch: int) -> None:
     stages = (ConvTranspose3d(stride=2), GroupNorm(2), Sum("spatial"))
     assert "sweep 2 of 3" in explain(plan_of(*stages, x=(batch, *X[1:])))
     assert "sweep 2 of 3" in explain(plan_of(*stages, x=(batch, 3, 10**6, 10**3, 10**3)))
+
+
+def test_a_convolution_that_is_thrown_away() -> None:
+    pipe = Pipeline(Conv3d(), Recall("x"), ReLU())
+    assert "sweep 1 of 1: ct3d_f32_" in pipe.explain((3, 2, 5, 6, 7), (2, 2, 1, 1, 1))

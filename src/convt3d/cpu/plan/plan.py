@@ -77,12 +77,12 @@ class Plan(BasePlan):
     @property
     def pieces(self) -> Pieces | None:
         """In which the convolution takes taps and input channels."""
-        return next(planned.where.pieces for planned in self.sweeps if planned.register_tile is not None)
+        return self.convolving.where.pieces if self.convolving else None
 
     @property
     def deep(self) -> int:
         """Pairs of channels of a product of tiles; 0 where the convolution has none."""
-        return next(planned.where.deep for planned in self.sweeps if planned.register_tile is not None)
+        return self.convolving.where.deep if self.convolving else 0
 
     @property
     def together(self) -> int:

@@ -141,12 +141,12 @@ class Chain(Step):
         for at, stage in totals:
             clear_totals(links, at, stage)
         left = emit_chain(tile.k, links, self.links, tile.value, tile.runs)
+        if left is not tile.channels:  # they were all there, and one is left
+            tile.all_channels = tile.channels = left
         first = 0
         for at, stage in totals:
             store_totals(links, at, stage, first, self.statistics, call[-1].partials, tile.all_channels)
             first += len(stage.factors)
-        if left is not tile.channels:  # they were all there, and one is left
-            tile.all_channels = tile.channels = left
 
     def of_links(self, words: Any, call: Any) -> tuple[list[Any], list[list[Any]]]:
         """Its sets of words, as each link has them."""
