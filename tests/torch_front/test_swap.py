@@ -192,10 +192,7 @@ def test_what_is_left_and_why() -> None:
     assert report.left["complex"] == "its weight is torch.complex64"
     assert report.left["patched"] == "has a forward of its own"
     assert report.swapped["plain"] == "alone: ModuleDict decides what follows it"
-    assert report.swapped["batch.0"] == (
-        "in eval: fused with BatchNorm3d. In training: alone; not with BatchNorm3d, which uses the statistics of "
-        "the batch"
-    )
+    assert report.swapped["batch.0"] == "fused with BatchNorm3d"
     assert report.swapped["then.0"] == "fused with ReLU; not with Conv3d, which is no stage of convt3d"
     assert "left    own: is a Own" in str(report)
     assert ct.swap(model).swapped == {}  # a second time there is nothing to do
