@@ -60,7 +60,10 @@ def methods(pipeline, x, operands, dtype, isa: str | None = None):  # type: igno
 
 
 @pytest.mark.parametrize("isa", CPUS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float16", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("float64", "bfloat16"))],
+)
 def test_every_type(export, dtype: str, isa: str, rng: np.random.Generator) -> None:
     """Sums are taken in the same order, with a fused multiply-add on both."""
     fused = machine().isa in ("avx512", "avx2", "neon")
@@ -74,5 +77,6 @@ def test_statistics(export, isa: str, rng: np.random.Generator) -> None:
     check(export(text, "arm_strided", dtype, target="aarch64", static=True), rng, same_bits=False, isa=isa)
 
 
+@pytest.mark.exhaustive
 def test_a_problem(export, rng: np.random.Generator) -> None:
     check(export("asym-input-sq-kernel", "arm_problem", target="aarch64", static=True), rng, same_bits=False)

@@ -19,6 +19,8 @@ from convt3d.spec.problems import PROBLEMS, short_name
 QUICK = ("asym-input-sq-kernel", "layernorm-gelu-scaling")
 CASES = 16
 
+SLOW = ("pools", "spatial")  # whose kernels take ten seconds and more to compile, and whose steps others have, too
+
 
 def names() -> list[object]:
     slow = pytest.mark.exhaustive
@@ -54,7 +56,9 @@ def test_problems(export, name: str, rng: np.random.Generator) -> None:
     check(export(name, "solved"), rng)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SLOW else ()) for name in PIPELINES]
+)
 def test_pipelines(export, name: str, rng: np.random.Generator) -> None:
     text, dtype = PIPELINES[name]
     check(export(text, name, dtype), rng)

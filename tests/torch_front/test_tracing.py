@@ -59,7 +59,8 @@ def test_compile_functions(case: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own use of torch.jit
-def test_inductor() -> None:
+def test_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)  # there inductor refuses operators with a decomposition: docs/torch.md
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler")
     swapped = model()
