@@ -74,6 +74,28 @@ def test_same_bits_in_every_layout(monkeypatch: pytest.MonkeyPatch, isa: str, na
             assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_runs_of_positions_begin_and_end_anywhere(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+    """Taps that meet one input each: vectors begin where the output is aligned, and the last one ends with the run."""
+    monkeypatch.setenv("CONVT3D_ISA", isa)
+    pipeline = Pipeline(ct.Conv3d(bias=True))
+    for number, volume in enumerate([(3, 5, 16), (2, 3, 1), (1, 1, 16), (2, 4, 4), (3, 7, 11), (1, 1, 97)]):
+        for cin, cout in ((3, 29), (600, 2)) if number % 2 else ((7, 14),):
+            x, w, bias = (
+                data(shape, "float32", number) for shape in ((2, cin, *volume), (cout, cin, 1, 1, 1), (cout,))
+            )
+            exact = np.einsum("bcdhw,oc->bodhw", *(each.astype(np.float64) for each in (x, w[:, :, 0, 0, 0])))
+            exact += bias.reshape(-1, 1, 1, 1)
+            with streamed(False):
+                expected = pipeline(x, w, bias)
+            np.testing.assert_allclose(expected, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+            for layout, whole, view in layouts(expected.shape, "float32"):
+                with streamed(True):
+                    pipeline(x, w, bias, out=view)
+                np.testing.assert_array_equal(view, expected, err_msg=f"{layout}, {volume}")
+                assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
+
+
 @pytest.mark.parametrize(
     ("isa", "dtype"), [*((isa, "float32") for isa in ISAS), (ISAS[0], "float64"), (ISAS[0], "float16")]
 )

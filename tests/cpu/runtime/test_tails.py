@@ -147,9 +147,12 @@ def drawn_tiles(rng: np.random.Generator) -> Iterator[None]:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chains(isa: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays of any layout between unreadable pages, tiles of any size."""
+    """Arrays of any layout between unreadable pages, tiles of any size. 16-bit types, which are float32 between loads
+    and stores, take each chain on one of the instruction sets."""
     monkeypatch.setenv("CONVT3D_ISA", isa)
     for number, chain in enumerate((*CHAINS, *POOLED)):
+        if dtype in ("float16", "bfloat16") and number % len(ISAS) != ISAS.index(isa):
+            continue
         shape = SHAPES[number % 3 if chain in CHAINS else 0]  # windows need some room
         case, fences = Case(chain, shape, dtype, number), list[Fence]()
         value, gradient = (

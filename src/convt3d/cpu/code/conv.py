@@ -140,8 +140,8 @@ def _inside(conv: ConvWords, mask: MaskWords) -> ConvWords:
 
 
 def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -> tuple[Target, ir.Value]:
-    """The destination itself, where positions lie there as they do in the buffer, in whole vectors; and whether that is
-    so: what is not copied need not be fetched again."""
+    """The destination itself, where positions lie there as they do in the buffer; and whether that is so: what is not
+    copied need not be fetched again."""
     k, b, words = tile.k, tile.k.b, dest.words
     if dest.storage.memory != k.number:
         return Target(conv.phased, conv.plane, conv.row), constant(I1, 0)
@@ -152,18 +152,22 @@ def _straight(tile: Tile, conv: ConvWords, dest: Destination, pointwise: bool) -
         return b.one_true(*(b.compare("==", *pair) for pair in conditions))
 
     straight = b.all_true(
-        dest.direct,
         b.compare("==", conv.row, width),
-        b.compare("==", b.bits("and_", length, k.lanes - 1), 0),
         one_of((height, 1), (words.h, width)),
         one_of((depth, 1), (conv.merged, 0), (words.d, conv.plane)),
     )
-    if not pointwise:
-        straight = b.all_true(straight, b.compare("==", words.streamed, 0))  # past the caches, whole runs are better
+    streamed: Number = words.streamed
+    if pointwise:  # vectors begin where they are aligned, and the last one where it ends with the run
+        dense = b.compare("==", words.w, 1), b.compare("==", words.channels, 1)
+        straight = b.all_true(straight, *dense, b.compare(">=", length, k.lanes))
+        streamed = b.select(b.compare("==", b.bits("and_", words.c, k.lanes - 1), 0), streamed, 0)
+    else:  # past the caches, whole runs are better
+        whole = b.compare("==", b.bits("and_", length, k.lanes - 1), 0)
+        straight = b.all_true(straight, dest.direct, whole, b.compare("==", words.streamed, 0))
     place = b.at(words.data, b.add(dest.row(0, low[0], low[1]), low[2]), k.number)
     buffer = Scratch(b.either(straight, place, conv.phased.pointer), b.select(straight, words.c, conv.phased.pitch))
-    streamed = b.select(straight, words.streamed, 0)
-    return Target(buffer, b.select(straight, words.d, conv.plane), conv.row, streamed), straight
+    plane, streamed = b.select(straight, words.d, conv.plane), b.select(straight, streamed, 0)
+    return Target(buffer, plane, conv.row, streamed, b.select(straight, 1, 0)), straight
 
 
 def _straight_rows(tile: Tile, conv: ConvWords, dest: Destination, long: ir.Value) -> tuple[Target, ir.Value, ir.Value]:

@@ -28,6 +28,7 @@ class Target:
     plane: Number  # numbers from one depth to the next
     row: Number
     streamed: Number = 0  # 1: past the caches
+    ends: Number = 0  # 1: nothing may be written behind the last position
 
 
 _COLUMNS = 2  # vectors of a row that are summed together

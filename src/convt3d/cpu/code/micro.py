@@ -8,7 +8,8 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.values import I64, PTR, Number, constant, vector
+from ..ir.move import LINE
+from ..ir.values import I64, PTR, Number, Storage, constant, size_of, vector
 
 NULL = ir.Constant(PTR, None)
 
@@ -48,18 +49,38 @@ def sum_in_pieces(
 
 
 def micro_kernel(
-    k: Kernel, rows: int, columns: int, pairs: bool = False, apart: bool = False, masked: bool = False
+    k: Kernel,
+    rows: int,
+    columns: int,
+    pairs: bool = False,
+    apart: bool = False,
+    masked: bool = False,
+    through: Storage | None = None,
 ) -> ir.Function:
     """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
     (+ bias[m], if `biased`). Of pairs, both products are summed; where they are masked, those for which
     inside[places[s] + n] is not 0. Inputs of steps that lie evenly `apart` are
-    x[s * apart + n], and what is made of them may be `streamed` past the caches."""
-    name = f"micro_{'pairs_' if pairs else ''}{'apart_' if apart else ''}{rows}x{columns}"
+    x[s * apart + n], and what is made of them may be `streamed` past the caches; `through`: they come from an array of
+    such elements, source[s * source_apart + n], and are left in x."""
+    name = (
+        f"micro_{'pairs_' if pairs else ''}{'apart_' if apart else ''}{'through_' if through else ''}{rows}x{columns}"
+    )
     if name in k.module.globals:
         return k.module.globals[name]
     inputs, more = (("apart", I64), [("streamed", I64)]) if apart else (("offsets", PTR), [])
     masks = [("inside", PTR), ("places", PTR)] if masked else []
-    order = [("x", PTR), inputs, *masks, ("steps", I64), ("w", PTR), ("y", PTR), ("channel", I64), ("bias", PTR)]
+    source = [("source", PTR), ("source_apart", I64)] if through else []
+    order = [
+        ("x", PTR),
+        inputs,
+        *source,
+        *masks,
+        ("steps", I64),
+        ("w", PTR),
+        ("y", PTR),
+        ("channel", I64),
+        ("bias", PTR),
+    ]
     order += [("before", I64), ("biased", I64), *more]
     b = k.define(name, order, noalias=tuple(word for word, type_ in order if type_ == PTR))
     a, lanes = b.args, k.lanes
@@ -67,7 +88,15 @@ def micro_kernel(
     multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
     with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
         at = b.mul(s, a["apart"]) if apart else b.load(a["offsets"], s, I64)
-        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+        if through:
+            there = b.mul(s, a["source_apart"])
+            loaded = [b.load(a["source"], b.add(there, n * lanes), through.memory, lanes) for n in range(columns)]
+            x = [b.widen(value, through) for value in loaded]
+            for n, value in enumerate(x):
+                b.store(value, a["x"], b.add(at, n * lanes))
+            _ask_ahead(b, s, columns * lanes, through)
+        else:
+            x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
         kept = [_inside_at(k, b, s, n) for n in range(columns)] if masked else []
         first = b.mul(s, rows)
         sums.next = []
@@ -88,6 +117,19 @@ def micro_kernel(
         b.store(value, a["y"], place)
     b.ret()
     return b.function
+
+
+_AHEAD = 10  # steps: long enough for the shared cache, and few enough for one set of the first-level cache
+
+
+def _ask_ahead(b: Builder, step: ir.Value, length: int, storage: Storage) -> None:
+    """For what a later step reads of the source; behind the last one, for the next panel."""
+    a, later = b.args, b.add(step, _AHEAD)
+    over = b.sub(later, a["steps"])
+    next_panel = b.compare(">=", over, 0)
+    at = b.add(b.mul(b.select(next_panel, over, later), a["source_apart"]), b.select(next_panel, length, 0))
+    for line in range(0, length, LINE // size_of(storage.memory)):
+        b.prefetch(a["source"], b.add(at, line), storage.memory)
 
 
 def _inside_at(k: Kernel, b: Builder, step: ir.Value, column: int) -> ir.Value:

@@ -14,7 +14,7 @@ from . import blocks
 from .frame import Kernel, Scratch
 from .values import Number, Storage, constant, size_of, vector
 
-_LINE = 64  # bytes of a cache line
+LINE = 64  # bytes of a cache line
 
 # Receives (offset in the row, vector of numbers, lanes that count or None for all).
 Sink: TypeAlias = "Callable[[Number, ir.Value, Number | None], None]"
@@ -74,7 +74,7 @@ class Source(ArrayRows):
     def prefetch(self, row: Number, first: Number, count: Number) -> None:
         """Asks for the same part of the next channel's row, where elements lie side by side."""
         k, b = self.kernel, self.kernel.b
-        line, start = _LINE // size_of(self.storage.memory), k.dot((1, row), (1, self.words.c), (first, self.words.w))
+        line, start = LINE // size_of(self.storage.memory), k.dot((1, row), (1, self.words.c), (first, self.words.w))
         with b.if_(b.compare("==", self.words.w, 1)), b.loop(0, count, line) as at:
             b.prefetch(self.words.data, b.add(start, at), self.storage.memory)
 

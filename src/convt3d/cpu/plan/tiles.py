@@ -151,7 +151,7 @@ class Tilings:
         tile, room = self._tile, where.machine.l2 // _PARTS // channel
         if not where.method.direct:
             return Part(channels // per_out, len(tile.blocks(per_out)), min(channels, max(1, room)))
-        if self.steps[self._conv or 0].reads_for_all_blocks and per_out <= 2 * room:
+        if self.steps[self._conv or 0].reads_for_all_blocks:
             groups = min(share.groups, max(1, room // per_out))
             return Part(groups, share.blocks, min(groups * per_out, channels))
         # While one group is computed, the next is fetched.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
-from ..plan.rooms import Rooms, pitch_of
+from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
 from .base import Where
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 SUMMED = 512  # steps that are summed on their own before they join the rest
-_PANELS = 4  # that would fill the second-level cache
 HEIGHTS = range(2, 8)  # taps along the height whose weights fit the registers
 
 
@@ -63,8 +62,7 @@ class MaskWords(Words):
 
 @dataclass(eq=False)
 class PanelWords(Words):
-    panel: Buffer  # a run of positions of all input channels of a group
-    length: Size  # positions of it
+    panel: Buffer  # vectors of positions of a register tile, of all input channels of a group
 
 
 @dataclass(eq=False)
@@ -106,16 +104,11 @@ class DirectConvolution(Convolution):
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms, self.pointwise)
         if self.pointwise:
-            panel = rooms.add(where.in_group, pitch_of(self._panel_length(where), where.lanes, where.item), again=True)
+            panel = rooms.add(where.in_group, self.tile.columns * where.lanes, again=True)
             return (room, panel, self.phased(where, rooms, slab))
         row = () if self.pace is None else (self.row(where, rooms, slab),)
         inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
         return (room, *row, *inside, self.phased(where, rooms, slab))
-
-    def _panel_length(self, where: Where) -> int:
-        """Whole register tiles, as many as a part of the second-level cache takes."""
-        each = self.tile.columns * where.lanes
-        return each * max(1, where.machine.l2 // _PANELS // (where.in_group * where.item * each))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
@@ -139,7 +132,7 @@ class DirectConvolution(Convolution):
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         if self.pointwise:
-            return conv, own, PanelWords(rooms[1], self._panel_length(where))
+            return conv, own, PanelWords(rooms[1])
         paced = () if self.pace is None else (PacedWords(rooms[1]),)
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
         return (conv, own, *paced, *pieces)
