@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import linecache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ pytest.importorskip("triton", "3.4")
 from gpu_proof.compile import launches  # noqa: E402
 from helpers.data import sprinkled  # noqa: E402
 from helpers.draws import drawn, make  # noqa: E402
-from helpers.gpu import DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
+from helpers.gpu import CAPABILITY, DEVICE, INTERPRETED, GpuCase, gpu_case, on_gpu, stored, tensor  # noqa: E402
 
 import convt3d as ct  # noqa: E402
 from convt3d.errors import UnsupportedStageError  # noqa: E402
+from convt3d.gpu import run as gpu_run  # noqa: E402
 from convt3d.gpu.module import load  # noqa: E402
 from convt3d.gpu.pieces import FilledName, NotOnGpu, PartialsName, PreparedName, WeightsName  # noqa: E402
 from convt3d.gpu.plan import gpu_plan  # noqa: E402
@@ -248,6 +250,33 @@ def test_drawn_convolutions_that_are_not_transposed(seed: int) -> None:
         except ct.Error:  # sizes that do not fit together
             continue
     case.check()
+
+
+AGAIN: dict[str, Any] = {
+    "parts and a halo": ([CONV(stride=2, padding=1, bias=True), ct.GELU()], "float32", False),
+    "statistics, in the output": ([CONV(stride=2), ct.Softmax("spatial"), ct.Multiply("channel")], "float32", False),
+    "the input as it is": ([CONV(stride=2, padding=1), ct.LayerNorm()], "float16", True),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_second_call_finds_other_numbers_in_other_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It launches what the first one noted; where that cannot be, as in the interpreter, it does all again. The third
+    has an input that is not aligned, for which other code is compiled."""
+    stages, dtype, last = AGAIN[name]
+    monkeypatch.setattr(gpu_run, "_known", WeakKeyDictionary())
+    for number in range(3):
+        case = gpu_case(Pipeline(*stages), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype, number)
+        x, operands = case.tensors()
+        rows = x.permute(0, 2, 3, 4, 1).contiguous() if last else x
+        if number == 2:
+            room = torch.empty(rows.numel() + 1, dtype=rows.dtype, device=DEVICE)
+            rows = room[1:].view(rows.shape).copy_(rows)
+        case.tensors = lambda: (rows.permute(0, 4, 1, 2, 3) if last else rows, operands)  # noqa: B023
+        case.check()
+        (known,) = gpu_run._known.values()
+        assert len(known) == (2 if number == 2 else 1)
+        assert not CAPABILITY or all(again.steps for again in known.values())
 
 
 SMALL = {

@@ -193,7 +193,7 @@ def test_roundings() -> None:
 
 # --- Triton's kernels -----------------------------------------------------------------------------------------------
 
-FEW = "layernorm-gelu-scaling-float16"
+FEW = "layernorm-gelu-scaling-float16 or recalled or second_call"  # recalled: two warps share the sums of a channel
 
 
 def of_kernels(capability: int, chosen: str) -> str:

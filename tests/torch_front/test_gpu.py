@@ -254,7 +254,7 @@ def test_kernels_that_a_gpu_does_not_take_go_to_stock_with_one_warning(
     """Which carries the message; they are not tried a second time with the same tensors, but with others."""
     kernels = Kernels(REFUSALS[message])
     monkeypatch.setattr(run_gpu, "load", lambda text: kernels)
-    monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
+    monkeypatch.setattr(run_gpu, "_known", WeakKeyDictionary())
     pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(stride=2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     with pytest.warns(UserWarning, match=f"stock PyTorch: its kernel ct3d_f32_0_pack cannot be had .*{message}"):
         got = gpu.run("conv_transpose3d", pipeline, x, [w])
@@ -276,7 +276,7 @@ def test_errors_in_kernels_and_of_the_driver_are_not_hidden(monkeypatch: pytest.
 @pytest.mark.usefixtures("tuned")
 def test_autotuning_passes_over_what_the_gpu_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_gpu, "load", lambda text: Kernels(OutOfResources(9, 8, "shared memory")))
-    monkeypatch.setattr(run_gpu, "_refused", WeakKeyDictionary())
+    monkeypatch.setattr(run_gpu, "_known", WeakKeyDictionary())
     monkeypatch.setattr(testing, "do_bench", lambda call, **_: call())
     x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     plan = gpu_plan(Pipeline(ct.ConvTranspose3d(stride=2)), tuple(x.shape), (tuple(w.shape),), DTYPES["float32"])

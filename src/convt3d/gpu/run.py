@@ -7,6 +7,7 @@ Triton's interpreter: the same text, slowly. torch and triton are imported here,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from ..plan.segments import run_segments, segments
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
+from .again import Again
 from .config import GENERATIONS, generation_of, most_registers
 from .geometry import INT32_MAX
 from .module import load
@@ -30,7 +32,9 @@ from .text.module import Module, module
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 _TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
-_refused: WeakKeyDictionary[GpuPlan, dict[Any, str]] = WeakKeyDictionary()  # by device and strides: why
+# Of a plan, by device, strides and alignment of its arrays: what a call does, or why there is none.
+_known: WeakKeyDictionary[GpuPlan, dict[Any, Again | str]] = WeakKeyDictionary()
+MOST_KNOWN = 64  # places of a plan
 
 
 def run(
@@ -61,7 +65,7 @@ def run(
         out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
     if x.shape[0] == 0:
         return out
-    if wide is None and _far(plan, x, [*operands, out]) > INT32_MAX:
+    if wide is None and _far(plan, tuple((each.shape, each.stride()) for each in (x, *operands, out))) > INT32_MAX:
         wide = True
         plan = gpu_plan(*known, wide)
     # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
@@ -92,15 +96,34 @@ def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -
     """Writes the result into `out`, whatever its strides; on the current device, which must be that of x.
 
     Triton remembers no compilation that failed: that is done here, or every call would try again."""
-    place = (x.device, *(array.stride() for array in (x, *operands, out)))
-    known = _refused.get(plan, {}).get(place)
-    if known is not None:
+    given = (x, *operands, out)
+    place = (x.device, *(each.stride() for each in given), *(each.data_ptr() % 16 == 0 for each in given))
+    places = _known.setdefault(plan, {})
+    known = places.get(place)
+    if isinstance(known, str):
         raise NotOnGpu(known)
+    if known is not None and known.steps is not None:
+        arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
+        arrays.update(zip(map(OperandName, range(len(operands))), operands, strict=True))
+        known.run(arrays, _stream())
+        return
+    execution = Execution(plan, x, operands, out)
+    while len(places) >= MOST_KNOWN:
+        del places[next(iter(places))]
     try:
-        Execution(plan, x, operands, out).run()
+        execution.run()
     except NotOnGpu as why:
-        _refused.setdefault(plan, {})[place] = str(why)
+        places[place] = str(why)
         raise
+    places[place] = execution.again
+
+
+def _stream() -> int:
+    """On which kernels are launched: PyTorch's current one."""
+    from triton.runtime import driver
+
+    active = driver.active
+    return int(active.get_current_stream(active.get_current_device()))
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -121,15 +144,12 @@ def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) 
         return None
 
 
-def _far(plan: GpuPlan, x: Tensor, others: Sequence[Tensor]) -> int:
-    """The largest offset into a tensor that a kernel computes."""
-    read = [kernel.furthest(x.stride()) for kernel in plan.kernels if kernel.piece.conv is not None]
-    return max(*read, *map(_last, [x, *others]))
-
-
-def _last(array: Tensor) -> int:
-    """Offset of the last element."""
-    return sum((size - 1) * stride for size, stride in zip(array.shape, array.stride(), strict=True))
+@lru_cache(maxsize=512)
+def _far(plan: GpuPlan, arrays: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]) -> int:
+    """The largest offset into an array, by shapes and strides, that a kernel computes; the first is the input."""
+    read = [kernel.furthest(arrays[0][1]) for kernel in plan.kernels if kernel.piece.conv is not None]
+    last = [sum((size - 1) * step for size, step in zip(*each, strict=True)) for each in arrays]
+    return max(*read, *last)
 
 
 def _capability(x: Tensor) -> int | str:
@@ -172,10 +192,14 @@ class Execution:
         self.factors = torch.bfloat16 if plan.parts > 1 else x.dtype  # of products
         self.arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
         self.walled: set[ArrayName] = set()  # those with zeros around them, as far as dots read
+        self.again = Again()
         for at, operand in enumerate(operands):  # kernels read vectors without a stride
-            self.arrays[OperandName(at)] = operand.contiguous() if operand.dim() == 1 else operand
+            copied = operand.dim() == 1 and not operand.is_contiguous()
+            self.arrays[OperandName(at)] = operand.contiguous() if copied else operand
+            if copied:
+                self.again.steps = None
         for name, shape in plan.stored:
-            self.arrays[name] = x.new_empty(shape, dtype=self.sums)
+            self._make(name, shape, self.sums)
 
     def run(self) -> None:
         loaded = load(self.code.text)
@@ -184,12 +208,24 @@ class Execution:
                 self._launch(getattr(loaded, text.name), text)
             step.release(self)
 
+    def _make(self, name: ArrayName, shape: Sequence[int], kind: Any, zeros: bool = False) -> Tensor:
+        """An array of the plan's own."""
+        self.arrays[name] = (self.x.new_zeros if zeros else self.x.new_empty)(shape, dtype=kind)
+        self.again.allocates(name, shape, kind, INPUT, zeros)
+        return self.arrays[name]
+
+    def release(self, name: ArrayName) -> None:
+        del self.arrays[name]
+        self.again.drops(name)
+
     def _launch(self, function: Any, text: KernelText) -> None:
         arguments = [self._value(argument) for argument in text.arguments]
         try:
-            function[(text.grid,)](
+            kernel = function[(text.grid,)](
                 *arguments, **dict(text.constexprs), **launch_options(text, arguments, self.plan.generation)
             )
+            places = {at: one.array for at, one in enumerate(text.arguments) if one.array and one.type[0] == "*"}
+            self.again.launches(kernel, text.grid, arguments, places, dict(text.constexprs).values())
         except _refusals() as error:
             raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 
@@ -209,8 +245,8 @@ class Execution:
         """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
         import torch
 
-        self.arrays[PACKED] = self.x.new_empty(size, dtype=self.factors)
-        self.arrays[WILD] = self.x.new_zeros(1, dtype=torch.int32)
+        self._make(PACKED, (size,), self.factors)
+        self._make(WILD, (1,), torch.int32, zeros=True)
         return True
 
     def make_arrays(self, kernel: GpuKernel) -> bool:
@@ -220,13 +256,13 @@ class Execution:
             return self._make_input(kernel, piece.dest)
         if piece.reduce is not None and piece.partials is not None and not kernel.guarded:
             shape = (PLANES[piece.reduce], piece.shape[0], piece.result[1], kernel.parts)
-            self.arrays[piece.partials] = self.x.new_empty(shape, dtype=self.sums)
+            self._make(piece.partials, shape, self.sums)
         return True
 
     def make_statistics(self, names: Sequence[ArrayName], shape: tuple[int, ...]) -> bool:
         """Memory for a value (B, C, 1, 1, 1), or for vectors of numbers for each sample and channel."""
         for name in names:
-            self.arrays[name] = self.x.new_empty((*shape[:2], 1, 1, 1), dtype=self.sums)
+            self._make(name, (*shape[:2], 1, 1, 1), self.sums)
         return True
 
     def _make_input(self, kernel: GpuKernel, name: PreparedName) -> bool:
@@ -236,11 +272,13 @@ class Execution:
         as_is = self.plan.precision == "ieee" and source.dtype == self.x.dtype and memory.filled == memory.inputs
         if kernel.copies and last and as_is:
             self.arrays[FilledName(name)] = source
+            self.again.shows(FilledName(name), kernel.piece.source, 0)
             return False
         (low_d, low_h, low_w), (batch, _, *space) = memory.low, kernel.piece.result
-        rows = self.x.new_empty((batch, *memory.sizes(space), memory.row), dtype=self.factors)
+        rows = self._make(name, (batch, *memory.sizes(space), memory.row), self.factors)
         self.arrays[name] = rows.permute(0, 4, 1, 2, 3)
-        self.arrays[FilledName(name)] = self.arrays[name][:, :, low_d:, low_h:, low_w:]
+        inner = self.arrays[FilledName(name)] = self.arrays[name][:, :, low_d:, low_h:, low_w:]
+        self.again.shows(FilledName(name), name, inner.storage_offset())
         if kernel.walled:
             self.walled.add(FilledName(name))
         return True

@@ -298,7 +298,7 @@ class GpuFinish(GpuStep):
         return run.make_statistics(made, self.shape)
 
     def release(self, run: Execution) -> None:
-        del run.arrays[self.partials]
+        run.release(self.partials)
 
     def describe(self, plan: GpuPlan) -> tuple[str, list[tuple[str, str]]]:
         combined, programs = f"{self.parts} parts a sample and channel", str(self.shape[0] * self.groups)

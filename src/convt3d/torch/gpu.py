@@ -14,7 +14,7 @@ from ..errors import Error
 from ..gpu import run as gpu
 from ..gpu.config import AMD
 from ..gpu.pieces import NotOnGpu
-from ..spec.pipeline import Pipeline
+from ..spec.pipeline import Pipeline, Trace
 from . import stock
 from .engine import knows, run_stock
 from .layout import empty, result_format
@@ -40,11 +40,16 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
 def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str | None = None) -> Tensor:
     """CUDA tensors, or CPU tensors where Triton's interpreter is on (gpu/run.py)."""
     batch, given, unbatched = stock.batched(pipeline, x, operands)
-    trace = pipeline.trace(batch.shape, [tuple(tensor.shape) for tensor in given])
+    trace = _trace(pipeline, tuple(batch.shape), tuple(tuple(tensor.shape) for tensor in given))
     vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, trace.operand_shapes, strict=True)]
     out = empty(batch, trace.output, result_format(pipeline, batch, stock.weights_of(pipeline, given)))
     gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
     return stock.as_result(pipeline, out, unbatched)
+
+
+@lru_cache(maxsize=512)
+def _trace(pipeline: Pipeline, x: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> Trace:
+    return pipeline.trace(x, operands)
 
 
 def float32_precision() -> str:

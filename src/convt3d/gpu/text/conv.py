@@ -120,10 +120,10 @@ _INNER = {"dot": _dot, "plain": _plain, "depthwise": _depthwise}
 
 
 def _count(code: Code, blocks: bool, step: str) -> None:
-    """Inputs, width, height, depth: scalars that carry over, since a division for each round would cost more."""
+    """Width, inputs, height, depth: scalars that carry over, since a division for each round would cost more. Taps
+    along the width come first: they read the same block of the same voxels, moved by one, which is in L1 still."""
+    code.add("t_w += 1", "done = t_w == n_w", "t_w = tl.where(done, 0, t_w)")
     if blocks:
-        code.add(f"ci += {step}", "done = ci >= inputs", "ci = tl.where(done, 0, ci)", "t_w += done.to(tl.int32)")
-    else:
-        code.add("t_w += 1")
-    code.add("done = t_w == n_w", "t_w = tl.where(done, 0, t_w)", "t_h += done.to(tl.int32)")
-    code.add("done = t_h == n_h", "t_h = tl.where(done, 0, t_h)", "t_d += done.to(tl.int32)")
+        code.add(f"ci += tl.where(done, {step}, 0)", "done = ci >= inputs", "ci = tl.where(done, 0, ci)")
+    code.add("t_h += done.to(tl.int32)", "done = t_h == n_h", "t_h = tl.where(done, 0, t_h)")
+    code.add("t_d += done.to(tl.int32)")

@@ -329,7 +329,9 @@ _PARTIALS: dict[str, list[tuple[list[str], str]]] = {
             ],
             "mean",
         ),
-        ([], "tl.sum(away * away, 0)"),
+        # Masked once more: `away * away + what another thread has` would be fused, a thread's own square would not be
+        # rounded and the other's would, and threads that compute one sum would differ in its last bit.
+        ([], f"tl.sum({_MASKED.format('away * away', '0.0')}, 0)"),
         ([], "tl.zeros_like(mean) + number"),
         ([], "rest"),
     ],

@@ -48,9 +48,13 @@ def factor_part(v, part: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.conste
 ''',
     "factor_tile": '''
 @triton.jit
-def factor_tile(at, hit, HALO: tl.constexpr):
-    """A tile of a factor; beside the input are zeros, in memory (HALO) or not."""
-    tile = tl.load(at) if HALO else tl.load(at, mask=hit, other=0.0)
+def factor_tile(at, hit, HALO: tl.constexpr, CACHE: tl.constexpr):
+    """A tile of a factor; beside the input are zeros, in memory (HALO) or not. The input stays in L1 (.ca) for the next
+    tap along the width, weights do not (.cg): the next block of them is another."""
+    if HALO:
+        tile = tl.load(at, cache_modifier=CACHE)
+    else:
+        tile = tl.load(at, mask=hit, other=0.0, cache_modifier=CACHE)
     if INTERPRETED:  # which holds bfloat16 as integers, and would multiply those
         tile = tile.to(tl.float64 if at.dtype.element_ty == tl.float64 else tl.float32)
     return tile
@@ -60,12 +64,12 @@ def factor_tile(at, hit, HALO: tl.constexpr):
 def add_product(acc, x_at, x_part, hit, w_at, w_part, PARTS: tl.constexpr, HALO: tl.constexpr, PRECISION: tl.constexpr):
     """acc + x tile @ w tile. Of three parts each, the six products that reach the last bits of float32, the smallest
     first. Tensor cores cut what they add to a sum, so these have one of their own, which is added and so rounded."""
-    x0, w0 = factor_tile(x_at, hit, HALO), factor_tile(w_at, hit, True)
+    x0, w0 = factor_tile(x_at, hit, HALO, ".ca"), factor_tile(w_at, hit, True, ".cg")
     if PARTS == 1:
         acc = tl.dot(x0, w0, acc, input_precision=PRECISION)
     else:
-        x1, w1 = factor_tile(x_at + x_part, hit, HALO), factor_tile(w_at + w_part, hit, True)
-        x2, w2 = factor_tile(x_at + 2 * x_part, hit, HALO), factor_tile(w_at + 2 * w_part, hit, True)
+        x1, w1 = factor_tile(x_at + x_part, hit, HALO, ".ca"), factor_tile(w_at + w_part, hit, True, ".cg")
+        x2, w2 = factor_tile(x_at + 2 * x_part, hit, HALO, ".ca"), factor_tile(w_at + 2 * w_part, hit, True, ".cg")
         total = tl.dot(x1, w0, tl.dot(x1, w1, tl.dot(x0, w2, tl.dot(x2, w0))))
         acc += tl.dot(x0, w0, tl.dot(x0, w1, total))
     return acc
