@@ -39,7 +39,7 @@ WIDE, HALF = torch.linspace(-1, 1, 6), torch.linspace(-1, 1, 6, dtype=torch.floa
 # name -> function of (y, x), the pipeline that must come of it, and what is left to PyTorch
 STOPS: dict[str, tuple[Any, str, list[str]]] = {
     "a vector meets the width": (lambda y, x: y + WIDE, f"{CONV} -> Add(other='tensor')", []),
-    "an alpha": (lambda y, x: torch.add(y, 1.0, alpha=2), CONV, ["add"]),
+    "an alpha": (lambda y, x: torch.add(y, y, alpha=2), CONV, ["add"]),
     "an alpha of one": (lambda y, x: torch.sub(y, 1.0, alpha=1), f"{CONV} -> Subtract(other=1.0)", []),
     "indices are used": (lambda y, x: y.max(1), CONV, ["max"]),
     "indices are not used": (lambda y, x: y.max(1)[0], f"{CONV} -> Max()", []),
@@ -388,3 +388,26 @@ def test_view_of_a_result_with_other_strides() -> None:
     assert len(agrees(made(norm), given()).texts) == 1
     got, _ = compiled(made(lambda y, x: norm(y, x)[1].sin()), given())
     assert got.is_contiguous()
+
+
+@pytest.mark.parametrize("kind", ["conv3d", "conv_transpose3d"])
+def test_both_convolutions_are_taken_on_cuda(kind: str) -> None:
+    """On tensors that claim to be there and hold nothing: what a capture sees of them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from convt3d.torch.capture import capture
+
+    graph = torch.fx.Graph()
+    function = getattr(torch.nn.functional, kind)
+    with FakeTensorMode():
+        x, w = torch.empty(1, 4, 5, 5, 5, device="cuda"), torch.empty(4, 4, 3, 3, 3, device="cuda")
+        nodes = [graph.placeholder(name) for name in ("x", "w")]
+        nodes += [graph.call_function(function, (nodes[0], nodes[1]))]
+        nodes += [graph.call_function(torch.relu, (nodes[2],))]
+        values = [x, w, function(x, w), torch.relu(function(x, w))]
+        for node, value in zip(nodes, values, strict=True):
+            node.meta["example_value"] = value
+        graph.output(nodes[-1])
+        found = capture(graph)
+    assert not found.left
+    assert [len(fused.stages) for fused in found.fused] == [2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ torch = pytest.importorskip("torch")
 from helpers.captured import agrees, agrees_in_training  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
+
+from convt3d.torch import explain, optimize  # noqa: E402
 
 CHAINS: dict[str, Any] = {}
 
@@ -48,6 +51,26 @@ class Model(nn.Module):  # type: ignore[misc]
 @chain()
 def softmax_sigmoid(m: Any, y: Any) -> Any:
     return torch.sigmoid(F.softmax(y, dim=1))
+
+
+@chain()
+def absolute_softsign(m: Any, y: Any) -> Any:
+    return F.softsign(torch.abs(y) - m.bias).abs_()
+
+
+@chain("transposed")
+def celu_selu(m: Any, y: Any) -> Any:
+    return F.selu(F.celu(y * m.scale, 0.5), inplace=True)
+
+
+@chain()
+def softmin_shrunk(m: Any, y: Any) -> Any:
+    return F.tanhshrink(F.softmin(y, dim=1))
+
+
+@chain()
+def numbers_times_alpha(m: Any, y: Any) -> Any:
+    return torch.sub(y, 0.5, alpha=3).add(1.5, alpha=-2).relu()
 
 
 @chain()
@@ -227,3 +250,28 @@ def test_chain(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CHAINS if name != "in_place_everywhere"])  # eager refuses that
 def test_gradients(name: str) -> None:
     agrees_in_training(*model(name, torch.float64))
+
+
+@pytest.mark.parametrize("dim", [1, 2], ids=["channels", "space"])
+def test_log_softmax(dim: int) -> None:
+    """Large numbers cost no digits, since the largest is subtracted first. All sums of this convolution are exact."""
+    torch.manual_seed(5)
+    conv = nn.Conv3d(2, 5, 1).requires_grad_(False)
+    conv.weight.copy_(torch.randint(-2, 3, conv.weight.shape))
+    conv.bias.copy_(torch.randint(30_000, 30_003, conv.bias.shape))
+    model = nn.Sequential(conv, nn.Flatten(2), nn.Unflatten(2, (5, 6, 7)), nn.LogSoftmax(1))
+    if dim == 2:
+        model = nn.Sequential(conv, nn.Flatten(2), nn.LogSoftmax(2), nn.Unflatten(2, (5, 6, 7)))
+    x = torch.randint(-2, 3, (2, 2, 5, 6, 7)).float()
+    found = explain(model, x, times=False, quiet=True)
+    assert [row.stages.count("LogSumExp") for row in found.rows] == [1], found
+    result, meant = optimize(model)(x), copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(result.double(), meant, rtol=1e-6, atol=1e-6)
+
+
+def test_explain_where_a_result_is_copied() -> None:
+    """LayerNorm over channels leaves another layout than eager, so a copy follows its pipeline."""
+    torch.manual_seed(6)
+    model = Model("conv", 6, {}, lambda m, y: F.silu(m.layer(y.permute(0, 2, 3, 4, 1)).permute(0, 4, 1, 2, 3))).eval()
+    found = explain(model, torch.randn(2, 4, 5, 6, 5), quiet=True)
+    assert [row.ours is not None for row in found.rows] == [True]

@@ -107,7 +107,7 @@ def _with_layout(graph: Any, new: Any, last: Any) -> Any:
         return new
     with graph.inserting_before(last):
         copied = graph.call_method("contiguous", (new,), {"memory_format": torch.channels_last_3d})
-    copied.meta = dict(new.meta)
+    copied.meta = {key: value for key, value in new.meta.items() if key != FUSED}
     return copied
 
 
@@ -135,8 +135,7 @@ class _Walk:
             raise NoStageError("is taken")
         if not isinstance(like, torch.Tensor) or like.dim() != 5:
             raise NoStageError("has no batch")
-        transposed = name == "conv_transpose3d"
-        if like.device.type not in (("cpu", "cuda") if transposed else ("cpu",)):
+        if like.device.type not in ("cpu", "cuda"):
             raise NoStageError(f"is computed on {like.device.type}")
         if not knows(like.dtype):
             raise NoStageError(f"computes in {like.dtype}")

@@ -57,26 +57,31 @@ def is_column(shape: Sequence[Any]) -> bool:
     return at is not None and all(at == axis or same(size, 1) for axis, size in enumerate(shape))
 
 
-def _plus(alpha: Any) -> None:
-    if alpha != 1:
+def _times(other: Any, alpha: Any) -> Any:
+    """A number may be multiplied beforehand."""
+    if alpha == 1:
+        return other
+    if not all(type(each) in (int, float) for each in (other, alpha)):
         raise NoStageError("has an alpha")
+    return other * alpha
 
 
 @rule("add")
 def _add(input: Any, other: Any, *, alpha: Any = 1) -> Meaning:
-    _plus(alpha)
+    other = _times(other, alpha)
     return _binary(s.Add, input, other)
 
 
 @rule("sub", "subtract")
 def _sub(input: Any, other: Any, *, alpha: Any = 1) -> Meaning:
-    _plus(alpha)
+    other = _times(other, alpha)
     return _binary(s.Subtract, input, other, ordered=True)
 
 
 @rule("rsub")
 def _rsub(input: Any, other: Any, *, alpha: Any = 1) -> Meaning:
-    _plus(alpha)
+    if alpha != 1:
+        raise NoStageError("has an alpha")
     return _binary(s.Subtract, other, input, ordered=True)
 
 

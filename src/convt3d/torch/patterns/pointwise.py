@@ -28,6 +28,14 @@ _plain_function(lambda: s.Multiply(-1.0), "neg", "negative")
 _plain_function(lambda: s.Divide(1.0, reverse=True), "reciprocal")
 _plain_function(lambda: s.Multiply(SELF), "square")
 
+# |x| = max(x, 0) + max(-x, 0): one of them is zero
+_MAGNITUDE = s.ReLU(), s.Keep(OWN), s.Recall(SELF), s.Multiply(-1.0), s.ReLU(), s.Add(OWN)
+
+
+@rule("tanhshrink")
+def _tanhshrink(input: Any) -> Meaning:
+    return mapped(input, s.Tanh(), s.Subtract(SELF, reverse=True))
+
 
 @rule("leaky_relu")
 def _leaky_relu(input: Any, negative_slope: Any = 0.01, inplace: Any = False) -> Meaning:
@@ -82,6 +90,35 @@ def _prelu(input: Any, weight: Any) -> Meaning:
 @rule("elu")
 def _elu(input: Any, alpha: Any = 1.0, inplace: Any = False) -> Meaning:
     """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
-    scaled = () if number(alpha) == 1 else (s.Multiply(float(alpha)),)
-    below = s.Clamp(None, 0.0), s.Exp(), s.Subtract(1.0), *scaled
-    return mapped(input, *below, s.Keep(OWN), s.Recall(SELF), s.ReLU(), s.Add(OWN))
+    return mapped(input, *_bent((), number(alpha)))
+
+
+@rule("celu")
+def _celu(input: Any, alpha: Any = 1.0, inplace: Any = False) -> Meaning:
+    """max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)."""
+    if number(alpha) <= 0:
+        raise NoStageError("has a negative alpha")
+    return mapped(input, *_bent((s.Divide(float(alpha)),), alpha))
+
+
+@rule("selu")
+def _selu(input: Any, inplace: Any = False) -> Meaning:
+    """An ELU, scaled: the numbers are PyTorch's."""
+    return mapped(input, *_bent((), 1.6732632423543772), s.Multiply(1.0507009873554805))
+
+
+def _bent(inner: tuple[Stage, ...], alpha: Any) -> tuple[Stage, ...]:
+    """max(x, 0) + alpha * (exp(inner(min(x, 0))) - 1)."""
+    scaled = () if alpha == 1 else (s.Multiply(float(alpha)),)
+    below = s.Clamp(None, 0.0), *inner, s.Exp(), s.Subtract(1.0), *scaled
+    return *below, s.Keep(OWN), s.Recall(SELF), s.ReLU(), s.Add(OWN)
+
+
+@rule("abs", "absolute")
+def _abs(input: Any) -> Meaning:
+    return mapped(input, *_MAGNITUDE)
+
+
+@rule("softsign")
+def _softsign(input: Any) -> Meaning:
+    return mapped(input, *_MAGNITUDE, s.Add(1.0), s.Divide(SELF, reverse=True))

@@ -8,7 +8,7 @@ from typing import Any
 from ...spec import stages as s
 from ...spec.stage import Stage
 from ..views import NoStageError, Value, same, tidy
-from .base import Meaning, Part, inside, mapped, rule, without_gradient
+from .base import OWN, SELF, Meaning, Part, inside, mapped, rule, without_gradient
 
 _NAMES = {axes: over for over, axes in s.OVER.items()}
 
@@ -92,11 +92,32 @@ def _one(dim: Any) -> int:
 @rule("softmax")
 def _softmax(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Meaning:
     _plain_type(dtype)
+    return mapped(input, s.Softmax(_over(input, dim)))
+
+
+@rule("softmin")
+def _softmin(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Meaning:
+    _plain_type(dtype)
+    return mapped(input, s.Multiply(-1.0), s.Softmax(_over(input, dim)))
+
+
+@rule("log_softmax")
+def _log_softmax(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Meaning:
+    """From the largest value down, as PyTorch computes it: large numbers cost no digits."""
+    _plain_type(dtype)
+    without_gradient(input, "through the largest value")
+    over = _over(input, dim)
+    below = s.Max(over), s.Subtract(SELF, reverse=True), s.Keep(OWN)
+    return mapped(input, *below, s.LogSumExp(over), s.Subtract(OWN, reverse=True))
+
+
+def _over(input: Any, dim: Any) -> str:
+    """What a softmax along an axis goes over."""
     group = inside(input).view[input.axis(dim)]
     over = {(1,): "channels"}.get(group) or ("spatial" if _is_space(input, group) else None)
     if over is None:
         raise NoStageError("goes along another axis than channels or space")
-    return mapped(input, s.Softmax(over))
+    return over
 
 
 def _is_space(value: Value, group: tuple[int, ...]) -> bool:
