@@ -83,12 +83,18 @@ def multiply(
             sizes = apart, conv.phases_with_taps, out.pitch, conv.phase, conv.biased, streamed
             b.call(function, *arguments, *sizes, *part.blocks, *more)
 
-        def some(n: int, first: Number, count: Number, data: tuple[ir.Value, ...] = (x, slab), **how: Number) -> None:
+        def some(
+            n: int,
+            first: Number,
+            count: Number,
+            streamed: Number = target.streamed,
+            data: tuple[ir.Value, ...] = (x, slab),
+        ) -> None:
             """So many positions, in n vectors."""
             with b.if_(in_a_run):
                 _copy(k, source, b.at(data[0], first, memory), conv.in_group, count, kept)
             inputs = b.either(in_a_run, kept.pointer, b.at(data[1], first, k.number))
-            block(columns[n - 1], inputs, first, **how)
+            block(columns[n - 1], inputs, first, streamed=streamed)
 
         with b.if_(b.compare(">", begin, 0)):
             some(1, 0, lanes, streamed=0)
