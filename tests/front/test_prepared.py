@@ -16,6 +16,7 @@ import pytest
 from helpers.draws import make
 
 import convt3d as ct
+from convt3d.cpu.plan import plan
 from convt3d.cpu.runtime import folded, weights
 from convt3d.spec.dtypes import DTYPES
 
@@ -338,3 +339,24 @@ def test_weights_of_any_strides(dtype: str) -> None:
         layer = PIPELINES["convolution"].prepare(other, b)
         for _ in range(2):
             assert layer(case.x).tobytes() == PIPELINES["convolution"](case.x, other, b).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 6, 16), (1, 3, 5, 6, 7)], ids=["whole vectors", "odd rows"])
+def test_results_past_the_caches(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    """How they are stored depends on where they lie in a cache line, which a second call must look at."""
+    monkeypatch.setattr("convt3d.cpu.plan.plan.cached_bytes", lambda host: 1)
+    plan._make_plan.cache_clear()
+    rng = np.random.default_rng(5)
+    pipe, weight = ct.Pipeline(ct.Conv3d(padding=1), ct.InstanceNorm(), ct.ReLU()), rng.normal(size=(3, 3, 3, 3, 3))
+    layer = pipe.prepare(weight := weight.astype(np.float32))
+    for offset in (0, 0, 4, 64, 20, 20, 0):
+        x = rng.normal(size=shape).astype(np.float32)
+        memory = np.full(x.size + 64, np.nan, np.float32)
+        start = (-memory.ctypes.data % 64 + offset) // 4
+        out = memory[start : start + x.size].reshape(shape)
+        layer(x, out=out)
+        np.testing.assert_array_equal(out, pipe(x, weight))
+        assert np.isnan(memory[:start]).all()
+        assert np.isnan(memory[start + x.size :]).all()
+    assert len(layer._kept.quick) == 1
+    plan._make_plan.cache_clear()

@@ -110,6 +110,14 @@ def test_optimize() -> None:
             close(copied.eval()(x), model.eval()(x))
 
 
+def test_parts_of_a_model_keep_their_modes() -> None:
+    """As fine-tuning has them: norms in eval while the rest is in training."""
+    model = Net().train()
+    model.block[1].eval()
+    fast = ct.optimize(model)
+    assert (fast.training, model.training, model.block[1].training) == (True, True, False)
+
+
 def test_new_weights_count() -> None:
     model, x = Net().eval(), given()
     fast = ct.optimize(model)

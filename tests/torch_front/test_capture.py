@@ -380,6 +380,23 @@ def test_channels_last() -> None:
     agrees(model, x)
 
 
+STRIDES = {
+    "contiguous": lambda y, x: y.contiguous() * 2,
+    "adaptive pool": lambda y, x: F.adaptive_max_pool3d(y[..., :6], (1, 2, 3)),
+    "norm of channels": lambda y, x: F.layer_norm(y.movedim(1, -1), (6,)).movedim(-1, 1) * 2,
+    "tokens": lambda y, x: F.layer_norm(y.flatten(2).transpose(1, 2), (6,)),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("name", STRIDES)
+def test_results_have_eager_strides(name: str, last: bool) -> None:
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    model, x = made(STRIDES[name]).to(memory_format=layout), given().contiguous(memory_format=layout)
+    with torch.no_grad():
+        assert compiled(model, x)[0].stride() == model(x).stride()
+
+
 def test_view_of_a_result_with_other_strides() -> None:
     def norm(y: Any, x: Any) -> Any:
         y = F.layer_norm(y.permute(0, 2, 3, 4, 1), (6,)).permute(0, 4, 1, 2, 3)

@@ -69,6 +69,26 @@ def softmin_shrunk(m: Any, y: Any) -> Any:
 
 
 @chain()
+def shrunk_log_sigmoid(m: Any, y: Any) -> Any:
+    return F.rrelu(F.logsigmoid(30 * F.softshrink(y, 0.2)))
+
+
+@chain()
+def tokens(m: Any, y: Any) -> Any:
+    return m.layer(y.flatten(2).transpose(1, 2))
+
+
+@chain("transposed")
+def attention_over_space(m: Any, y: Any) -> Any:
+    return torch.softmax(y.mean(1).view(y.shape[0], 1, -1), -1)
+
+
+@chain()
+def channels_last_at_the_end(m: Any, y: Any) -> Any:
+    return F.gelu(y.amax(2).permute(0, 2, 3, 1)[:, None] + m.layer.bias)
+
+
+@chain()
 def numbers_times_alpha(m: Any, y: Any) -> Any:
     return torch.sub(y, 0.5, alpha=3).add(1.5, alpha=-2).relu()
 

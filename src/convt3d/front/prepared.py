@@ -27,6 +27,7 @@ class _Quick(NamedTuple):
 
     run: Again
     shape: tuple[int, ...]  # of the result
+    large: bool  # whether its memory is ours, on huge pages
 
 
 class Weights:
@@ -54,7 +55,7 @@ def _quickly(kept: Weights, x: Storage, out: Any) -> Storage | None:
         return None
     result: Storage
     if out is None:
-        result = np.empty(quick.shape, x.dtype)
+        result = allocated("Prepared", quick.shape, kept.dtype) if quick.large else np.empty(quick.shape, x.dtype)
     elif type(out) is np.ndarray and out.dtype is x.dtype and out.shape == quick.shape:
         result, flags = out, out.flags
         if not (flags.c_contiguous and flags.writeable) or np.may_share_memory(x, out):
@@ -223,8 +224,9 @@ class Prepared:
             target, again = compute(
                 operator, self._pipeline, kept.dtype, source.storage, arrays, allocate, self._options, kept.owner
             )
-            if again is not None and not others and target.nbytes < HUGE_FROM and target.flags.c_contiguous:
-                kept.remember((source.storage.shape, source.storage.strides), _Quick(again, target.shape))
+            if again is not None and not others and target.flags.c_contiguous:
+                quick = _Quick(again, target.shape, target.nbytes >= HUGE_FROM)
+                kept.remember((source.storage.shape, source.storage.strides), quick)
             if out is None:
                 return source.wrap(target)
             mark_written(out)

@@ -40,6 +40,7 @@ from .modules import (
 )
 from .prepared import forget, prepared_bytes
 from .swap import FusedSequential, Report, swap
+from .threads import share_threads as _share_threads
 from .tiled import tiled
 
 __all__ = [
@@ -71,3 +72,4 @@ __all__ = [
 ]
 
 _register()
+_share_threads()

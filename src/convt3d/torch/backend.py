@@ -131,7 +131,7 @@ class Optimized(nn.Module):  # type: ignore[misc]
         self.model = model
         self._how = {"options": checked_options({"rest": rest}), "dynamic": dynamic}
         self._compiled: Any = None
-        self.train(model.training)
+        self.training = model.training  # parts of the model may be in another mode
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         compiled = self._compiled

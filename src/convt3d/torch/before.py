@@ -53,7 +53,7 @@ def _longer(fused: Fused, nodes: Sequence[Any], places: dict[Any, int], taken: s
         stages, operands = (*stages, *fused.stages[pads:]), (*given, *fused.operands)
         Pipeline(*stages)
         last = fused.nodes[-1]
-        laid_out = check_result(stages, main, operands, last, fused.squeezed)
+        laid_out = check_result(stages, main, operands, last, fused.view)
     except (NoStageError, Error):
         return None
     more = replace(fused, nodes=(node, *fused.nodes), stages=stages, operands=operands, input=main, laid_out=laid_out)

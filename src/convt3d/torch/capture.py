@@ -21,10 +21,10 @@ from ..spec.stages import Binary, Divide, Keep, Recall, Subtract
 from .before import with_stages_before
 from .engine import knows
 from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
-from .meanings import Fused, called, check_result, insert_operand, meaning_of, reason
+from .meanings import Fused, called, check_result, insert_operand, insert_view, meaning_of, reason
 from .owned_call import OwnedCall
 from .patterns import ALIASES, OWN, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
-from .views import PLAIN, NoStageError, Value, dropped, same
+from .views import PLAIN, NoStageError, Value, is_plain, same
 
 # In the meta of new nodes: the Fused that a pipeline comes from, and the name of the old node whose value they give.
 FUSED, RESULT = "convt3d_fused", "convt3d_result"
@@ -78,9 +78,8 @@ def rewrite(graph: Any, found: Captured) -> None:
             given = [replace(each, node=result.get(each.node, each.node)) for each in fused.operands]
             operands = [insert_operand(graph, each) for each in given]
             x = result.get(fused.input, fused.input)
-            new = call = graph.call_function(OwnedCall(), (x, operands, fused.text))
-            if fused.squeezed:
-                new = graph.call_function(torch.squeeze, (call, fused.squeezed))
+            call = graph.call_function(OwnedCall(), (x, operands, fused.text))
+            new = insert_view(graph, call, fused.view)
         new.meta, result[last] = {RESULT: last.name} | dict(last.meta), new
         call.meta = call.meta | {FUSED: fused}
         if not fused.laid_out:
@@ -91,8 +90,8 @@ def rewrite(graph: Any, found: Captured) -> None:
 
 
 def _with_layout(graph: Any, new: Any, last: Any) -> Any:
-    """A result with other strides than PyTorch's (LayerNorm over channels). Views of it become reshapes; it is copied
-    where it might leave the graph, or where something later writes, which a reshape might not see."""
+    """A result with other strides than PyTorch's (LayerNorm over channels, say). Views of it become reshapes; it is
+    copied where it might leave the graph, or where something later writes, which a reshape might not see."""
     leaves, shares, seen, todo = False, {last}, {last}, [last]
     while todo:
         node = todo.pop()
@@ -103,10 +102,12 @@ def _with_layout(graph: Any, new: Any, last: Any) -> Any:
             seen.add(user)
             if user.op == "call_method" and user.target == "view":
                 user.target = "reshape"
-    if not leaves or not example(last).is_contiguous(memory_format=torch.channels_last_3d):
+    formats = torch.contiguous_format, torch.channels_last_3d
+    wanted = next((each for each in formats if example(last).is_contiguous(memory_format=each)), None)
+    if not leaves or wanted is None:
         return new
     with graph.inserting_before(last):
-        copied = graph.call_method("contiguous", (new,), {"memory_format": torch.channels_last_3d})
+        copied = graph.call_method("contiguous", (new,), {"memory_format": wanted})
     copied.meta = {key: value for key, value in new.meta.items() if key != FUSED}
     return copied
 
@@ -201,21 +202,28 @@ class _Walk:
         refused = ""
         for last in reversed([self.nodes[self.at], *self.meanings]):
             nodes = self._between(last)
-            squeezed = dropped(self.values[last].view)
-            if squeezed is None or not is_tensor(last) or not self._closed(nodes):
+            view = self.values[last].view
+            if not is_tensor(last) or not self._closed(nodes) or not self._worth_taking(last):
                 continue
             try:
                 stages, operands = self._line(nodes)
                 Pipeline(*stages)
-                laid_out = check_result(stages, self.start.input, operands, last, squeezed)
+                laid_out = check_result(stages, self.start.input, operands, last, view)
             except Error as error:
                 refused = reason(error)
                 continue
             except NoStageError as error:
                 refused = str(error)
                 continue
-            return Fused(nodes, stages, self.start.input, operands, squeezed, laid_out, self._why(last, nodes))
+            return Fused(nodes, stages, self.start.input, operands, view, laid_out, self._why(last, nodes))
         raise NoStageError(refused)
+
+    def _worth_taking(self, last: Any) -> bool:
+        """Not views after all that is computed, which are PyTorch's at no cost, unless they only take axes away."""
+        view = self.values[last].view
+        axes = [axis for group in view for axis in group]
+        computes = last not in self.meanings or bool(self.meanings[last].parts)
+        return computes or is_plain(view) or (all(len(group) == 1 for group in view) and axes == sorted(axes))
 
     def _between(self, last: Any) -> tuple[Any, ...]:
         """The nodes that `last` needs, in order."""

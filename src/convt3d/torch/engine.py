@@ -48,7 +48,7 @@ def run_prepared(
     tensors = _tensors(pipeline, operands)
     quick: _Quick | None = weights.quick.get(_layout(x, tensors))
     if quick is not None:
-        result = torch.empty(quick.shape, dtype=x.dtype) if room is None else room(quick.shape)
+        result = memory(operator, quick.shape, x.dtype) if room is None else room(quick.shape)
         if result is not None and result.is_contiguous():
             addresses = (address_of(x), result.data_ptr(), *map(address_of, tensors))
             if not any(address % x.itemsize for address in addresses) and quick.run(*addresses):
@@ -173,8 +173,8 @@ def _on_engine(
     if weights is None:
         compute(operator, pipeline, dtype, source, arrays, allocate)
         return result
-    target, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
-    if again is not None and x.dim() == 5 and _plain(source) and target.nbytes < HUGE_FROM:
+    _, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
+    if again is not None and x.dim() == 5 and _plain(source):
         # Whatever PyTorch would say of other inputs.
         contiguous = bool(pipeline.dropped) or all(map(_plain, stock.weights_of(pipeline, arrays)))
         if contiguous and result.is_contiguous():

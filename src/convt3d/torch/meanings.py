@@ -17,7 +17,7 @@ from ..spec.text import write_pipeline
 from . import functions
 from .graphs import example, is_tensor, name_of
 from .patterns import NEED_RESULT, RULES, STARTS, Given, Meaning, Outer
-from .views import NoStageError, Value, same
+from .views import NoStageError, Value, View, calls, same
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Fused:
     stages: tuple[Stage, ...]
     input: Any
     operands: tuple[Given, ...]
-    squeezed: tuple[int, ...]  # axes that the last node does not have
+    view: View  # of the pipeline's value that the last node is
     laid_out: bool  # whether the result has the strides of the last node
     why: str  # it ends there
 
@@ -110,9 +110,13 @@ def insert_operand(graph: Any, given: Given) -> Any:
     return graph.call_method("permute", (node, *given.order)) if given.order else node
 
 
-def check_result(
-    stages: Sequence[Stage], input: Any, operands: Sequence[Given], last: Any, squeezed: Sequence[int]
-) -> bool:
+def insert_view(graph: Any, node: Any, view: View) -> Any:
+    for method, args in calls(view):
+        node = graph.call_method(method, (node, *args))
+    return node
+
+
+def check_result(stages: Sequence[Stage], input: Any, operands: Sequence[Given], last: Any, view: View) -> bool:
     """The operator itself, on tensors without numbers, must give the shape and type that PyTorch gives; whether it
     gives the strides, too."""
     graph = fx.Graph()
@@ -126,7 +130,7 @@ def check_result(
     x = tensor(Given(input))
     rest = [tensor(given) for given in operands]
     new = graph.call_function(functions.pipeline, (x, rest, write_pipeline(Pipeline(*stages))))
-    graph.output(graph.call_function(torch.squeeze, (new, tuple(squeezed))) if squeezed else new)
+    graph.output(insert_view(graph, new, view))
     mode = getattr(example(last), "fake_mode", None)
     if mode is None:
         return True

@@ -63,14 +63,21 @@ def is_plain(view: View) -> bool:
     return len(view) == 5 and all(g == (at,) or (g == () and at not in named) for at, g in enumerate(view))
 
 
-def dropped(view: View) -> tuple[int, ...] | None:
-    """The axes of size 1 that `squeeze` takes from the value to give this tensor; None if it takes more than that."""
+def calls(view: View) -> list[tuple[str, tuple[Any, ...]]]:
+    """The methods of tensors that give this one from the value, one after the other, with their arguments."""
     if is_plain(view):
-        return ()
+        return []
     axes = [axis for group in view for axis in group]
-    if any(len(group) != 1 for group in view) or axes != sorted(axes):
-        return None
-    return tuple(axis for axis in range(5) if axis not in axes)
+    ones = tuple(axis for axis in range(5) if axis not in axes)
+    found: list[tuple[str, tuple[Any, ...]]] = [("squeeze", (ones,))] if ones else []
+    if axes != sorted(axes):
+        found.append(("permute", tuple(sorted(axes).index(axis) for axis in axes)))
+    for at, group in enumerate(view):
+        if not group:
+            found.append(("unsqueeze", (at,)))
+        elif len(group) > 1:
+            found.append(("flatten", (at, at + len(group) - 1)))
+    return found
 
 
 def tidy(view: Sequence[tuple[int, ...]], sizes: Sequence[Any]) -> View:

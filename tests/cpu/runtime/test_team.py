@@ -52,6 +52,12 @@ stop:
 SECOND = 1_000_000_000  # turns of `waste`, more or less
 
 
+@pytest.fixture(autouse=True)
+def own_workers(monkeypatch):
+    """Whatever another test has imported."""
+    monkeypatch.setattr(team, "_others", None)
+
+
 @pytest.fixture(scope="module")
 def kernel() -> Function:
     return load(compile_ir(KERNEL).object_code, ["kernel"])["kernel"]

@@ -22,6 +22,7 @@ from .team import launch
 
 Array = npt.NDArray[Any]
 
+LINE = 64  # bytes of a cache line, which holds a vector
 _FIRST = 2  # number of the input
 
 
@@ -56,14 +57,19 @@ class Left(NamedTuple):
 
 
 class Again:
-    """All sweeps of an execution: each with the arrays that it leaves."""
+    """All sweeps of an execution: each with the arrays that it leaves. Where the result is stored past the caches, how
+    depends on its place in a line of them, which must then be `place`."""
 
-    def __init__(self, sweeps: Sequence[tuple[SweepAgain, Left]], number: np.dtype[Any]) -> None:
-        self._sweeps, self._number = tuple(sweeps), number
+    def __init__(
+        self, sweeps: Sequence[tuple[SweepAgain, Left]], number: np.dtype[Any], place: int | None = None
+    ) -> None:
+        self._sweeps, self._number, self._place = tuple(sweeps), number, place
 
     def __call__(self, *addresses: int) -> bool:
         """Of the input, the result, and the tensors of the value's shape. False: some samples are not computed, since
-        Winograd's method cannot."""
+        Winograd's method cannot, or the result lies elsewhere in a line."""
+        if self._place is not None and addresses[1] % LINE != self._place:
+            return False
         arrays: list[Array] = []
         for sweep, left in self._sweeps:
             if left.value is not None:
@@ -79,7 +85,7 @@ class Again:
     def standing(self) -> Standing | None:
         """The same for native code, where it is one sweep, with as many threads as a call would use now."""
         (sweep, _), *more = self._sweeps
-        return None if more else sweep.standing()
+        return None if more or self._place is not None else sweep.standing()
 
 
 class SweepAgain:

@@ -62,9 +62,9 @@ class Code:
     def __getitem__(self, name: str) -> Function:
         return Function(self.addresses[name], self)
 
-    def function(self, name: str, *argument_types: Any) -> Callable[..., None]:
-        """The native function `name` returning nothing; calling it releases the GIL."""
-        function = ctypes.CFUNCTYPE(None, *argument_types)(self.addresses[name])
+    def function(self, name: str, *argument_types: Any, returns: Any = None) -> Callable[..., Any]:
+        """The native function `name`; calling it releases the GIL."""
+        function = ctypes.CFUNCTYPE(returns, *argument_types)(self.addresses[name])
         function.keeps_alive = self  # type: ignore[attr-defined]
         return function
 

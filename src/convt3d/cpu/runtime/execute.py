@@ -20,7 +20,7 @@ from ..plan.rooms import rows_together
 from ..plan.tail_plan import TailPlan
 from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
-from .again import Again, Finished, Left, SweepAgain
+from .again import LINE, Again, Finished, Left, SweepAgain
 from .bind import Binding
 from .blocks import channels_adjacent, transposing_code
 from .build import Code
@@ -144,11 +144,10 @@ class Run:
         return lambda partials: _narrowed(finish(of, partials, voxels, given, number), number)
 
     def again(self, done: list[Done], tensors: list[Array]) -> Again | None:
-        """What does the same for other arrays, where that does not depend on their addresses; `tensors` are those of
-        the value's shape."""
-        streamed = any(binding.planned.streamed for binding in self.sweeps)
-        if streamed or self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
+        """What does the same for other arrays; `tensors` are those of the value's shape."""
+        if self.plan.machine.check_bounds or self.plan.rewritten.needs_tame_input:
             return None
+        streamed = any(binding.planned.streamed for binding in self.sweeps)
         changing = [self.skipped, self.arrays[INPUT], self.arrays[OUTPUT], *tensors]
         sweeps: list[tuple[SweepAgain, Left]] = []
         for binding, (call, words, scratch) in zip(self.sweeps, done, strict=True):
@@ -166,7 +165,7 @@ class Run:
             sweeps.append((again, Left(value, partials, finished)))
             if sweep.finish is not None:
                 changing += [self.arrays[name] for name in self._finished(binding, sweep.finish)(call.partials)]
-        return Again(sweeps, self.number)
+        return Again(sweeps, self.number, self.arrays[OUTPUT].ctypes.data % LINE if streamed else None)
 
     def dest(self, name: ArrayName, shape: tuple[int, ...]) -> Array:
         if name in self.plan.aliases:

@@ -20,6 +20,7 @@ from typing import Any
 from ..plan.machine import architecture
 from .build import Code, Function
 from .compiled import compiled
+from .openmp import OpenMP
 
 LISTEN_TURNS = 4000  # of some 25 ns: twice what waking a thread takes on a virtual machine
 MOST_WORKERS = 255
@@ -372,6 +373,13 @@ def _attend(box: int) -> None:
 
 _native = cache(_Native)
 _team = _Team()
+_others: OpenMP | None = None  # threads that work for us where they are enough
+
+
+def share(others: OpenMP) -> None:
+    """From now on, work is done by these threads. A forked child has none of them, and has workers of its own again."""
+    global _others
+    _others = others
 
 
 @lru_cache(maxsize=256)
@@ -386,6 +394,8 @@ def launch(function: Function, arguments: int, n_threads: int) -> None:
     """
     if n_threads == 1:
         _callable(function.address)(arguments, 0)
+    elif _others is not None and _others.run(function.address, arguments, n_threads):
+        return
     elif not SUPPORTED:
         _launch_by_python(_callable(function.address), arguments, n_threads)
     else:
@@ -421,8 +431,8 @@ def _launch_by_python(call: Any, arguments: int, n_threads: int) -> None:
 
 
 def _forget_workers() -> None:
-    global _team
-    _team = _Team()
+    global _team, _others
+    _team, _others = _Team(), None
 
 
 if hasattr(os, "register_at_fork"):

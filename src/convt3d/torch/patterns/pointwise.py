@@ -37,6 +37,28 @@ def _tanhshrink(input: Any) -> Meaning:
     return mapped(input, s.Tanh(), s.Subtract(SELF, reverse=True))
 
 
+@rule("softshrink")
+def _softshrink(input: Any, lambd: Any = 0.5) -> Meaning:
+    """What a clamp takes away."""
+    bound = float(number(lambd))
+    return mapped(input, s.Clamp(-bound, bound), s.Subtract(SELF, reverse=True))
+
+
+@rule("logsigmoid", "log_sigmoid")
+def _logsigmoid(input: Any, *, result: Any) -> Meaning:
+    """-softplus(-x); beyond 40, exp(-x) is nothing beside x in float64 either."""
+    if not result.is_contiguous():
+        raise NoStageError("has contiguous results only, whatever is said of their strides")
+    return mapped(input, s.Multiply(-1.0), s.Softplus(threshold=40.0), s.Multiply(-1.0))
+
+
+@rule("rrelu")
+def _rrelu(input: Any, lower: Any = 1 / 8, upper: Any = 1 / 3, training: Any = False, inplace: Any = False) -> Meaning:
+    if training:
+        raise NoStageError("draws random numbers")
+    return mapped(input, s.LeakyReLU((number(lower) + number(upper)) / 2))
+
+
 @rule("leaky_relu")
 def _leaky_relu(input: Any, negative_slope: Any = 0.01, inplace: Any = False) -> Meaning:
     return mapped(input, s.LeakyReLU(number(negative_slope)))
