@@ -96,6 +96,24 @@ def test_runs_of_positions_begin_and_end_anywhere(monkeypatch: pytest.MonkeyPatc
                 assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
 
 
+@pytest.mark.parametrize("outputs", [3, 31])
+def test_tiles_meet_where_a_vector_begins(outputs: int) -> None:
+    """Tiles of whole planes: each takes the positions up to its last aligned vector, and what the one before has left.
+    No matter which of them there are, and whether the result is aligned, all have the same bits."""
+    pipeline = Pipeline(ct.Conv3d(bias=True))
+    for volume in ((7, 4, 8), (5, 3, 16), (4, 4, 4)):
+        x, w, bias = (data(shape, "float32", 1) for shape in ((2, 9, *volume), (outputs, 9, 1, 1, 1), (outputs,)))
+        expected = pipeline(x, w, bias)
+        exact = np.einsum("bcdhw,oc->bodhw", x, w[:, :, 0, 0, 0], dtype=np.float64) + bias.reshape(-1, 1, 1, 1)
+        np.testing.assert_allclose(expected, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+        for seed in range(6):
+            for layout, whole, view in layouts(expected.shape, "float32"):
+                with drawn_tiles(seed):
+                    pipeline(x, w, bias, out=view, algorithm="direct")
+                np.testing.assert_array_equal(view, expected, err_msg=f"{layout}, {volume}, tiles {seed}")
+                assert np.isnan(whole).sum() == whole.size - view.size, f"{layout}: written around the result"
+
+
 @pytest.mark.parametrize(
     ("isa", "dtype"), [*((isa, "float32") for isa in ISAS), (ISAS[0], "float64"), (ISAS[0], "float16")]
 )

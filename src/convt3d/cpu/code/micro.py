@@ -55,25 +55,25 @@ def micro_kernel(
     pairs: bool = False,
     apart: bool = False,
     masked: bool = False,
-    through: Storage | None = None,
+    carried: Storage | None = None,
 ) -> ir.Function:
     """y[m][n] = (y[m][n], if something was summed before) + sum over steps s of w[s][m] * x[offsets[s] + n]
     (+ bias[m], if `biased`). Of pairs, both products are summed; where they are masked, those for which
     inside[places[s] + n] is not 0. Inputs of steps that lie evenly `apart` are
-    x[s * apart + n], and what is made of them may be `streamed` past the caches; `through`: they come from an array of
-    such elements, source[s * source_apart + n], and are left in x."""
+    x[s * apart + n], and what is made of them may be `streamed` past the caches; `carried`: meanwhile, each step takes
+    some elements of an array to where later sums find them."""
     name = (
-        f"micro_{'pairs_' if pairs else ''}{'apart_' if apart else ''}{'through_' if through else ''}{rows}x{columns}"
+        f"micro_{'pairs_' if pairs else ''}{'apart_' if apart else ''}{'carrying_' if carried else ''}{rows}x{columns}"
     )
     if name in k.module.globals:
         return k.module.globals[name]
     inputs, more = (("apart", I64), [("streamed", I64)]) if apart else (("offsets", PTR), [])
     masks = [("inside", PTR), ("places", PTR)] if masked else []
-    source = [("source", PTR), ("source_apart", I64)] if through else []
+    load = [("source", PTR), ("to", PTR), *((word, I64) for word in ("source_apart", "channels", "parts", "turn"))]
     order = [
         ("x", PTR),
         inputs,
-        *source,
+        *(load if carried else []),
         *masks,
         ("steps", I64),
         ("w", PTR),
@@ -86,17 +86,10 @@ def micro_kernel(
     a, lanes = b.args, k.lanes
     zero = constant(vector(k.number, lanes), 0.0)
     multiply_add = b.multiply_add_pairs if pairs else b.multiply_add
-    with b.loop_carrying(0, a["steps"], 1, [zero] * (rows * columns)) as (s, sums):
+    begin = _first_load(b, columns * lanes) if carried else []
+    with b.loop_carrying(0, a["steps"], 1, [*[zero] * (rows * columns), *begin]) as (s, sums):
         at = b.mul(s, a["apart"]) if apart else b.load(a["offsets"], s, I64)
-        if through:
-            there = b.mul(s, a["source_apart"])
-            loaded = [b.load(a["source"], b.add(there, n * lanes), through.memory, lanes) for n in range(columns)]
-            x = [b.widen(value, through) for value in loaded]
-            for n, value in enumerate(x):
-                b.store(value, a["x"], b.add(at, n * lanes))
-            _ask_ahead(b, s, columns * lanes, through)
-        else:
-            x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+        x = [b.load(a["x"], b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
         kept = [_inside_at(k, b, s, n) for n in range(columns)] if masked else []
         first = b.mul(s, rows)
         sums.next = []
@@ -106,8 +99,10 @@ def micro_kernel(
                 before = sums.values[m * columns + n]
                 added = multiply_add(w, x[n], before)
                 sums.next.append(b.select(kept[n], added, before) if masked else added)
+        if carried:
+            sums.next += _carry(k, b, s, sums.values[rows * columns :], columns, carried)
     places = [b.add(b.mul(a["channel"], m), n * lanes) for m in range(rows) for n in range(columns)]
-    stored = joined_sums(k, b, sums.result, places, columns)
+    stored = joined_sums(k, b, sums.result[: rows * columns], places, columns)
     if apart:
         with b.if_(b.compare("==", a["streamed"], 1)):
             for value, place in stored:
@@ -119,17 +114,35 @@ def micro_kernel(
     return b.function
 
 
-_AHEAD = 10  # steps: long enough for the shared cache, and few enough for one set of the first-level cache
+_AHEAD = 10  # channels: far enough for memory, and few enough for the sets of a cache in which all may begin
 
 
-def _ask_ahead(b: Builder, step: ir.Value, length: int, storage: Storage) -> None:
-    """For what a later step reads of the source; behind the last one, for the next panel."""
-    a, later = b.args, b.add(step, _AHEAD)
-    over = b.sub(later, a["steps"])
-    next_panel = b.compare(">=", over, 0)
-    at = b.add(b.mul(b.select(next_panel, over, later), a["source_apart"]), b.select(next_panel, length, 0))
-    for line in range(0, length, LINE // size_of(storage.memory)):
-        b.prefetch(a["source"], b.add(at, line), storage.memory)
+def _first_load(b: Builder, length: int) -> list[ir.Value]:
+    """Where the first step finds what it carries, `length` elements: its place in the source, and which of the `parts`
+    of a channel it is. Steps are counted from the `turn` on."""
+    a = b.args
+    channel, part = b.sdiv(a["turn"], a["parts"]), b.srem(a["turn"], a["parts"])
+    return [b.add(b.mul(channel, a["source_apart"]), b.mul(part, length)), part]
+
+
+def _carry(
+    k: Kernel, b: Builder, step: ir.Value, state: Sequence[ir.Value], columns: int, storage: Storage
+) -> list[ir.Value]:
+    """Takes some vectors of a channel from the source, and asks for those of a later channel; behind the last one, for
+    those that are carried next. The answer is where the next step finds its own."""
+    a, (place, part), lanes = b.args, state, k.lanes
+    length, memory, apart = columns * lanes, storage.memory, a["source_apart"]
+    to, run = b.mul(b.add(a["turn"], step), length), b.mul(a["parts"], length)
+    for n in range(columns):
+        value = b.widen(b.load(a["source"], b.add(place, n * lanes), memory, lanes), storage)
+        b.store(value, a["to"], b.add(to, n * lanes))
+    later, end = b.add(place, b.mul(apart, _AHEAD)), b.mul(apart, a["channels"])
+    later = b.add(later, b.select(b.compare(">=", later, end), b.sub(run, end), 0))
+    for line in range(0, length, LINE // size_of(memory)):
+        b.prefetch(a["source"], b.add(later, line), memory)
+    last = b.compare("==", b.add(part, 1), a["parts"])
+    onwards = b.add(place, b.select(last, b.sub(apart, b.sub(run, length)), length))
+    return [onwards, b.select(last, 0, b.add(part, 1))]
 
 
 def _inside_at(k: Kernel, b: Builder, step: ir.Value, column: int) -> ir.Value:

@@ -15,7 +15,7 @@ from ..plan.conv_cost import direct_cost, rows_cost
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
-from ..words import Array, Buffer, DestinationCall, Room, Size, SourceCall, Words, layout
+from ..words import Array, Buffer, DestinationCall, Room, Size, Sizes, SourceCall, Words, layout
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
 from .pieces import PiecesWords, bind_pieces
@@ -62,7 +62,9 @@ class MaskWords(Words):
 
 @dataclass(eq=False)
 class PanelWords(Words):
-    panel: Buffer  # vectors of positions of a register tile, of all input channels of a group
+    panels: Buffer  # of positions, of all input channels of a group: those at work, and those that come next
+    together: Size  # panels side by side, each as many vectors as a register tile has
+    positions: Sizes  # of the whole array
 
 
 @dataclass(eq=False)
@@ -104,8 +106,8 @@ class DirectConvolution(Convolution):
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         slab, room = self.slab(where, rooms, self.pointwise)
         if self.pointwise:
-            panel = rooms.add(where.in_group, self.tile.columns * where.lanes, again=True)
-            return (room, panel, self.phased(where, rooms, slab))
+            panels = rooms.add(2 * where.in_group, panels_together(where) * self.tile.columns * where.lanes, again=True)
+            return (room, panels, self.phased(where, rooms, slab))
         row = () if self.pace is None else (self.row(where, rooms, slab),)
         inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
         return (room, *row, *inside, self.phased(where, rooms, slab))
@@ -132,7 +134,11 @@ class DirectConvolution(Convolution):
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         if self.pointwise:
-            return conv, own, PanelWords(rooms[1])
+            return (
+                conv,
+                own,
+                PanelWords(rooms[1], panels_together(where), tuple(walk.positions for walk in where.method.walks)),
+            )
         paced = () if self.pace is None else (PacedWords(rooms[1]),)
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
         return (conv, own, *paced, *pieces)
@@ -168,6 +174,16 @@ def meets_one_input(where: Where) -> bool:
     inside = all(walk.shift_range == (0, 0) and walk.positions <= walk.axis.size for walk in walks)
     otherwise = where.pairs or where.masked or where.pieces
     return inside and all(walk.pace == 1 for walk in walks) and not otherwise
+
+
+_RUN = 512  # bytes of a channel: where channels are a power of two apart, shorter pieces wait for few cache sets
+
+
+def panels_together(where: Where) -> int:
+    """Panels that make a run of each channel, while two such runs of all inputs stay in half of the second-level
+    cache."""
+    panel = where.register_tile.columns * where.lanes * where.item
+    return max(1, min(-(-_RUN // panel), where.machine.l2 // 4 // (where.in_group * panel)))
 
 
 @dataclass(frozen=True)

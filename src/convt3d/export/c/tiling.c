@@ -276,8 +276,11 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
             i64 channels = t.share.groups * (c->in_channels / c->groups), pace = c->by->walks[W].pace;
             t.slab = slab_of(c, &t, &q, channels);
             *at++ = add_room(&q, channels * t.slab.copies, t.slab.channel, c->pointwise);
-            if (c->pointwise) /* a panel of positions of all input channels of a group */
-                add_room(&q, c->in_channels / c->groups, c->tile.columns * vector, 1);
+            if (c->pointwise) { /* panels of positions of all input channels of a group, twice */
+                i64 in_group = c->in_channels / c->groups, panel = c->tile.columns * vector;
+                i64 together = least(ceil_div(512, panel * item), c->m->l2 / 4 / (in_group * panel * item));
+                add_room(&q, 2 * in_group, most(1, together) * panel, 1);
+            }
             if (p->kind == STEP_WINOGRAD)
                 t.blocking = blocking_of(c, &t.slab);
             if (p->paced) {
