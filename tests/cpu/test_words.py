@@ -85,7 +85,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
             for one in plan.sweeps:
                 used |= emit_kernel(one.structure, plan.machine).used
         used |= gradients(checked)
-        used |= emit_pack(8, "float32", "float64", checked).used | emit_compare(checked).used
+        used |= emit_pack(8, "float32", "float64", False, checked).used | emit_compare(checked).used
     unread = [
         (words.__name__, field.name)
         for words in declared()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from typing import Any
 
@@ -220,3 +221,35 @@ def test_small_calls_skip_the_dispatcher_only_where_nobody_looks() -> None:
     assert isinstance(ct.conv_transpose3d(x.as_subclass(Tagged), w), Tagged)
     assert torch.equal(ct.conv_transpose3d(torch._neg_view(x), w), ct.conv_transpose3d(-x, w))
     torch.func.vmap(lambda v: (v, not direct.direct((v, w)) or pytest.fail("looked past vmap"))[0])(x)
+
+
+def test_compiled_backward_takes_our_weight_gradients() -> None:
+    """The graph of backward holds our operator for them, and none of PyTorch's convolutions."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs: list[str] = []
+
+    def noted(graph: Any, given: Any) -> Any:
+        graphs.append(graph.code)
+        return make_boxed_func(graph)
+
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Conv3d(4, 6, 3, padding=1, groups=2), nn.SiLU(), nn.ConvTranspose3d(6, 3, 2, 2)).double()
+    ours = copy.deepcopy(eager)
+    ct.swap(ours)
+    backend = aot_autograd(fw_compiler=lambda graph, given: make_boxed_func(graph), bw_compiler=noted)
+    x = torch.randn(2, 4, 3, 4, 5, dtype=torch.float64)
+    torch.compile(ours, backend=backend, fullgraph=True)(x).square().sum().backward()
+    eager(x).square().sum().backward()
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert "convolution_gradients" in graphs[0]
+    assert "convolution_backward" not in graphs[0]
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_weight_gradients_as_an_operator(wanted: Any) -> None:
+    grad, x, w = (torch.randn(shape) for shape in ((2, 6, 5, 3, 4), (2, 4, 5, 3, 4), (6, 2, 3, 1, 3)))
+    given = grad, x, w, (1, 1, 1), (1, 0, 1), (1, 1, 1), 2, False, wanted
+    torch.library.opcheck(torch.ops.convt3d.convolution_gradients.default, given)

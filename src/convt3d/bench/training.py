@@ -1,7 +1,7 @@
 """Forward and backward of a case, as training does them: the step, and the float64 step that it is compared with.
 
-BatchNorm takes the statistics of the batch. Between two steps one number of the weights changes by a rounding, so
-nobody finds again what it has made from them.
+BatchNorm takes the statistics of the batch. Before each step one number of the weights grows by a
+rounding, so nobody finds again what it has made from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def prepare_step(case: Case, arrays: Arrays, function: Function, channels_last: 
 
     def run() -> Any:
         found = _step(case, function, tensors, grad)
-        bits.bitwise_xor_(1)
+        bits.add_(1)
         return found
 
     return Ready(run, lambda found: [from_tensor(each) for each in found], allocates=True, note=note)

@@ -216,8 +216,10 @@ class PackWords(Words):
     thread_slots: Size  # numbers of the slots of a thread
     pitch: Size  # rows that a slot has room for
     channels: Size  # of a group
-    rows: Size
     taps: Size
+    group_step: Size  # numbers of the weights from one group to the next
+    channel_step: Size
+    row_step: Size
     group_numbers: Size  # packed
     blocks: Array  # a BlockRow each
     block_count: Size

@@ -6,31 +6,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from ..cpu.gradient.bias import bias_gradient
 from ..cpu.gradient.run import weight_gradient
 from ..front.arrays import tensor_storage
 from ..spec.checks import Triple, as_triple
+from ..spec.operators import shared
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import ConvAxis
 from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
 from ..spec.text import write_pipeline
 from .direct import direct
-from .engine import DTYPES_OF, knows
+from .engine import DTYPES_OF, knows, run
 from .stock import Others, Tensor
 
-# Multiply-adds below which PyTorch's own kernels take gradients: ours need longer to be started than theirs to be done.
-SMALL = 1 << 18
+# Multiply-adds of a convolution by itself below which all of a step is PyTorch's: ours needs longer to be started than
+# theirs to be done. It is twice as many where stages follow, which start kernels of their own, and a share of it where
+# there are groups, of which PyTorch makes a slow way.
+SMALL, _SHARE_OF_GROUPS = 1 << 23, 16
 
 
-def small(shape: Sequence[int], weight: Tensor) -> bool:
-    """Whether the gradients of a convolution of an input of `shape` are left to PyTorch, for there is little to do."""
-    sizes = (*shape, *weight.shape)
-    return all(type(size) is int for size in sizes) and prod(sizes) < SMALL * shape[1]
+def multiply_adds(stage: Convolution, entering: Sequence[int], leaving: Sequence[int], weight: Sequence[int]) -> int:
+    """Of a convolution, by the shapes of its input, its result and its weight: each number of the weight meets every
+    position of the input of a transposed one, and of the result of the other."""
+    batch, _, d, h, w = entering if isinstance(stage, ConvTranspose3d) else leaving
+    return batch * d * h * w * prod(weight)
+
+
+def small(conv: Any, shape: Sequence[int], weight: Sequence[int], alone: bool = True) -> bool:
+    """Whether gradients of a convolution, a stage or a module, with input and weight of these shapes are left to
+    PyTorch, for there is little to do; `alone`: no stages follow. The bits of ours do not depend on threads: whoever
+    asks PyTorch for algorithms that are deterministic gets them."""
+    if len(shape) != 5 or not all(type(size) is int for size in (*shape, *weight)):
+        return False
+    if torch.are_deterministic_algorithms_enabled():
+        return False
+    made_together = 1 if isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d)) else prod(as_triple(conv.stride))
+    work = prod(shape) // shape[1] // made_together * prod(weight) if shape[1] else 0
+    return work * (_SHARE_OF_GROUPS if conv.groups > 1 else 1) < (SMALL if alone else 2 * SMALL)
 
 
 def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -65,24 +84,41 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def input_gradient(stage: Convolution, g: Tensor, weight: Tensor, shape: Any) -> Tensor:
-    """Of an input of `shape`: a transposed convolution passes a gradient on by the convolution with the same weight,
-    and the other way round. A Conv3d pads with zeros here."""
-    if isinstance(stage, ConvTranspose3d):
-        stride, padding, _, dilation = stage.triples
-        made = torch.ops.convt3d.conv3d.default(g, weight, None, stride, padding, dilation, stage.groups, "zeros")
+    """Of an input of `shape`; a Conv3d pads with zeros here."""
+    if direct((g, weight), recorded=True):
+        back = _known_adjoint(stage, tuple(shape), tuple(weight.shape))
+        made = run("gradients", back, g, [weight], passing=weight.requires_grad)
     else:
-        assert isinstance(stage, Conv3d)
-        stride, dilation, axes = as_triple(stage.stride), as_triple(stage.dilation), stage.axes(shape, weight.shape)
-        before = [axis.padding for axis in axes]
-        # what the last window leaves of the input; none where more zeros were added behind it than before
-        extra = [max(axis.size - _made(axis), 0) for axis in axes]
-        sizes = stride, before, extra, stage.groups, dilation
-        made = torch.ops.convt3d.conv_transpose3d.default(g, weight, None, *sizes)
+        made = conv(_adjoint(stage, shape, weight.shape), g, weight)
     # Long output_padding, and zeros behind the input, make voxels that it has not.
     inside = made
     for axis in (2, 3, 4):
         inside = inside if inside.shape[axis] == shape[axis] else inside.narrow(axis, 0, shape[axis])
     return made if inside is made else inside.clone()
+
+
+def _adjoint(stage: Convolution, shape: Any, kernel: Any) -> Convolution:
+    """A transposed convolution passes a gradient on by the convolution with the same weight, and the other way
+    round."""
+    if isinstance(stage, ConvTranspose3d):
+        stride, padding, _, dilation = stage.triples
+        return Conv3d(stride=stride, padding=padding, groups=stage.groups, dilation=dilation)
+    assert isinstance(stage, Conv3d)
+    d, h, w = axes = stage.axes(shape, kernel)
+    # what the last window leaves of the input; none where more zeros were added behind it than before
+    depth, height, width = (max(axis.size - _made(axis), 0) for axis in axes)
+    return ConvTranspose3d(
+        stride=stage.stride,
+        padding=(d.padding, h.padding, w.padding),
+        output_padding=(depth, height, width),
+        groups=stage.groups,
+        dilation=stage.dilation,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _known_adjoint(stage: Convolution, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Pipeline:
+    return shared(Pipeline(_adjoint(stage, shape, kernel)))
 
 
 def _made(axis: ConvAxis) -> int:
@@ -98,20 +134,64 @@ def _like(tensor: Tensor) -> Tensor:
 def weight_gradients(
     stage: Convolution, g: Tensor, v: Tensor, padding: Triple, own: Sequence[Tensor], want: Sequence[bool]
 ) -> list[Tensor | None] | None:
-    """Of the weight and the bias, where wanted, by our kernels; None where something must see the calls (tracing, a
-    transform, a profiler). `padding` are the zeros around the input v."""
-    if not (takes(g, v, own[0]) and direct((g, v, own[0]))):
+    """Of the weight and the bias, where wanted, by our kernels: called at once, or, where something must see the call
+    (tracing, a profiler), as an operator. None where PyTorch's own must do it: a transform cannot go into ours.
+    `padding` are the zeros around the input v."""
+    tensors = g, v, own[0]
+    if not takes(*tensors) or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
         return None
-    dtype = DTYPES_OF[v.dtype]
-    grad, input = (tensor_storage(each, dtype, torch) for each in (g, v))
-    found = [_like(each) if wanted else None for each, wanted in zip(own, want, strict=True)]
-    results = [None if each is None else tensor_storage(each, dtype, torch, writable=True) for each in found]
-    if results[0] is not None:
-        transposed = isinstance(stage, ConvTranspose3d)
-        small, large = (input, grad) if transposed else (grad, input)
-        d, h, w = own[0].shape[2:]
-        sizes = (d, h, w), as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups
-        weight_gradient(small, large, *sizes, dtype, results[0], transposed=transposed)
-    if len(results) > 1 and results[1] is not None:
-        bias_gradient(grad, dtype, results[1].reshape(-1))
+    geometry = as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups
+    wanted = want[0], len(own) > 1 and want[1]
+    call: Any = _gradients if direct(tensors) else torch.ops.convt3d.convolution_gradients.default
+    found = call(*tensors, *geometry, isinstance(stage, ConvTranspose3d), wanted)
+    return [each if wanted else None for each, wanted in zip(found, want, strict=False)]
+
+
+_library = torch.library.Library("convt3d", "FRAGMENT")
+_library.define(
+    "convolution_gradients(Tensor grad, Tensor input, Tensor weight, SymInt[3] stride, SymInt[3] padding, "
+    "SymInt[3] dilation, SymInt groups, bool transposed, bool[2] wanted) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _empty(grad: Tensor, input: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Memory for gradients of the weight and of the bias; without numbers where it is not wanted."""
+    of_weight, of_bias = rest[-1]
+    return _like(weight) if of_weight else weight.new_empty(0), weight.new_empty(grad.shape[1] if of_bias else 0)
+
+
+def _gradients(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    stride: Triple,
+    padding: Triple,
+    dilation: Triple,
+    groups: int,
+    transposed: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor]:
+    found, dtype = _empty(grad, input, weight, wanted), DTYPES_OF[weight.dtype]
+    of_result, read = (tensor_storage(each, dtype, torch) for each in (grad, input))
+    of_weight, of_bias = (tensor_storage(each, dtype, torch, writable=True) for each in found)
+    if wanted[0]:
+        small, large = (read, of_result) if transposed else (of_result, read)
+        d, h, w = weight.shape[2:]
+        sizes = (d, h, w), as_triple(stride), as_triple(padding), as_triple(dilation), groups
+        weight_gradient(small, large, *sizes, dtype, of_weight, transposed=transposed)
+    if wanted[1]:
+        bias_gradient(of_result, dtype, of_bias)
     return found
+
+
+def _flops(grad: Tensor, input: Tensor, weight: Tensor, *rest: Any, out_val: Any = None) -> int:
+    """What `torch.utils.flop_counter` counts: of the weight alone, as it does for PyTorch's own."""
+    *_, transposed, wanted = rest
+    meets = input if transposed else grad
+    return 2 * meets.numel() // meets.shape[1] * weight.numel() if wanted[0] else 0
+
+
+_library.impl("convolution_gradients", _gradients, "CPU")
+torch.library.register_fake("convt3d::convolution_gradients", _empty, lib=_library)
+register_flop_formula(torch.ops.convt3d.convolution_gradients, get_raw=True)(_flops)

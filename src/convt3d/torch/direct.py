@@ -30,11 +30,12 @@ _PLAIN_THREADS = (_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelec
 _NO_TENSORS = frozenset((int, float, tuple, str, type(None)))  # others are looked at more closely
 
 
-def direct(arguments: tuple[Any, ...]) -> bool:
-    """Whether nothing but the CPU kernel would see these arguments; lists of tensors are looked into."""
+def direct(arguments: tuple[Any, ...], recorded: bool = False) -> bool:
+    """Whether nothing but the CPU kernel would see these arguments, or, where they may be `recorded`, nothing but it
+    and autograd; lists of tensors are looked into."""
     if not plain_thread():
         return False
-    recording = torch.is_grad_enabled()
+    recording = torch.is_grad_enabled() and not recorded
     for argument in arguments:
         if type(argument) is list:
             if not all(_untouched(each, recording) for each in argument):

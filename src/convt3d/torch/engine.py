@@ -13,7 +13,9 @@ import torch
 
 from ..cpu.plan.choice import AUTO
 from ..cpu.runtime.again import Again
+from ..cpu.runtime.execute import EVERYONE
 from ..cpu.runtime.memory import HUGE_FROM
+from ..cpu.runtime.ready import Owner
 from ..errors import Error
 from ..front.apply import allocated, compute
 from ..front.arrays import Storage, address_of, tensor_storage
@@ -63,12 +65,14 @@ def run(
     operands: Sequence[Tensor],
     weights: Weights | None = None,
     room: Room | None = None,
+    passing: bool = False,
 ) -> Tensor:
-    """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well."""
+    """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well.
+    `passing`: the operands change before the next call, and nothing is kept for it."""
     reason, refusal = _reason(x, operands), None
     if reason is None:
         try:
-            return _on_engine(operator, pipeline, x, operands, weights, room)
+            return _on_engine(operator, pipeline, x, operands, weights, room, passing)
         except Error as error:
             reason, refusal = f"the CPU engine refuses its {error.argument}", error
     return run_stock(operator, pipeline, x, operands, reason, refusal)
@@ -142,7 +146,8 @@ def _on_engine(
     x: Tensor,
     operands: Sequence[Tensor],
     weights: Weights | None,
-    room: Room | None = None,
+    room: Room | None,
+    passing: bool,
 ) -> Tensor:
     dtype = DTYPES_OF[x.dtype]
     source = tensor_storage(x, dtype, torch)
@@ -171,7 +176,8 @@ def _on_engine(
         return tensor_storage(result, dtype, torch, writable=True)
 
     if weights is None:
-        compute(operator, pipeline, dtype, source, arrays, allocate)
+        keeper = Owner(lasting=False) if passing else EVERYONE
+        compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, keeper)
         return result
     _, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
     if again is not None and x.dim() == 5 and _plain(source):

@@ -23,6 +23,7 @@ from .arguments import checked, padding_in_numbers, text, word_in_numbers
 from .direct import direct
 from .engine import knows, run, tell, unknown
 from .operators import BY_NAME
+from .recorded import recorded, recording
 from .stock import Tensor
 from .training import train
 
@@ -208,8 +209,14 @@ def pipeline(
 
 def _call(name: str, *arguments: Any) -> Tensor:
     operator = BY_NAME[name]
-    if direct(arguments):
-        return run(name, *operator.lower(*arguments))
+    if direct(arguments, recorded=True):
+        pipeline, x, operands = operator.lower(*arguments)
+        if not recording(x, operands):
+            return run(name, pipeline, x, operands)
+        if _one_type(x, operands):
+            # the next call has other weights, after a step of the optimiser
+            learnt = any(each.requires_grad for each in operands)
+            return recorded(pipeline, x, operands, lambda part, own: run(name, part, x, own, passing=learnt))
     if not torch.compiler.is_compiling():
         flat = _flat(arguments)
         if has_torch_function(flat):
@@ -228,6 +235,10 @@ def _call(name: str, *arguments: Any) -> Tensor:
     if not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         tell(name, reason)
     return result
+
+
+def _one_type(x: Tensor, operands: Sequence[Tensor]) -> bool:
+    return knows(x.dtype) and all(each.dtype is x.dtype for each in operands)
 
 
 def _by_text(name: str, arguments: Sequence[Any]) -> Tensor:

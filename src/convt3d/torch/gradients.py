@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..spec.pipeline import Pipeline
-from .convolutions import own_convolutions, small, takes
+from .convolutions import own_convolutions, takes
 from .direct import direct
 from .segment_gradients import segment_gradients
 from .stage_gradients import GRADIENTS, first_stage, needed_values, through_stage
@@ -29,7 +29,8 @@ CHUNK_BYTES = 32 << 20  # samples are taken together as long as one value of the
 def needs_result(pipeline: Pipeline, wanted: Sequence[bool]) -> bool:
     """Whether to keep the pipeline's result for the gradient, as eager PyTorch does: only if that saves the
     convolution from being computed again."""
-    return needed_values(pipeline, wanted) - {0} == {len(pipeline.stages)}
+    before = pipeline.conv_index if len(pipeline.convolutions) == 1 else 0
+    return {number for number in needed_values(pipeline, wanted) if number > before} == {len(pipeline.stages)}
 
 
 def operands_read(pipeline: Pipeline, wanted: Sequence[bool]) -> list[bool]:
@@ -117,10 +118,29 @@ def _chunk(
     return chunk if chunk < batch and again > 0 else None
 
 
-def _small(pipeline: Pipeline, shapes: Sequence[Sequence[int]], operands: Sequence[Tensor]) -> bool:
-    """Whether each of its convolutions has little to do."""
-    weights = weights_of(pipeline, operands)
-    return all(small(shapes[index], each) for index, each in zip(pipeline.convolutions, weights, strict=True))
+def through_stages(
+    pipeline: Pipeline,
+    grad: Any,
+    operands: Sequence[Tensor],
+    known: dict[int, Any],
+    span: range,
+    wanted: Sequence[bool],
+    shapes: Sequence[Any],
+    pending: dict[int, Tensor],
+) -> tuple[Any, list[Tensor | None]]:
+    """The gradient of the value that enters the first of these stages, and those of their operands, stage by stage.
+    `known` are the values that this takes, by their number; they are dropped as soon as no stage needs them."""
+    stages, first = pipeline.stages, first_stage(pipeline, wanted)
+    found: list[Tensor | None] = []
+    for index in reversed(span):
+        own = own_operands(pipeline, operands, index)
+        wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
+        if "r" not in GRADIENTS[type(stages[index])].uses_of(stages[index]):
+            known.pop(index + 1, None)
+        grad, of_operands = through_stage(pipeline, index, grad, known.__getitem__, own, wants, shapes, pending)
+        found = [*of_operands, *found]
+        known.pop(index + 1, None)
+    return grad, found
 
 
 def _chunk_gradients(
@@ -131,16 +151,15 @@ def _chunk_gradients(
     result: Tensor | None,
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    stages, count = pipeline.stages, len(pipeline.stages)
+    count = len(pipeline.stages)
     shapes = value_shapes(pipeline, x, operands)
-    quick = _small(pipeline, shapes, operands)
-    ours = not quick and takes(grad, x, *operands) and direct((grad, x, *operands))
+    ours = takes(grad, x, *operands) and direct((grad, x, *operands))
     ours = ours and all(prod(shape[2:]) <= _MOST_PLACES for shape in shapes)
     if ours and len(pipeline.convolutions) > 1:
         return segment_gradients(pipeline, grad, x, operands, wanted, _chunk_gradients)
     first, conv = first_stage(pipeline, wanted), pipeline.convolutions[0]
     need = {number for number in needed_values(pipeline, wanted) if number < count or result is None}
-    others = own_convolutions(pipeline) if not quick and takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
+    others = own_convolutions(pipeline) if takes(x, *weights_of(pipeline, operands)) else NO_OTHERS
     back = way_back(pipeline, tuple(wanted), result is not None) if ours else None
     front = way_in_front(pipeline, tuple(wanted)) if ours and (back is not None or conv + 1 == count) else None
     last, begin, start = count, first, None
@@ -161,14 +180,8 @@ def _chunk_gradients(
         del value, behind
     elif result is not None:
         known[count] = result
-    for index in reversed(range(begin, last)):
-        own = own_operands(pipeline, operands, index)
-        wants = (wanted[0] or index > first, *own_operands(pipeline, wanted[1:], index))
-        if "r" not in GRADIENTS[type(stages[index])].uses_of(stages[index]):
-            known.pop(index + 1, None)  # frees what no stage needs any more
-        grad, of_operands = through_stage(pipeline, index, grad, known.__getitem__, own, wants, shapes, pending)
-        found = [*of_operands, *found]
-        known.pop(index + 1, None)
+    grad, more = through_stages(pipeline, grad, operands, known, range(begin, last), wanted, shapes, pending)
+    found = [*more, *found]
     if front is not None:
         grad, of_operands = Tail(pipeline, x, operands, 0, x).back(front, grad, wanted, pending)
         found = [*of_operands, *found]

@@ -16,6 +16,9 @@ from torch import nn
 from ..front.help import module_help
 from ..spec.operators import OPERATORS
 from . import functions, prepared
+from .convolutions import small
+from .direct import plain, plain_thread
+from .recorded import recording
 from .stock import Tensor
 
 
@@ -54,6 +57,14 @@ def _prepared(module: nn.Module, own: _Arguments, input: Tensor) -> Tensor | Non
     return prepared.run(module, 0, own.operator, input, tensors, others, arguments)
 
 
+def _left_to_torch(module: Any, input: Tensor) -> bool:
+    """Whether gradients are recorded, and the convolution has little to do."""
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+    if weight is None or not (plain_thread() and plain(input) and plain(weight)):
+        return False
+    return recording(input, (weight, bias)) and small(module, input.shape, weight.shape)
+
+
 class Conv3d(nn.Conv3d):  # type: ignore[misc]
     """`torch.nn.Conv3d`, computed by convt3d.
 
@@ -75,8 +86,13 @@ class Conv3d(nn.Conv3d):  # type: ignore[misc]
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        result = None if torch.compiler.is_compiling() else _prepared(self, _FORWARD, input)
-        return super().forward(input) if result is None else result
+        if not torch.compiler.is_compiling():
+            if _left_to_torch(self, input):
+                return super()._conv_forward(input, self.weight, self.bias)
+            result = _prepared(self, _FORWARD, input)
+            if result is not None:
+                return result
+        return super().forward(input)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         conv = self.stride, self.padding, self.dilation, self.groups
@@ -128,6 +144,8 @@ class ConvTranspose3d(nn.ConvTranspose3d):  # type: ignore[misc]
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         if output_size is None and not torch.compiler.is_compiling():
+            if _left_to_torch(self, input):
+                return super().forward(input)
             result = _prepared(self, _TRANSPOSED, input)
             if result is not None:
                 return result

@@ -18,10 +18,10 @@ from ..front.arrays import tensor_storage
 from ..front.prepared import Weights
 from ..front.witness import Tracked
 from ..spec.pipeline import Pipeline
-from .derivatives import record
 from .direct import plain, plain_thread
 from .engine import Room, dtype_of, knows, run_prepared
 from .operators import BY_NAME
+from .recorded import recorded, recording
 from .stock import Tensor
 
 _CONSTANT = frozenset((bool, int, float, str, type(None)))
@@ -54,6 +54,7 @@ class _State(NamedTuple):
     pipeline: Pipeline
     dtype: Any
     weights: Weights
+    in_front: Weights  # of the pipeline as far as its convolution
 
 
 class _Owned:
@@ -102,9 +103,13 @@ def run(
     if x.dtype is not state.dtype:
         return None
     operands = [tensors[at] for at in state.order]
-    if torch.is_grad_enabled() and (x.requires_grad or any(each.requires_grad for each in operands)):  # type: ignore[union-attr]
-        below = lambda: run_prepared(operator, state.pipeline, x, operands, state.weights)  # noqa: E731
-        return record(below, state.pipeline, (x, *operands))
+    if recording(x, operands):
+
+        def compute(pipeline: Pipeline, own: Sequence[Tensor]) -> Tensor:
+            weights = state.weights if pipeline is state.pipeline else state.in_front
+            return run_prepared(operator, pipeline, x, own, weights)
+
+        return recorded(state.pipeline, x, operands, compute)
     return run_prepared(operator, state.pipeline, x, operands, state.weights, room)
 
 
@@ -145,8 +150,8 @@ def _new(
         return Tracked(tensor, tensor_storage(tensor, dtype, torch, holding=False))
 
     witnesses = tuple(witness(at, each) for at, each in enumerate(tensors))
-    weights = Weights([each for each in witnesses if isinstance(each, Tracked)], dtype)
-    return _State(asked, witnesses, order, pipeline, kind, weights)
+    tracked = [each for each in witnesses if isinstance(each, Tracked)]
+    return _State(asked, witnesses, order, pipeline, kind, Weights(tracked, dtype), Weights((), dtype))
 
 
 def _constant(value: Any) -> bool:
@@ -182,7 +187,8 @@ def prepared_bytes(model: nn.Module) -> int:
     >>> convt3d.torch.prepared_bytes(layer)
     0
     """
-    return sum(state.weights.nbytes for each in _of(model, "prepared_bytes") for state in tuple(each.states.values()))
+    states = [state for each in _of(model, "prepared_bytes") for state in tuple(each.states.values())]
+    return sum(state.weights.nbytes + state.in_front.nbytes for state in states)
 
 
 def forget(model: nn.Module) -> None:

@@ -120,7 +120,7 @@ def per_channel(grad: Tensor) -> Tensor:
 def _conv(stage: Any, g: Tensor, v: Tensor, r: None, own: Sequence[Tensor], want: Sequence[bool], shape: Any) -> Any:
     stride, padding, output_padding, dilation = map(list, stage.triples)
     mask = [want[0], want[1], len(want) > 2 and want[2]]
-    ours = not small(shape, own[0])
+    ours = not small(stage, shape, own[0].shape)
     if ours and want[0] and takes(g, own[0]):
         found = input_gradient(stage, g, own[0], shape)
         return found, *_conv(stage, g, v, r, own, (False, *want[1:]), shape)[1:]
@@ -139,7 +139,7 @@ def _conv_forward(
 ) -> Any:
     stride, dilation = list(as_triple(stage.stride)), list(as_triple(stage.dilation))
     mask = [want[0], want[1], len(want) > 2 and want[2]]
-    ours = not small(shape, own[0])
+    ours = not small(stage, shape, own[0].shape)
     if ours and want[0] and stage.padding_mode == "zeros" and takes(g, own[0]):
         found = input_gradient(stage, g, own[0], shape)
         return found, *_conv_forward(stage, g, v, r, own, (False, *want[1:]), shape)[1:]

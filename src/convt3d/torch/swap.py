@@ -27,6 +27,7 @@ from .fold import fold_chain, looked_at, shape_after, takes_batch, watchable, wh
 from .functions import pipeline
 from .modules import Conv3d, ConvTranspose3d, LazyConv3d, LazyConvTranspose3d
 from .prepared import forget, owned, run
+from .recorded import recording
 from .stock import Tensor
 from .training import train_module
 
@@ -73,8 +74,8 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
             if type(modules[at]) in (Conv3d, ConvTranspose3d) and isinstance(input, torch.Tensor) and input.dim() == 5:
                 if known is None:
                     text, operands, count, _ = fold_chain(modules[at:], input.shape)
-                else:
-                    plainly = plain_thread() and plain(input) and not small(input.shape, modules[at].weight)
+                elif not _left_to_torch(modules[at], input):
+                    plainly = plain_thread() and plain(input) and not _little(modules[at], input)
                     text, operands, count = known.chain(at, input.shape, plainly)
                     norm = batch_norm(modules[at + 1 : at + count]) if plainly else None
                     if norm is not None:
@@ -111,6 +112,16 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
         build, arguments, *rest = found
         build, *given = (before if each is made else each for each in (build, *arguments))
         return _remade, (build, *given), *rest
+
+
+def _little(conv: nn.Module, input: Tensor) -> bool:
+    """Whether PyTorch takes the gradients of a convolution and what follows it, since there is little to do."""
+    return small(conv, input.shape, conv.weight.shape, alone=False)
+
+
+def _left_to_torch(conv: nn.Module, input: Tensor) -> bool:
+    """The same, and there are gradients to be recorded: modules are then called one by one."""
+    return recording(input, (conv.weight, conv.bias)) and _little(conv, input)
 
 
 def _remade(build: Callable[..., Any], *arguments: Any) -> Any:

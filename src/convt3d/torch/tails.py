@@ -9,7 +9,7 @@ operations, on values that kernels of ours make.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -126,13 +126,18 @@ def trained(pipeline: Pipeline) -> Pipeline:
 def trained_way(pipeline: Pipeline, wanted: tuple[bool, ...]) -> Way | None:
     """The way back of a pipeline whose BatchNorms, all behind the convolution, are in training, to the convolution's
     result; None where kernels of ours do not compute these stages."""
-    if len(pipeline.convolutions) > 1:
+    norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, stages.BatchNorm)]
+    if not norms or not starts_behind(pipeline):
         return None
     behind, count = pipeline.conv_index + 1, len(pipeline.stages)
-    norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, stages.BatchNorm)]
-    if not norms or norms[0] < behind or pipeline.dropped or not all(map(can_repeat, pipeline.stages[behind:])):
-        return None
-    return _way(trained(pipeline), wanted, behind, count, behind)
+    return None if norms[0] < behind else _way(trained(pipeline), wanted, behind, count, behind)
+
+
+def starts_behind(pipeline: Pipeline) -> bool:
+    """Whether kernels of ours compute all stages behind its one convolution from its result."""
+    if len(pipeline.convolutions) > 1 or pipeline.dropped:
+        return False
+    return all(map(can_repeat, pipeline.stages[pipeline.conv_index + 1 :]))
 
 
 class Tail:
@@ -191,18 +196,21 @@ class Tail:
     ) -> tuple[Tensor, list[Tensor | None]]:
         """Through one stage by PyTorch's operations. Its result is made of its input: of a maximum, say, they must have
         the same bits."""
-        pipeline, known = self.pipeline, dict[int, Tensor]()
-        stage, own = pipeline.stages[index], own_operands(pipeline, self.operands, index)
-
-        def value(number: int) -> Tensor:
-            if number not in known:
-                again = number == index + 1
-                known[number] = STOCK[type(stage)](stage, value(index), *own) if again else self.value(number)
-            return known[number]
-
+        pipeline, own = self.pipeline, own_operands(self.pipeline, self.operands, index)
+        value = partial(self._beside, index, {})
         wants = (True, *own_operands(pipeline, wanted[1:], index))
         shapes = value_shapes(pipeline, self.x, self.operands)
         return through_stage(pipeline, index, grad, value, own, wants, shapes, pending)
+
+    def _beside(self, index: int, known: dict[int, Tensor], number: int) -> Tensor:
+        """A value for that; each is made once."""
+        if number not in known:
+            if number == index + 1:
+                stage, own = self.pipeline.stages[index], own_operands(self.pipeline, self.operands, index)
+                known[number] = STOCK[type(stage)](stage, self._beside(index, known, index), *own)
+            else:
+                known[number] = self.value(number)
+        return known[number]
 
     def _plan(self, part: Segment, wanted: Sequence[bool] = (), in_place: bool = False) -> TailPlan:
         shapes = [each.shape for each in self.operands]
@@ -257,5 +265,5 @@ def _of_operands(stage: Any, sums: Sequence[Tensor], own: Sequence[Tensor]) -> l
     elif isinstance(stage, stages.Divide) and not stage.reverse:
         grads = [-sums[0] / (wide[0] * wide[0])]
     elif isinstance(stage, stages.PReLU) and own[0].numel() == 1:
-        grads = [sums[0].sum()]
+        grads = [sums[0].sum().reshape(own[0].shape)]
     return [each.to(kind) for each in grads[: len(own)]]

@@ -16,12 +16,12 @@ from ..spec.checks import real
 from ..spec.pipeline import Pipeline
 from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
+from .behind import run_behind
 from .convolutions import conv, takes
 from .direct import direct
-from .layout import result_format
 from .operators import BY_NAME
 from .stock import Tensor
-from .tails import Moments, Tail, trained, trained_way
+from .tails import Moments, trained_way
 
 
 def train(
@@ -49,7 +49,7 @@ def train(
     moments: list[Moments] = []
     running = [slot.operand.role.startswith("running_") for slot in pipeline.slots]
     own = [each.detach().clone() if moved else each for each, moved in zip(tensors, running, strict=True)]
-    result = _Trained.apply(pipeline, moments, x, value, *own)
+    result = run_behind(pipeline, x, value, own, moments)
     _move(pipeline, tensors, norms, moments, counts, share)
     return stock.as_result(pipeline, result, unbatched)
 
@@ -83,59 +83,6 @@ def _move(
             running = stock.own_operands(pipeline, tensors, index)[:2]
             for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
                 old.copy_(old.double() * (1.0 - share) + torch.from_numpy(new).reshape(old.shape) * share)
-
-
-class _Trained(torch.autograd.Function):  # type: ignore[misc]
-    """apply(pipeline, moments, x, the convolution's result, *operands). `moments` gets mean and variance of each batch.
-    Running statistics among the operands are not read."""
-
-    @staticmethod
-    def forward(ctx: Any, pipeline: Pipeline, moments: list[Moments], x: Tensor, value: Tensor, *own: Tensor) -> Tensor:
-        ctx.pipeline = pipeline
-        ctx.save_for_backward(x, value, *own)
-        tail = Tail(trained(pipeline), x, own, pipeline.conv_index + 1, value)
-        chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
-        result, found = tail.forward(len(pipeline.stages), chosen)
-        moments += found
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        x, value, *own = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[3:]
-        way, pending = trained_way(ctx.pipeline, wanted), dict[int, Tensor]()
-        if way is not None and takes(grad, value, *own) and direct((grad, value, *own)):
-            tail = Tail(trained(ctx.pipeline), x, own, way.start, value)
-            grad, of_operands = tail.back(way, grad, wanted, pending)
-            found = [pending.get(0), grad, *([None] * (len(own) - len(of_operands))), *of_operands]
-        else:
-            found = _stock_gradients(ctx.pipeline, grad, (x, value, *own), ctx.needs_input_grad[2:])
-        every = zip(found, ctx.needs_input_grad[2:], strict=True)
-        return None, None, *(each if want else None for each, want in every)
-
-
-def _stock_gradients(
-    pipeline: Pipeline, grad: Tensor, given: Sequence[Tensor], wanted: Sequence[bool]
-) -> list[Tensor | None]:
-    """By PyTorch's operations, differentiable again where gradients are recorded; `given` are x, the convolution's
-    result and the operands."""
-    again = torch.is_grad_enabled()
-    leaves = [each.view_as(each) for each in given]  # the convolution's result is made of x: not through it again
-    if not again:
-        leaves = [each.detach().requires_grad_(want) for each, want in zip(leaves, wanted, strict=True)]
-    with torch.enable_grad():
-        behind, count = pipeline.conv_index + 1, len(pipeline.stages)
-        others: stock.Others = {BatchNorm: _by_batch}
-        result = stock.values(pipeline, leaves[0], leaves[2:], {count}, others, (behind, leaves[1]))[count]
-        inputs = [each for each, want in zip(leaves, wanted, strict=True) if want]
-        found = iter(torch.autograd.grad(result, inputs, grad, allow_unused=True, create_graph=again))
-    return [next(found) if want else None for want in wanted]
-
-
-def _by_batch(stage: Any, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
-    """BatchNorm without running statistics."""
-    weight, bias = (each.reshape(-1) for each in affine) if affine else (None, None)
-    return functional.batch_norm(v, None, None, weight, bias, True, 0.0, stage.eps)
 
 
 def _share(momentum: float | None, batches: Any) -> float:

@@ -187,7 +187,7 @@ def test_a_broken_recipe_of_packing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         return found._replace(results=results)
 
     monkeypatch.setattr(packing, "_recipe", broken)
-    with pytest.raises(BoundsError, match=r"pack: store of .* at PackWords.packed, pack\.py:\d+ _add_up"):
+    with pytest.raises(BoundsError, match=r"pack: store of .* at PackWords.packed, pack\.py:\d+ _move"):
         make(ct.Pipeline(ct.ConvTranspose3d()), (1, 2, 3, 4, 5), (2, 3, 2, 2, 7)).run()
 
 

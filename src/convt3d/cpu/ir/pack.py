@@ -1,10 +1,12 @@
-"""Packs weights: each row of the kernel's order is a sum of taps, computed in float64 and rounded once.
+"""Packs weights: each row of the kernel's order is a sum of taps, computed in float64 and rounded once, or one tap.
 
 The code serves every layout. What to add up is in tables, which cpu/runtime/packing.py writes:
 
     taps[channel][row][tap]  ->  slots[tap][row]       one channel, one block of rows at a time, as float64
     slots[...]               ->  slots[further][row]   sums that several others share, in the table's order
     slots[...]               ->  packed[...][channel][row]
+
+Where each row is one tap, taps are moved to their places at once.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from .values import F32, F64, I64, PTR, constant, size_of, vector
 _TYPES = {"float32": F32, "float64": F64}
 
 
-def emit_pack(lanes: int, stored: str, number: str, check_bounds: bool = False) -> Table:
+def emit_pack(lanes: int, stored: str, number: str, moved: bool, check_bounds: bool = False) -> Table:
     """void pack(ptr table, i64 thread), from weights of the type `stored` to `number`; `lanes` rows are added up
-    together. The table is that of PackWords."""
+    together, unless all rows are `moved`. The table is that of PackWords."""
     entry, builder = [("table", PTR), ("thread", I64)], CheckedBuilder if check_bounds else None
     table = Table(define(ir.Module("pack"), "pack", entry, builder=builder), [PackWords])
-    _Pack(table, lanes, _TYPES[stored], _TYPES[number]).write()
+    _Pack(table, lanes, _TYPES[stored], _TYPES[number]).write(moved)
     table.b.ret()
     return table
 
@@ -34,11 +36,10 @@ class _Pack:
     def __init__(self, table: Table, lanes: int, stored: ir.Type, number: ir.Type) -> None:
         self.table, self.b, self.lanes, self.stored, self.number = table, table.b, lanes, stored, number
         self.words: PackWords = table.sets[0]
-        b = self.b
-        self.slots = b.at(self.words.slots, b.mul(b.args["thread"], self.words.thread_slots), F64)
 
-    def write(self) -> None:
+    def write(self, moved: bool) -> None:
         b, words = self.b, self.words
+        self.slots = b.at(words.slots, b.mul(b.args["thread"], words.thread_slots), F64)
         largest = b.at(words.largest, b.args["thread"], I64)
         with b.drawn_from(words.counter, words.items) as item:
             group = b.sdiv(item, words.group_items)
@@ -47,23 +48,55 @@ class _Pack:
             with b.loop(0, words.block_count) as number:
                 block = self._row(BlockRow, words.blocks, number)
                 with b.loop(first, last) as channel:
-                    self._spread(group, channel, block, largest)
-                    with b.loop(0, block.rows, self.lanes) as at:
-                        self._add_up(group, channel, block, at)
+                    if moved:
+                        self._move(group, channel, block, largest)
+                    else:
+                        self._spread(group, channel, block, largest)
+                        with b.loop(0, block.rows, self.lanes) as at:
+                            self._add_up(group, channel, block, at)
+
+    def _taps(self, group: ir.Value, channel: ir.Value, block: BlockRow) -> ir.Value:
+        """Of the block's first row."""
+        b, words = self.b, self.words
+        start = b.add(b.mul(group, words.group_step), b.mul(channel, words.channel_step))
+        return b.at(words.weights, b.add(start, b.mul(block.first, words.row_step)), self.stored)
+
+    def _magnitude(self, value: ir.Value) -> ir.Value:
+        """Its bits are ordered like it, NaN being the largest."""
+        bits = ir.IntType(8 * size_of(self.stored))
+        return self.b.cast(self.b.bits("and_", self.b.bitcast(value, bits), (1 << (bits.width - 1)) - 1), I64)
+
+    def _move(self, group: ir.Value, channel: ir.Value, block: BlockRow, largest: ir.Value) -> None:
+        """Taps of a channel go to their places: the first term of a result is its tap."""
+        b, words = self.b, self.words
+        taps = self._taps(group, channel, block)
+        packed = b.at(words.packed, b.mul(group, words.group_numbers), self.number)
+        with b.loop_carrying(0, words.result_count, 1, [b.load(largest, 0, I64)]) as (number, seen):
+            result = self._row(ResultRow, words.results, number)
+            place = self._place(result, channel, block)
+            with b.loop_carrying(0, block.rows, 1, seen.values) as (at, found):
+                value = b.load(taps, b.add(b.mul(at, words.row_step), result.first), self.stored)
+                b.store(b.cast(value, self.number), packed, b.add(place, at))
+                found.next = [b.max(found.values[0], self._magnitude(value))]
+            seen.next = found.result
+        b.store(seen.result[0], largest, 0)
+
+    def _place(self, result: ResultRow, channel: ir.Value, block: BlockRow) -> ir.Value:
+        """Of the block's first row."""
+        b = self.b
+        of_block = b.add(result.place, b.mul(block.first, result.apart))
+        return b.add(of_block, b.mul(b.add(result.step, channel), block.rows))
 
     def _spread(self, group: ir.Value, channel: ir.Value, block: BlockRow, largest: ir.Value) -> None:
-        """Taps of a channel become slots; their magnitudes, whose bits are ordered like them, NaN being the largest."""
+        """Taps of a channel become slots."""
         b, words = self.b, self.words
-        row = b.add(b.mul(b.add(b.mul(group, words.channels), channel), words.rows), block.first)
-        taps = b.at(words.weights, b.mul(row, words.taps), self.stored)
-        bits = ir.IntType(8 * size_of(self.stored))
+        taps = self._taps(group, channel, block)
         with b.loop_carrying(0, block.rows, 1, [b.load(largest, 0, I64)]) as (at, seen):
-            start = b.mul(at, words.taps)
+            start = b.mul(at, words.row_step)
             with b.loop_carrying(0, words.taps, 1, seen.values) as (tap, found):
                 value = b.load(taps, b.add(start, tap), self.stored)
                 b.store(b.cast(value, F64), self.slots, b.add(b.mul(tap, words.pitch), at))
-                magnitude = b.bits("and_", b.bitcast(value, bits), (1 << (bits.width - 1)) - 1)
-                found.next = [b.max(found.values[0], b.cast(magnitude, I64))]
+                found.next = [b.max(found.values[0], self._magnitude(value))]
             seen.next = found.result
         b.store(seen.result[0], largest, 0)
 
@@ -76,8 +109,7 @@ class _Pack:
         packed = b.at(words.packed, b.mul(group, words.group_numbers), self.number)
         with b.loop(0, words.result_count) as number:
             result = self._row(ResultRow, words.results, number)
-            of_block = b.add(result.place, b.mul(block.first, result.apart))
-            place = b.add(of_block, b.add(b.mul(b.add(result.step, channel), block.rows), at))
+            place = b.add(self._place(result, channel, block), at)
             b.store(b.cast(self._sum(result, at), self.number), packed, place, count=b.sub(block.rows, at))
 
     def _row(self, words: type[Row], table: ir.Value, number: ir.Value) -> Row:

@@ -75,7 +75,7 @@ def execute_plan(
             _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x, operands, out, keeper)
         slots = plan.asked.slots
         tensors = [each for each, slot in zip(operands, slots, strict=True) if slot.operand.kind == "tensor"]
-        return None if keeper is EVERYONE else run.again(done, tensors)
+        return run.again(done, tensors) if keeper.lasting else None
     return None
 
 

@@ -113,17 +113,24 @@ class WeightLayout:
 
 
 def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
-    """weights (Cin, Cout/groups, Kd, Kh, Kw), contiguous -> (groups, all): for each phase and point the blocks of rows
-    of the register tile, a block as [step][row]; a step is a piece, then a channel. And the largest magnitude of a
-    weight, NaN if there is one."""
+    """weights (Cin, Cout/groups, Kd, Kh, Kw), or those of a Conv3d, contiguous -> (groups, all): for each phase and
+    point the blocks of rows of the register tile, a block as [step][row]; a step is a piece, then a channel. And the
+    largest magnitude of a weight, NaN if there is one."""
     if weights.dtype == np.float16:
         weights = weights.astype(np.float32)
-    if layout.by_output:
-        weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
     if layout.pairs:
+        if layout.by_output:
+            weights = np.ascontiguousarray(Conv3d(groups=layout.groups).as_kernel(weights))
         made, largest = _pack_pairs(weights, replace(layout, by_output=False, pairs=False, deep=0))
         return (_as_tiles(made, layout, weights.shape[1]) if layout.deep else made), largest
-    channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
+    taps = prod(weights.shape[2:])
+    if layout.by_output:
+        channels, rows = weights.shape[1], weights.shape[0] // layout.groups
+        channel_step, row_step = taps, channels * taps
+    else:
+        channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
+        channel_step, row_step = rows * taps, taps
+    moved = not any(one.transformed for axis in layout.axes for one in axis)
     recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
     pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
@@ -144,8 +151,10 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
                 thread_slots=recipe.slots * pitch,
                 pitch=pitch,
                 channels=channels,
-                rows=rows,
-                taps=prod(weights.shape[2:]),
+                taps=taps,
+                group_step=channels * rows * taps,
+                channel_step=channel_step,
+                row_step=row_step,
                 group_numbers=recipe.numbers,
                 blocks=recipe.blocks,
                 block_count=len(recipe.blocks),
@@ -158,7 +167,7 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
                 faults=noted,
             )
             table = np.array(words.numbers(host.check_bounds), np.int64)
-            launch(_code(weights.dtype.name, layout.number, host)["pack"], table.ctypes.data, threads)
+            launch(_code(weights.dtype.name, layout.number, moved, host)["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
 
 
@@ -191,13 +200,13 @@ def _as_tiles(made: Array, layout: WeightLayout, rows: int) -> Array:
     return np.ascontiguousarray(np.concatenate(found, axis=1))
 
 
-def _code(stored: str, number: str, host: Machine) -> Code:
+def _code(stored: str, number: str, moved: bool, host: Machine) -> Code:
     def write_ir() -> str:
         from ..ir.pack import emit_pack  # here: nobody needs LLVM who finds the code on disk
 
-        return str(emit_pack(_LANES, stored, number, host.check_bounds).b.module)
+        return str(emit_pack(_LANES, stored, number, moved, host.check_bounds).b.module)
 
-    return compiled(f"pack {stored} {number}", write_ir, ("pack",), host)
+    return compiled(f"pack {stored} {number}{' moved' * moved}", write_ir, ("pack",), host)
 
 
 class _Recipe(NamedTuple):

@@ -32,6 +32,8 @@ class Ready(NamedTuple):
 
 
 class Keeper(Protocol):
+    lasting: bool  # whether there is an owner whose next call finds what this one made
+
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready: ...
 
     def part(self, number: int) -> Keeper:
@@ -40,6 +42,8 @@ class Keeper(Protocol):
 
 class Everyone:
     """Kept for all callers, up to so many bytes: found by the numbers of the operands."""
+
+    lasting = False
 
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
         made, stored_as = operands, plan.dtype
@@ -63,14 +67,16 @@ class _Made(NamedTuple):
 
 class Owner:
     """Kept for one owner as long as it lives, and made from operands that never change: whoever owns it takes a new
-    one when they do. Threads may share it; at worst two of them make the same."""
+    one when they do. Threads may share it; at worst two of them make the same. One that is not `lasting` is of a
+    single call."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: bool = True) -> None:
+        self.lasting = lasting
         self._made: dict[Hashable, _Made | None] = {}
         self._parts: dict[int, Owner] = {}
 
     def part(self, number: int) -> Owner:
-        return self._parts.setdefault(number, Owner())
+        return self._parts.setdefault(number, Owner(self.lasting))
 
     def ready(self, plan: Plan, operands: tuple[Array, ...]) -> Ready:
         key = plan.asked, plan.folded_for, plan.dtype.name, _layout(plan)

@@ -1,0 +1,168 @@
+"""The stages behind a convolution as one node of autograd's graph: they are computed from the convolution's result,
+which is kept, as eager PyTorch keeps it, and the gradient goes back through them to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from operator import or_
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ..spec.pipeline import Pipeline
+from ..spec.stages import BatchNorm
+from . import stock
+from .convolutions import multiply_adds, own_convolutions, takes
+from .direct import direct
+from .gradients import needs_result, operands_read, through_stages
+from .layout import result_format
+from .stage_gradients import first_stage, label_places, needed_values
+from .stock import Tensor
+from .tails import Moments, Tail, starts_behind, trained, trained_way, way_back
+
+# Multiply-adds for a number of a convolution's result from which on the result is kept: to compute it again then takes
+# longer than to write it in forward, and to read it there once more.
+_WORTH_KEEPING = 32
+
+
+def pays(pipeline: Pipeline, wanted: tuple[bool, ...], x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether to keep the convolution's result for backward, which reads it: where that is sooner done than to compute
+    it again, and eager PyTorch keeps as much. 16-bit results would be rounded once more than without gradients."""
+    if x.dim() != 5 or x.itemsize < 4 or not _reads(pipeline, wanted):
+        return False
+    shapes, conv = stock.value_shapes(pipeline, x, operands), pipeline.conv_index
+    size, (weight, *_) = prod(shapes[conv + 1]), stock.weights_of(pipeline, operands)
+    if not any(prod(shapes[number]) >= size for number in needed_values(pipeline, wanted) if number > conv):
+        return False
+    return multiply_adds(pipeline.conv, shapes[conv], shapes[conv + 1], weight.shape) >= _WORTH_KEEPING * size
+
+
+@lru_cache(maxsize=1024)
+def _reads(pipeline: Pipeline, wanted: tuple[bool, ...]) -> bool:
+    """Whether sweeps of ours compute the stages behind the convolution, and read its result on their way back."""
+    if not starts_behind(pipeline) or _names_in_front(pipeline):
+        return False
+    way = way_back(pipeline, wanted, False)
+    return way is not None and way.reads and not needs_result(pipeline, wanted)
+
+
+def _names_in_front(pipeline: Pipeline) -> bool:
+    """Whether a stage behind the convolution uses a value from before it."""
+    behind, places = pipeline.conv_index + 1, label_places(pipeline)
+    return any(0 < places[stage.uses] < behind for stage in pipeline.stages[behind:] if stage.uses)
+
+
+@lru_cache(maxsize=256)
+def in_front(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as far as the convolution."""
+    return Pipeline(*pipeline.stages[: pipeline.conv_index + 1])
+
+
+def run_behind(
+    pipeline: Pipeline, x: Tensor, value: Tensor, operands: Sequence[Tensor], moments: list[Moments] | None = None
+) -> Tensor:
+    """The result of the pipeline for its input x, the convolution's result and all operands. With `moments`, every
+    BatchNorm goes by the statistics of its batch: mean and variance are appended, and running ones are not read."""
+    in_front = [slot.stage <= pipeline.conv_index for slot in pipeline.slots]  # their gradients come through the value
+    own = (each.detach() if front else each for each, front in zip(operands, in_front, strict=True))
+    return _Behind.apply(pipeline, moments, x, value, *own)
+
+
+class _Behind(torch.autograd.Function):  # type: ignore[misc]
+    """apply(pipeline, moments or None, x, the convolution's result, *operands). Backward writes the gradient of that
+    result over it; whoever goes back once more (`retain_graph`) has it computed again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pipeline: Pipeline, moments: list[Moments] | None, x: Tensor, value: Tensor, *own: Tensor
+    ) -> Tensor:
+        ctx.pipeline, ctx.by_batch, ctx.written_over = pipeline, moments is not None, False
+        read = [True] * len(own)
+        if moments is None:
+            front = [slot.stage <= pipeline.conv_index for slot in pipeline.slots]
+            read = [*map(or_, front, operands_read(pipeline, ctx.needs_input_grad[3:]))]
+        ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(own, read, strict=True)]
+        ctx.save_for_backward(x, value, *(tensor for tensor, reads in zip(own, read, strict=True) if reads))
+        tail = Tail(pipeline if moments is None else trained(pipeline), x, own, pipeline.conv_index + 1, value)
+        chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
+        result, found = tail.forward(len(pipeline.stages), chosen)
+        if moments is not None:
+            moments += found
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, value, *kept = ctx.saved_tensors
+        rest = iter(kept)
+        unread = x.new_full((), torch.nan)  # would show if it were read
+        own = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
+        pipeline, wanted = ctx.pipeline, ctx.needs_input_grad[3:]
+        way = trained_way(pipeline, wanted) if ctx.by_batch else way_back(pipeline, wanted, False)
+        pending: dict[int, Tensor] = {}
+        if ctx.written_over:
+            _compute_again(pipeline, x, own, value)
+            ctx.written_over = False
+        if way is not None and takes(grad, value, *own) and direct((grad, value, *own)):
+            ctx.written_over = way.reads
+            tail = Tail(trained(pipeline) if ctx.by_batch else pipeline, x, own, way.start, value)
+            grad, of_operands = tail.back(way, grad, wanted, pending, way.reads)
+        elif ctx.by_batch:
+            found = _by_batch_gradients(pipeline, grad, (x, value, *own), ctx.needs_input_grad[2:])
+            return None, None, *found
+        else:
+            grad, of_operands = _stock_gradients(pipeline, grad, x, value, own, wanted, pending)
+        found = [pending.get(0), grad, *([None] * (len(own) - len(of_operands))), *of_operands]
+        every = zip(found, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(each if want else None for each, want in every)
+
+
+def _compute_again(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], value: Tensor) -> None:
+    """The convolution's result, where a gradient has been written over it. Autograd is not to see that it changes."""
+    with torch.no_grad():
+        behind = pipeline.conv_index + 1
+        value.data.copy_(stock.values(pipeline, x, operands, {behind}, own_convolutions(pipeline))[behind])
+
+
+def _stock_gradients(
+    pipeline: Pipeline,
+    grad: Tensor,
+    x: Tensor,
+    value: Tensor,
+    operands: Sequence[Tensor],
+    wanted: tuple[bool, ...],
+    pending: dict[int, Tensor],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """By PyTorch's operations, differentiable again where gradients are recorded."""
+    behind, count = pipeline.conv_index + 1, len(pipeline.stages)
+    need = {number for number in needed_values(pipeline, wanted) if number >= behind}
+    known = stock.values(pipeline, x, operands, need, known=(behind, value))
+    span = range(max(first_stage(pipeline, wanted), behind), count)
+    shapes = stock.value_shapes(pipeline, x, operands)
+    return through_stages(pipeline, grad, operands, known, span, wanted, shapes, pending)
+
+
+def _by_batch_gradients(
+    pipeline: Pipeline, grad: Tensor, given: Sequence[Tensor], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The same through norms by the statistics of the batch; `given` are x, the convolution's result and the
+    operands."""
+    again = torch.is_grad_enabled()
+    leaves = [each.view_as(each) for each in given]  # the convolution's result is made of x: not through it again
+    if not again:
+        leaves = [each.detach().requires_grad_(want) for each, want in zip(leaves, wanted, strict=True)]
+    with torch.enable_grad():
+        behind, count = pipeline.conv_index + 1, len(pipeline.stages)
+        others: stock.Others = {BatchNorm: _by_batch}
+        result = stock.values(pipeline, leaves[0], leaves[2:], {count}, others, (behind, leaves[1]))[count]
+        inputs = [each for each, want in zip(leaves, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(result, inputs, grad, allow_unused=True, create_graph=again))
+    return [next(found) if want else None for want in wanted]
+
+
+def _by_batch(stage: Any, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
+    """BatchNorm without running statistics."""
+    weight, bias = (each.reshape(-1) for each in affine) if affine else (None, None)
+    return functional.batch_norm(v, None, None, weight, bias, True, 0.0, stage.eps)

@@ -1,0 +1,49 @@
+"""Calls on plain CPU tensors whose gradients are recorded: by PyTorch's own operations where there is little to do,
+with the convolution's result kept where that pays, else with what `gradients` computes it again from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+
+from ..spec.pipeline import Pipeline
+from . import stock
+from .behind import in_front, pays, run_behind
+from .convolutions import small
+from .derivatives import record
+from .stock import Tensor
+
+# The result of a pipeline for its operands: of the one that was called, or of that as far as the convolution.
+Compute: TypeAlias = Callable[[Pipeline, Sequence[Tensor]], Tensor]
+
+
+def recording(x: Tensor, operands: Sequence[Tensor | None]) -> bool:
+    """Whether gradients are recorded."""
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(each is not None and each.requires_grad for each in operands)
+
+
+def left_to_torch(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether each of its convolutions has little to do."""
+    if x.dim() != 5:
+        return False
+    shapes, alone = stock.value_shapes(pipeline, x, operands), len(pipeline.stages) == 1
+    every = zip(pipeline.convolutions, stock.weights_of(pipeline, operands), strict=True)
+    return all(small(pipeline.stages[index], shapes[index], weight.shape, alone) for index, weight in every)
+
+
+def recorded(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute: Compute) -> Tensor:
+    """The result of the pipeline, for tensors that nobody but autograd looks at."""
+    if left_to_torch(pipeline, x, operands):
+        return stock.run(pipeline, x, operands)
+    wanted = (x.requires_grad, *(each.requires_grad for each in operands))
+    if not pays(pipeline, wanted, x, operands):
+        return record(lambda: compute(pipeline, operands), pipeline, (x, *operands))
+    front = in_front(pipeline)
+    own = operands[: len(front.slots)]
+    learnt = recording(x, own)
+    value = record(lambda: compute(front, own), front, (x, *own)) if learnt else compute(front, own)
+    return run_behind(pipeline, x, value, operands)
