@@ -264,7 +264,11 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
         raise rejected(NOT_RUN, f"NVRTC accepts it ({said}), but it cannot be run on a CPU: {told_alone}")
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise rejected(COMPILE_ERROR, told_alone)
+        refused = next((what for what in notes.values() if what.startswith("refused: ")), None)
+        if refused:
+            raise rejected(COMPILE_ERROR, f"NVRTC {refused}\nAs C++ for the CPU: {told_alone}")
+        hint = f"Whether a GPU's compiler takes it is not known: {PACKAGES} are not installed"
+        raise rejected(COMPILE_ERROR, f"{told_alone}\n{hint}")
     code, theirs = _run([nvcc, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)
     if code:
         raise rejected(COMPILE_ERROR, theirs)
