@@ -17,7 +17,7 @@ from helpers.kernels_cuda import SOURCE, STYLES
 from convt3d.judge.cuda import compilations, host_source, with_lines
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.nvrtc import device_source, facts, library
-from convt3d.judge.verdict import BARRIER, COMPILE_ERROR, CRASH, NOT_RUN, OUT_OF_BOUNDS, RACE, WRONG_VALUES
+from convt3d.judge.verdict import BARRIER, COMPILE_ERROR, CRASH, NOT_ALLOWED, NOT_RUN, OUT_OF_BOUNDS, RACE, WRONG_VALUES
 
 
 def loaded(text: str, folder: Path) -> Any:
@@ -269,6 +269,30 @@ def test_a_file_of_many_launches_takes_no_longer_than_it_must() -> None:
             RACE,
             "writes global memory at line",
             id="a race that gives the right numbers",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "    cudaDeviceSynchronize();",
+            "    output[0] = output[1];",
+            CRASH,
+            "the host reads memory of the device at line",
+            id="the host uses the device's pointers",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "sum_t sum = 0;",
+            "sum_t sum;",
+            WRONG_VALUES,
+            "voxels are wrong",
+            id="a sum nobody has set",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "__global__ void conv_transpose",
+            '__attribute__((no_sanitize("thread"))) __global__ void conv_transpose',
+            NOT_ALLOWED,
+            "names `no_sanitize`",
+            id="it keeps the judge from looking",
         ),
         pytest.param(
             "max_max_sum", "    __syncthreads();\n", "", RACE, "reads shared memory at line", id="no barrier at all"

@@ -28,11 +28,18 @@ _BOUNDS = re.compile(r"__launch_bounds__\s*\(([^()]{1,200})\)[^(;{]{0,200}?\b(\w
 _CONSTANT = re.compile(
     r"(?:#[ \t]*define[ \t]+(\w+)[ \t]+|\bconst(?:expr)?\s+[\w\s]{1,40}?\b(\w+)\s*=\s*)\(?(\d{1,6})\)?\s*(?:;|\n|,)"
 )
+_DEVICE = re.compile(r"\b(?:convt3d_device\w*|CONVT3D_UNSEEN|__tsan_\w+|__ubsan_\w+|(?:__)?no_sanitize\w*)")
 _NAME = re.compile(r"[\w:]+\s*$")
 _SITE = re.compile(r"\{\+([0-9a-f]+)\}")
 _QUOTED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 _DEVICES: dict[str, bytes] = {}  # compiler -> the device's object file, the same for every kernel
 _LONGEST = 4_000  # characters of a launch's arguments
+
+
+def device_word(text: str) -> str | None:
+    """The first word by which a file reaches for the device that plays the GPU, or keeps it from looking."""
+    found = _DEVICE.search(_blank(text))
+    return found[0] if found else None
 
 
 def host_source(text: str) -> str:

@@ -158,7 +158,7 @@ def compile_device(path: str, source: str, names: list[str], architecture: str, 
 
 def main() -> None:
     place, file, *options = sys.argv[1:]
-    with open(file, encoding="utf-8", errors="replace") as opened:
+    with open(file, encoding="utf-8-sig", errors="replace") as opened:
         source, names = device_source(opened.read())
     for architecture in ARCHITECTURES:
         taken, log = compile_device(place, source, names, architecture, options)

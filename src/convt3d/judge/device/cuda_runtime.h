@@ -102,7 +102,7 @@ void host_waits_for_event(uint32_t event);
 void host_waits(uint32_t stream);
 void host_waits_for_all();
 void moved(const char* name, void* to, const void* from, size_t bytes, uint32_t stream);  // by a copy that is a launch
-void* allocate(size_t bytes);
+void* allocate(size_t bytes, bool shared_with_host = false);
 void release(void* place);
 void largest_shared(size_t bytes);
 [[noreturn]] void trap(const char* words);
@@ -381,9 +381,9 @@ inline cudaError_t cudaMalloc(T** place, size_t bytes) { *place = (T*)convt3d_de
 template <class T>
 inline cudaError_t cudaMallocAsync(T** place, size_t bytes, cudaStream_t) { return cudaMalloc(place, bytes); }
 template <class T>
-inline cudaError_t cudaMallocManaged(T** place, size_t bytes, unsigned = 1) { return cudaMalloc(place, bytes); }
+inline cudaError_t cudaMallocManaged(T** place, size_t bytes, unsigned = 1) { *place = (T*)convt3d_device::allocate(bytes, true); return cudaSuccess; }
 template <class T>
-inline cudaError_t cudaMallocHost(T** place, size_t bytes, unsigned = 0) { return cudaMalloc(place, bytes); }
+inline cudaError_t cudaMallocHost(T** place, size_t bytes, unsigned = 0) { return cudaMallocManaged(place, bytes); }
 inline cudaError_t cudaFree(void* place)
 {
     convt3d_device::host_waits_for_all();

@@ -225,8 +225,10 @@ Device device;
 
 struct Memory {
     char *map, *begin, *end, *map_end;
+    bool shared_with_host = false;
 };
 std::vector<Memory> allocations;
+std::vector<std::pair<const char*, const char*>> given_arrays;  // of the problem
 
 int schedule()
 {
@@ -524,10 +526,23 @@ void outside(const Memory& memory, const char* place, bool writes, const void* s
     leave();
 }
 
+// The host's own code, between launches: pointers of the device are not for it.
+void host_touches(const char* place, bool writes, const void* site)
+{
+    bool own = false;
+    for (const auto& memory : allocations) own = own || (!memory.shared_with_host && place >= memory.begin && place < memory.end);
+    for (const auto& array : given_arrays) own = own || (place >= array.first && place < array.second);
+    if (own)
+        blame(std::string("crash: the host ") + (writes ? "writes" : "reads") + " memory of the device at " + site_words(site) +
+              ": a GPU's pointers are for kernels and cudaMemcpy");
+}
+
 void touch(const void* address, size_t bytes, bool writes, const void* site, bool atomic = false, bool counted = true)
 {
-    if (!device.running || device.running->thread == NOBODY || !fault.empty()) return;
+    if (!fault.empty()) return;
     const char* place = (const char*)address;
+    if (!device.running) return host_touches(place, writes, site);
+    if (device.running->thread == NOBODY) return;
     if (place >= device.running->stack && place < device.running->stack + STACK) return;
     if (place >= device.shared_begin && place < device.shared_end) {
         if (counted && device.block == 0) banks.note(site, device.current, (uint32_t)(place - device.shared_begin), (uint32_t)bytes);
@@ -564,7 +579,7 @@ Memory mapped(size_t bytes)
     std::memset(begin, 0xff, room);
     mprotect(begin + room, PAGE, PROT_NONE);
     const size_t start = (room - bytes) / 256 * 256;
-    return {begin, begin + start, begin + start + bytes, begin + map};
+    return {begin, begin + start, begin + start + bytes, begin + map, false};
 }
 
 }  // namespace
@@ -741,9 +756,10 @@ void largest_shared(size_t bytes)
     device.most_dynamic = std::max(device.most_dynamic, bytes);
 }
 
-void* allocate(size_t bytes)
+void* allocate(size_t bytes, bool shared_with_host)
 {
     allocations.push_back(mapped(bytes));
+    allocations.back().shared_with_host = shared_with_host;
     return allocations.back().begin;
 }
 
@@ -914,6 +930,13 @@ const char* convt3d_device_banks()
     if (told.empty() && !banks.rounds.empty()) told = "none";
     banks.rounds.clear();
     return told.c_str();
+}
+
+/* Where the problem's arrays begin and end, one after the other. */
+void convt3d_device_arrays(const char* const* ends, int count)
+{
+    convt3d_device::given_arrays.clear();
+    for (int at = 0; at < count; ++at) convt3d_device::given_arrays.emplace_back(ends[2 * at], ends[2 * at + 1]);
 }
 
 /* What went wrong in the last call, "word: detail", or nothing. */
