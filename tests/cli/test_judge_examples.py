@@ -11,6 +11,14 @@ from convt3d.judge.languages import compiler_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 
+CUDA = (  # one for each problem
+    "conv_transpose.cu",
+    "max_max_sum.cu",
+    "sum_layernorm_avgpool_gelu.cu",
+    "avgpool_clamp_softmax_multiply.cu",
+    "layernorm_gelu_scaling.cu",
+)
+
 
 @pytest.fixture(autouse=True)
 def _no_further_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,10 +56,12 @@ def test_the_worked_example_of_the_document(run, tmp_path: Path) -> None:
         "max_max_sum.c",
         "layernorm_gelu_scaling.cpp",
         "conv_transpose_triton.py",
-        "conv_transpose.cu",
+        *CUDA,
+        *(pytest.param(f"{name} all", marks=pytest.mark.exhaustive) for name in CUDA),
     ],
 )
 def test_examples_pass(run, name: str) -> None:
+    name, _, every = name.partition(" ")
     language = {".c": "c", ".cpp": "cpp", ".cu": "cpp"}.get(Path(name).suffix)
     if language and compiler_of(language) is None:
         pytest.skip(f"no compiler for {language} on this machine")
@@ -59,6 +69,8 @@ def test_examples_pass(run, name: str) -> None:
     if "triton" in name:
         pytest.importorskip("triton", reason="triton is not installed")
         cases = ["--case", "sample"]
+    if name in CUDA and not every:
+        cases = ["--case", "sample", "--case", "unequal-everything"]
     code, out, _ = run("check", EXAMPLES / name, *cases)
     assert code == 0, out
 
@@ -73,7 +85,7 @@ def test_every_example_kernel_is_tested() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         "conv_transpose.py",
         "conv_transpose_triton.py",
-        "conv_transpose.cu",
+        *CUDA,
         "max_max_sum.c",
         "layernorm_gelu_scaling.cpp",
     }

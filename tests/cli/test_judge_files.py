@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from convt3d.judge.cuda import host_source
+from convt3d.judge.languages import compiler_of, language_of, problem_of, source_text
 from convt3d.judge.session import search_path
 
 CONV = "conv-transpose-3d-asym-input-sq-kernel"
@@ -30,6 +32,26 @@ def test_files_that_cannot_be_judged(run, tmp_path: Path, name: str, text: str |
         code, out, err = run(command, path)
         assert (code, out) == (2, "")
         assert piece in err
+
+
+def test_odd_names_and_encodings(run, tmp_path: Path) -> None:
+    """A byte order mark, carriage returns, letters that a shell would take for its own."""
+    if compiler_of("c") is None:
+        pytest.skip("no compiler for C on this machine")
+    folder = tmp_path / "a 'folder' \"of\" $HOME; é"
+    folder.mkdir()
+    path = folder / "-ünï (1) %s.C.c"
+    text = (EXAMPLES / "max_max_sum.c").read_text()
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    code, out, _ = run("check", path, "--case", "sample")
+    assert code == 0, out
+    marked = tmp_path / "mine.py"
+    marked.write_bytes(b"\xef\xbb\xbf" + f"# convt3d problem: {CONV}\nimport triton\n".encode())
+    assert language_of(str(marked)) == "triton"
+    cuda = tmp_path / "mine.cu"
+    cuda.write_bytes(b"\xef\xbb\xbf// convt3d problem: " + CONV.encode())
+    assert problem_of(str(cuda), None).slug == CONV
+    assert "\ufeff" not in host_source(source_text(str(cuda)))
 
 
 WITHOUT = [path for path in sys.path if "site-packages" not in path and "dist-packages" not in path]

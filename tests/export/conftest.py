@@ -1,16 +1,22 @@
-"""Libraries that several tests call: each is exported once."""
+"""Libraries that several tests call: each is exported once, whichever process of the tests asks first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from helpers.c_library import Loaded
 
+from convt3d.cpu.plan.machine import machine
 from convt3d.export.forms import Subject
 from convt3d.export.library import subject_of, write_library
+from convt3d.export.objects import Level, levels
 from convt3d.judge.languages import compiler_of
 from convt3d.spec.dtypes import DTYPES, DType
 
@@ -29,19 +35,40 @@ class Exported:
 Export = Callable[..., Exported]
 
 
+def own_level(target: str) -> Sequence[Level]:
+    """What this processor would choose of a library's instruction sets: the others are not compiled."""
+    found = levels(target)
+    return [level for level in found if level.isa.name == machine().isa] or found
+
+
 @pytest.fixture(scope="session")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
-    found: dict[tuple[str, ...], Exported] = {}
+    """`every`: all instruction sets of the target, as the command has it."""
+    root = tmp_path_factory.getbasetemp()
+    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "libraries"
+    root.mkdir(exist_ok=True)
 
-    def one(text: str, name: str, dtype: str = "float32", target: str | None = None, static: bool = False) -> Exported:
+    def one(
+        text: str,
+        name: str,
+        dtype: str = "float32",
+        target: str | None = None,
+        static: bool = False,
+        every: bool = False,
+    ) -> Exported:
         if compiler_of("c") is None:
             pytest.skip("needs a C compiler")
-        key = (text, name, dtype, target or "", str(static))
-        if key not in found:
-            subject = subject_of(text, name)
-            folder = tmp_path_factory.mktemp("export") / name
-            made = write_library(subject, DTYPES[dtype], str(folder), target=target, static=static)
-            found[key] = Exported(subject, DTYPES[dtype], folder, made.path)
-        return found[key]
+        subject = subject_of(text, name)
+        key = hashlib.sha256(repr((text, name, dtype, target, static, every)).encode()).hexdigest()[:16]
+        folder, path = root / key / name, root / key / "path"
+        folder.parent.mkdir(exist_ok=True)
+        with open(root / f"{key}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                chosen = levels if every or target else own_level
+                with mock.patch("convt3d.export.library.levels", chosen):
+                    made = write_library(subject, DTYPES[dtype], str(folder), target=target, static=static)
+                path.write_text(made.path)
+        return Exported(subject, DTYPES[dtype], folder, path.read_text())
 
     return one

@@ -40,6 +40,7 @@ def test_it_writes_a_folder_once(
         (["ReLU()", "--lang", "c"], "must hold a ConvTranspose3d or a Conv3d"),
         (["Conv3d() -> Conv3d()", "--lang", "c"], "must hold one convolution"),
         (["max-max-sum", "--lang", "triton", "--static"], "--static"),
+        (["max-max-sum", "--lang", "c", "--finite"], "--finite"),
         (["max-max", "--lang", "c"], "max-max-sum"),
         (["ConvTranspose3d()", "--lang", "c", "-o", "/proc/nothing/here"], "cannot be made"),
     ],

@@ -77,7 +77,7 @@ def test_numbers_near_the_largest() -> None:
 @pytest.mark.parametrize("where", ["x", "weight"])
 def test_infinity_and_nan(where: str, value: float) -> None:
     """As products one by one give them: nothing beside, and no NaN where infinity meets a finite number."""
-    one = case()
+    one = gpu_case(Pipeline(CONV(stride=2, padding=1)), (1, 5, 2, 3, 2), (5, 4, 2, 3, 2))
     (one.x if where == "x" else one.operands[0])[0, 3, 1, 2, 1] = value
     truth, found = one.expected(), one.run()
     assert np.isfinite(found).any()

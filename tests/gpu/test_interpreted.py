@@ -29,10 +29,10 @@ torch.testing.assert_close(got, expected.bfloat16(), rtol=1e-2, atol=1e-3)
 """
 
 
-@pytest.mark.parametrize("word", ["true", "ON"])  # all other tests run with 1
-def test_every_word_that_triton_takes_for_yes(word: str) -> None:
+def test_another_word_that_triton_takes_for_yes() -> None:
+    """All other tests run with 1."""
     need_triton()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRITON_INTERPRET": word}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRITON_INTERPRET": "ON"}
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=600, check=False
     )

@@ -102,3 +102,173 @@ extern "C" void solution(const float* x, float* y, int which)
     cudaDeviceSynchronize();
 }
 """
+
+# What larger kernels are made of, in the same way: x of 256 numbers, y of 256.
+STYLES = r"""
+#include <cooperative_groups.h>
+#include <cooperative_groups/memcpy_async.h>
+#include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
+#include <cuda/barrier>
+#include <cuda/pipeline>
+#include <cuda_fp16.h>
+#include <cuda_pipeline.h>
+#include <mma.h>
+namespace cg = cooperative_groups;
+using namespace nvcuda;
+constexpr int THREADS = 64;
+#define MANY 32
+
+extern __shared__ __align__(16) float outside[];  // of all functions
+
+__global__ void groups(const float* x, float* y)
+{
+    cg::thread_block block = cg::this_thread_block();
+    auto tile = cg::tiled_partition<8>(block);
+    const unsigned at = block.thread_rank();
+    outside[at] = x[at];
+    block.sync();
+    y[at] = cg::reduce(tile, outside[at], cg::plus<float>());
+    y[64 + at] = tile.shfl_down(outside[at], 1) + 100.0f * tile.meta_group_rank() + 1000.0f * tile.any(at == 9);
+    y[128 + at] = cg::inclusive_scan(tile, 1.0f);
+    if (at % 3 == 0) {
+        cg::coalesced_group together = cg::coalesced_threads();
+        y[192 + at] = (float)(together.size() * 100 + together.thread_rank());
+    } else y[192 + at] = (float)__popc(__activemask());
+}
+
+__global__ void copies(const float* x, float* y, int waits)
+{
+    __shared__ __align__(16) float room[2][64];
+    const int at = threadIdx.x;
+    __pipeline_memcpy_async(&room[0][at], &x[at], 4);
+    __pipeline_commit();
+    __pipeline_memcpy_async(&room[1][at], &x[64 + at], 4, at % 2 * 4);  // zeros in every second place
+    __pipeline_commit();
+    if (waits) __pipeline_wait_prior(1);
+    const float first = room[0][at];
+    if (waits) __pipeline_wait_prior(0);
+    __syncthreads();
+    y[at] = first + room[1][63 - at];
+}
+
+__global__ void staged(const float* x, float* y, int waits)
+{
+    __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+    __shared__ float room[2][64];
+    auto block = cg::this_thread_block();
+    auto pipe = cuda::make_pipeline(block, &state);
+    float sum = 0.0f;
+    for (int stage = 0; stage < 3; ++stage) {
+        if (stage < 2) {
+            pipe.producer_acquire();
+            cuda::memcpy_async(block, room[stage], x + 64 * stage, sizeof room[0], pipe);
+            pipe.producer_commit();
+        }
+        if (stage > 0) {
+            if (waits) pipe.consumer_wait();
+            sum += room[stage - 1][63 - block.thread_rank()];
+            pipe.consumer_release();
+        }
+    }
+    y[block.thread_rank()] = sum;
+}
+
+__global__ void phases(const float* x, float* y, int synced, int expected)
+{
+    __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+    __shared__ float room[64];
+    auto block = cg::this_thread_block();
+    if (threadIdx.x == 0) init(&bar, expected);
+    if (synced) block.sync();
+    cuda::memcpy_async(block, room, x, sizeof room, bar);
+    bar.arrive_and_wait();
+    const float other = room[63 - threadIdx.x];
+    auto token = bar.arrive();
+    bar.wait(std::move(token));
+    room[threadIdx.x] = other;
+    y[threadIdx.x] = room[threadIdx.x];
+}
+
+__global__ void fill(float* y, float value) { y[threadIdx.x] = value; }
+__global__ void add(const float* x, float* y) { y[threadIdx.x] += x[threadIdx.x]; }
+
+__global__ void tensor_cores(const float* x, float* y, int synced)
+{
+    __shared__ __align__(32) half a[16][16], b[16][16];
+    __shared__ __align__(32) float c[16][16];
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sums;
+    for (int at = threadIdx.x; at < 256; at += 32) a[at / 16][at % 16] = b[at / 16][at % 16] = __float2half(x[at]);
+    if (synced) __syncwarp();
+    wmma::fill_fragment(sums, 1.0f);
+    wmma::load_matrix_sync(left, &a[0][0], 16);
+    wmma::load_matrix_sync(right, &b[0][0], 16);
+    wmma::mma_sync(sums, left, right, sums);
+    for (int at = 0; at < sums.num_elements; ++at) sums.x[at] *= 2.0f;
+    wmma::store_matrix_sync(&c[0][0], sums, 16, wmma::mem_row_major);
+    __syncwarp();
+    for (int at = threadIdx.x; at < 256; at += 32) y[at] = c[at / 16][at % 16];
+}
+
+__global__ void crossed(const float* x, float* y)
+{
+    const half2 pair = __floats2half2_rn(x[threadIdx.x], 2.0f);
+    const float2 wide = __half22float2(__hfma2(pair, pair, __float2half2_rn(1.0f)));
+    y[threadIdx.x] = wide.x + wide.y;
+    const float4 four = reinterpret_cast<const float4*>(x)[threadIdx.x % 16];
+    y[64 + threadIdx.x] = four.x + four.w + (float)__reduce_add_sync(0xffffffffu, (int)threadIdx.x % 32);
+}
+
+__global__ void large(float* y) { __shared__ float room[13000]; for (int at = threadIdx.x; at < 13000; at += 64) room[at] = 1.0f; y[threadIdx.x] = room[threadIdx.x]; }
+__global__ void whole_grid(float* y) { cg::this_grid().sync(); y[0] = 1.0f; }
+template <class T>
+__global__ void __launch_bounds__(THREADS * 2, 2) bounded(T* y) { y[threadIdx.x] = 1; }
+__global__ void __launch_bounds__(MANY) few(float* y) { y[threadIdx.x] = 1.0f; }
+__global__ void by_shuffle(float* y)
+{
+    __shared__ float value;
+    if (threadIdx.x == 0) value = 1.0f;
+    __shfl_sync(0xffffffffu, 1.0f, 0);  // orders no memory
+    y[threadIdx.x] = value;
+}
+
+extern "C" void solution(const float* x, float* y, int which)
+{
+    static cudaStream_t first, second;
+    static cudaEvent_t done;
+    if (!done.number) {
+        cudaStreamCreate(&first);
+        cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+        cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+    }
+    if (which == 0) groups<<<1, 64, 64 * sizeof(float)>>>(x, y);
+    if (which == 1 || which == 20) copies<<<1, 64>>>(x, y, which == 1);
+    if (which == 2 || which == 21) staged<<<1, 64>>>(x, y, which == 2);
+    if (which == 3 || which == 22) phases<<<1, 64>>>(x, y, which == 3, 64);
+    if (which == 23) phases<<<1, 64>>>(x, y, 1, 65);
+    if (which == 4 || which == 24) {
+        fill<<<1, 64, 0, first>>>(y, 1.0f);
+        cudaEventRecord(done, first);
+        if (which == 4) cudaStreamWaitEvent(second, done, 0);
+        add<<<1, 64, 0, second>>>(x, y);
+        cudaStreamSynchronize(second);
+        cudaMemcpyAsync(y + 64, y, 256, cudaMemcpyDeviceToDevice, first);
+        cudaDeviceSynchronize();
+    }
+    if (which == 25) {
+        fill<<<1, 64, 0, second>>>(y, 1.0f);
+        cudaMemsetAsync(y, 0, 4, first);
+    }
+    if (which == 5 || which == 26) tensor_cores<<<1, 32>>>(x, y, which == 5);
+    if (which == 6) crossed<<<1, 64>>>(x, y);
+    if (which == 27) large<<<1, 64>>>(y);
+    if (which == 28) whole_grid<<<2, 32>>>(y);
+    if (which == 29) bounded<float><<<1, 129>>>(y);
+    if (which == 30) few<<<1, 33>>>(y);
+    if (which == 31) by_shuffle<<<1, 32>>>(y);
+    if (which == 7) bounded<float><<<1, 128>>>(y);
+    cudaDeviceSynchronize();
+}
+"""

@@ -6,51 +6,61 @@ import ctypes
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.kernels_cuda import SOURCE
+from helpers.kernels_cuda import SOURCE, STYLES
 
 from convt3d.judge.cuda import compilations, host_source, with_lines
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.nvrtc import device_source, facts, library
-from convt3d.judge.verdict import BARRIER, CRASH, NOT_RUN, OUT_OF_BOUNDS, RACE, WRONG_VALUES
+from convt3d.judge.verdict import BARRIER, COMPILE_ERROR, CRASH, NOT_ALLOWED, NOT_RUN, OUT_OF_BOUNDS, RACE, WRONG_VALUES
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def loaded(text: str, folder: Path) -> Any:
+    """A function that calls the text's `solution` and returns input, output and fault."""
     compiler = compiler_of("cpp")
     if compiler is None:
         pytest.skip("no compiler for C++ on this machine")
-    folder = tmp_path_factory.mktemp("cuda")
     source, caller, library = (str(folder / name) for name in ("kernel.cu", "call.cpp", "kernel.so"))
-    Path(source).write_text(host_source(SOURCE))
+    Path(source).write_text(host_source(text))
     Path(caller).write_text("")
     for command in compilations(compiler, source, caller, library, []):
         subprocess.run(command, check=True)
-    loaded = ctypes.CDLL(library)
-    loaded.convt3d_device_fault.restype = ctypes.c_char_p
-    x = np.random.default_rng(7).uniform(0.5, 1.5, 256).astype(np.float32)
+    device = ctypes.CDLL(library)
+    device.convt3d_device_fault.restype = ctypes.c_char_p
+    x = np.zeros(256 + 8, np.float32)
+    x = x[-x.ctypes.data % 32 // 4 :][:256]
+    x[:] = np.random.default_rng(7).uniform(0.5, 1.5, 256)
 
     def run(which: int) -> tuple[Any, Any, str]:
         y = np.full(256, np.nan, np.float32)
-        loaded.solution(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), which)
-        return x, y, with_lines(loaded.convt3d_device_fault().decode(), library)
+        device.solution(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), which)
+        return x, y, with_lines(device.convt3d_device_fault().decode(), library)
 
     return run
 
 
-@pytest.fixture(params=["1", "2", "5"], ids=["forwards", "backwards", "mixed"], autouse=True)
-def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return loaded(SOURCE, tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture(scope="module")
+def styles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return loaded(STYLES, tmp_path_factory.mktemp("styles"))
+
+
+@pytest.fixture(params=["1", "2", "5"], ids=["forwards", "backwards", "mixed"])
+def order(request: pytest.FixtureRequest) -> None:
     """Of blocks and threads."""
-    if "device" in request.fixturenames:
-        ctypes.CDLL(None).setenv(b"OMP_NUM_THREADS", request.param.encode(), 1)
-    return str(request.param)
+    ctypes.CDLL(None).setenv(b"OMP_NUM_THREADS", request.param.encode(), 1)
 
 
-def test_blocks_warps_and_atomics_compute_what_they_should(device: Any) -> None:
+def test_blocks_warps_and_atomics_compute_what_they_should(device: Any, order: None) -> None:
     x, y, fault = device(0)
     assert not fault
     np.testing.assert_allclose(y[:2], x.reshape(2, 128).sum(1), rtol=1e-6)
@@ -70,7 +80,7 @@ def test_blocks_warps_and_atomics_compute_what_they_should(device: Any) -> None:
     assert (y[:100] == x[0]).all()
 
 
-def test_lanes_see_each_other(device: Any) -> None:
+def test_lanes_see_each_other(device: Any, order: None) -> None:
     x, y, fault = device(2)
     assert not fault
     np.testing.assert_array_equal(y[:32], np.r_[x[0], x[:31]])
@@ -80,7 +90,7 @@ def test_lanes_see_each_other(device: Any) -> None:
     assert (y[128:160] == 11).all()
 
 
-def test_narrow_types_round_as_they_should(device: Any) -> None:
+def test_narrow_types_round_as_they_should(device: Any, order: None) -> None:
     x, y, fault = device(4)
     assert not fault
     x = x[:128]
@@ -120,7 +130,7 @@ def test_narrow_types_round_as_they_should(device: Any) -> None:
         pytest.param(22, CRASH, "at most 48 KiB", "", id="too much shared memory"),
     ],
 )
-def test_mistakes_have_names(device: Any, which: int, word: str, piece: str, place: str) -> None:
+def test_mistakes_have_names(device: Any, order: None, which: int, word: str, piece: str, place: str) -> None:
     fault = device(which)[2]
     assert fault.startswith(f"{word}: ")
     assert piece in fault
@@ -128,6 +138,79 @@ def test_mistakes_have_names(device: Any, which: int, word: str, piece: str, pla
         lines = [1 + at for at, line in enumerate(SOURCE.split("\n")) if place in line]
         assert any(f"line {line}" in fault for line in lines), f"{fault} {lines}"
     assert not device(0)[2]  # the next call is a new one
+
+
+def test_groups_of_threads(styles: Any, order: None) -> None:
+    x, y, fault = styles(0)
+    assert not fault
+    tiles = x[:64].reshape(8, 8)
+    np.testing.assert_allclose(y[:64].reshape(8, 8), tiles.sum(1, keepdims=True).repeat(8, 1), rtol=1e-6)
+    shifted = np.concatenate([tiles[:, 1:], tiles[:, 7:]], 1) + 100 * np.arange(8)[:, None]
+    shifted[1] += 1000
+    np.testing.assert_allclose(y[64:128].reshape(8, 8), shifted, rtol=1e-6)
+    np.testing.assert_array_equal(y[128:192].reshape(8, 8), np.arange(1, 9)[None].repeat(8, 0))
+    thirds = [[lane for lane in range(32) if (32 * warp + lane) % 3 == 0] for warp in range(2)]
+    for warp, lanes in enumerate(thirds):
+        for lane in range(32):
+            together = 100 * len(lanes) + lanes.index(lane) if lane in lanes else 32 - len(lanes)
+            assert y[192 + 32 * warp + lane] == together
+
+
+def test_copies_arrive_when_they_are_waited_for(styles: Any, order: None) -> None:
+    x, y, fault = styles(1)
+    assert not fault
+    np.testing.assert_array_equal(y[:64], x[:64] + np.where(np.arange(64) % 2 == 0, 0, x[64:128][::-1]))
+    _, y, fault = styles(20)  # nobody waits: what was there before
+    assert not fault
+    assert np.isnan(y[:64]).all()
+    x, y, fault = styles(2)
+    assert not fault
+    np.testing.assert_array_equal(y[:64], x[:64][::-1] + x[64:128][::-1])
+    x, y, fault = styles(3)
+    assert not fault
+    np.testing.assert_array_equal(y[:64], x[:64][::-1])
+
+
+def test_streams_tensor_cores_and_pairs(styles: Any, order: None) -> None:
+    x, y, fault = styles(4)
+    assert not fault
+    np.testing.assert_array_equal(y[:128], np.tile(1 + x[:64], 2))
+    x, y, fault = styles(5)
+    assert not fault
+    matrix = x.reshape(16, 16).astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(y.reshape(16, 16), 2 * (1 + matrix @ matrix.T), rtol=1e-6)
+    x, y, fault = styles(6)
+    assert not fault
+    half = x[:64].astype(np.float16)
+    square = (half.astype(np.float64) ** 2 + 1).astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(y[:64], square + np.float32(5))
+    four = x[:64].reshape(16, 4)
+    np.testing.assert_array_equal(y[64:128], np.tile(four[:, 0] + four[:, 3], 4) + np.float32(496))
+    assert not styles(7)[2]
+
+
+@pytest.mark.parametrize(
+    ("which", "word", "piece"),
+    [
+        pytest.param(21, RACE, "shared memory", id="a pipeline nobody waits for"),
+        pytest.param(22, RACE, "shared memory", id="a barrier that may not be there yet"),
+        pytest.param(23, BARRIER, "arrivals that never come", id="a barrier that expects too many"),
+        pytest.param(24, RACE, "a launch in another stream wrote, and no event", id="streams that nothing orders"),
+        pytest.param(25, RACE, "cudaMemsetAsync writes global memory that a launch", id="a copy in another stream"),
+        pytest.param(26, RACE, "shared memory", id="fragments loaded too early"),
+        pytest.param(27, COMPILE_ERROR, "uses 52000 bytes of static shared memory", id="static shared memory"),
+        pytest.param(28, NOT_RUN, "grid.sync() needs all blocks at once", id="a barrier of the grid"),
+        pytest.param(29, CRASH, "at most 128 threads: its __launch_bounds__", id="more threads than a constant"),
+        pytest.param(30, CRASH, "at most 32 threads: its __launch_bounds__", id="more threads than a macro"),
+        pytest.param(31, RACE, "shared memory", id="a shuffle is no barrier of memory"),
+    ],
+)
+def test_mistakes_of_larger_kernels_have_names(styles: Any, order: None, which: int, word: str, piece: str) -> None:
+    fault = styles(which)[2]
+    assert fault.startswith(f"{word}: ")
+    assert piece in fault
+    assert "offset" not in fault or not shutil.which("addr2line")
+    assert not styles(7)[2]
 
 
 @pytest.mark.parametrize(
@@ -139,54 +222,140 @@ def test_mistakes_have_names(device: Any, which: int, word: str, piece: str, pla
         ),
         ("/* <<< */ k<<<1, 2>>>(\n x);", 'Launch(1, 2).run("k", [=]() { k(\n x); });'),
         ("// k<<<1, 2>>>(x)", "// k<<<1, 2>>>(x)"),
-        ("extern __shared__ __align__(16) unsigned char all[];", "unsigned char * all = (unsigned char *)"),
+        ("void k() { extern __shared__ __align__(16) unsigned char all[]; }", "unsigned char* all = (unsigned char*)"),
+        ("void k() { extern __shared__ alignas(8) T all[]; }", "T* all = (T*)convt3d_device::dynamic_shared();"),
+        ("void k() { extern __shared__ float all[][33]; }", "float (*all)[33] = (float (*)[33])"),
+        ("namespace a { extern __shared__ float all[]; }", "static float* all; static const convt3d_device::Dynamic"),
+        ("extern int other[];", "extern int other[];"),
+        ("__global__ void __launch_bounds__(64) k(int n) {} k<<<1, 2>>>(3)", "{ k(3); }, 64)"),
+        ("#define N 32\n__launch_bounds__(2 * N, 3) void k() {} a::k<1><<<1, 2>>>()", "a::k<1>(); }, 64)"),
+        (
+            "__launch_bounds__(SIZE) void k() {} k<<<1, 2>>>()",
+            "{ k(); })",
+        ),  # a number that is known to the compiler only
     ],
 )
 def test_launches_become_calls(text: str, call: str) -> None:
     assert call in host_source(text)
 
 
-@pytest.fixture
-def example() -> str:
+def example(name: str) -> str:
     if compiler_of("cpp") is None:
         pytest.skip("no compiler for C++ on this machine")
-    return (Path(__file__).parents[2] / "examples" / "kernels" / "conv_transpose.cu").read_text()
+    return (Path(__file__).parents[2] / "examples" / "kernels" / f"{name}.cu").read_text()
 
 
 SLUG = "conv-transpose-3d-asym-input-sq-kernel"
 
 
-def test_the_judge_runs_cuda(judge: Any, example: str, order: str) -> None:
-    """Passed, wrong by too few blocks, and a race that gives the right numbers all the same."""
-    if order != "1":
-        pytest.skip("the judge tries all orders itself")
-    half = judge(example, SLUG, ".cu", dtype="float16", cases=("sample",))
-    assert half.verdict.passed, half.verdict
-    few = judge(
-        example.replace("(voxels + 255) / 256", "voxels / 256 + 0 * 255"), SLUG, ".cu", cases=("unequal-everything",)
-    )
-    assert few.verdict.word == WRONG_VALUES
-    assert "never written" in few.verdict.reason
-    racing = judge(
-        example.replace("if (at >= voxels) return;", "if (at >= voxels) return;\n    y[0] = 0;"),
-        SLUG,
-        ".cu",
-        cases=("sample",),
-    )
-    assert racing.verdict.word == RACE
-    assert "writes global memory at line" in racing.verdict.reason
+def test_a_file_of_many_launches_takes_no_longer_than_it_must() -> None:
+    """Of a million characters, with brackets that never close: seconds, not hours."""
+    start = time.process_time()
+    for text in ("k<<<1, 1>>>(x); " * 30_000, "k<<<1, 1>>>( " * 1_000, "k<<< " * 20_000, "extern __shared__ " * 5_000):
+        host_source(text)
+    assert time.process_time() - start < 20
 
 
-def test_bank_conflicts_and_registers_are_told(judge: Any, example: str, order: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "word", "piece"),
+    [
+        pytest.param(
+            "conv_transpose", "(voxels + 255) / 256", "voxels / 256", WRONG_VALUES, "never written", id="too few blocks"
+        ),
+        pytest.param(
+            "conv_transpose",
+            "if (at >= voxels) return;",
+            "if (at >= voxels) return;\n    y[0] = 0;",
+            RACE,
+            "writes global memory at line",
+            id="a race that gives the right numbers",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "    cudaDeviceSynchronize();",
+            "    output[0] = output[1];",
+            CRASH,
+            "the host reads memory of the device at line",
+            id="the host uses the device's pointers",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "sum_t sum = 0;",
+            "sum_t sum;",
+            WRONG_VALUES,
+            "voxels are wrong",
+            id="a sum nobody has set",
+        ),
+        pytest.param(
+            "conv_transpose",
+            "__global__ void conv_transpose",
+            '__attribute__((no_sanitize("thread"))) __global__ void conv_transpose',
+            NOT_ALLOWED,
+            "names `no_sanitize`",
+            id="it keeps the judge from looking",
+        ),
+        pytest.param(
+            "max_max_sum", "    __syncthreads();\n", "", RACE, "reads shared memory at line", id="no barrier at all"
+        ),
+        pytest.param(
+            "max_max_sum",
+            "    if (lane == 0)",
+            "    if (lane < 16) __syncthreads();\n    if (lane == 0)",
+            BARRIER,
+            "at another barrier",
+            id="a barrier for some",
+        ),
+        pytest.param(
+            "layernorm_gelu_scaling",
+            "out_channels * sizeof(sum_t)",
+            "(out_channels - 1) * sizeof(sum_t)",
+            OUT_OF_BOUNDS,
+            "dynamic shared memory",
+            id="an overrun of shared memory",
+        ),
+        pytest.param(
+            "avgpool_clamp_softmax_multiply",
+            "channels * voxels * sizeof(sum_t)",
+            "(channels * voxels - 1) * sizeof(sum_t)",
+            OUT_OF_BOUNDS,
+            "bytes of cudaMalloc",
+            id="an overrun of a workspace",
+        ),
+        pytest.param(
+            "sum_layernorm_avgpool_gelu",
+            "if (at >= count) return;",
+            "",
+            OUT_OF_BOUNDS,
+            "elements behind `input`",
+            id="a grid that is too large",
+        ),
+    ],
+)
+def test_examples_with_a_mistake(judge: Any, name: str, right: str, wrong: str, word: str, piece: str) -> None:
+    text = example(name)
+    assert text.count(right) == 1
+    slug = re.findall("problem: (.*)", text)[0]
+    case = "unequal-everything" if word == WRONG_VALUES else "sample"
+    verdict = judge(text.replace(right, wrong), slug, ".cu", cases=(case,)).verdict
+    assert verdict.word == word, verdict
+    assert piece in verdict.reason
+
+
+def test_the_judge_runs_cuda_in_16_bits(judge: Any) -> None:
+    verdict = judge(example("conv_transpose"), SLUG, ".cu", dtype="float16", cases=("sample",)).verdict
+    assert verdict.passed, verdict
+
+
+def test_bank_conflicts_and_registers_are_told(judge: Any) -> None:
     """Each thread hands its sum to its neighbour, 8 words apart: 8 rounds for one."""
-    if order != "1":
-        pytest.skip("counted once")
     hand_over = """__shared__ float room[256 * 8 + 8];
     room[threadIdx.x * 8] = (float)sum;
     __syncthreads();
     y[at] = (real)room[threadIdx.x * 8];"""
     early = "const bool over = at >= voxels;\n    if (over) return;"
-    text = example.replace("if (at >= voxels) return;", early).replace("y[at] = (real)sum;", hand_over)
+    text = (
+        example("conv_transpose").replace("if (at >= voxels) return;", early).replace("y[at] = (real)sum;", hand_over)
+    )
     conflicting = judge(text, SLUG, ".cu", cases=("sample",))
     assert conflicting.verdict.passed, conflicting.verdict
     assert re.search(r"takes [78]\.\d times the cycles", conflicting.notes["bank conflicts"]), conflicting.notes
@@ -233,10 +402,9 @@ ptxas info    : Used 12 registers, used 0 barriers
     }
 
 
-def test_what_a_cpu_cannot_run_is_not_run(judge: Any, example: str, order: str) -> None:
-    if order != "1":
-        pytest.skip("nothing is run")
-    assembly = example.replace("sum_t sum = 0;", 'sum_t sum = 0;\n    asm volatile("bar.sync 1, 32;");', 1)
+def test_what_a_cpu_cannot_run_is_not_run(judge: Any) -> None:
+    right = example("conv_transpose")
+    assembly = right.replace("sum_t sum = 0;", 'sum_t sum = 0;\n    asm volatile("bar.sync 1, 32;");', 1)
     verdict = judge(assembly, SLUG, ".cu", cases=("sample",)).verdict
     if shutil.which("nvcc") is None and library() is None:
         assert verdict.word != NOT_RUN
@@ -244,6 +412,6 @@ def test_what_a_cpu_cannot_run_is_not_run(judge: Any, example: str, order: str) 
         assert verdict.word == NOT_RUN
         assert "accepts it" in verdict.reason
         assert "it cannot be run on a CPU" in verdict.reason
-    broken = judge(example.replace("sum_t sum = 0;", "sum_t sum = nobody;"), SLUG, ".cu", cases=("sample",)).verdict
+    broken = judge(right.replace("sum_t sum = 0;", "sum_t sum = nobody;"), SLUG, ".cu", cases=("sample",)).verdict
     assert broken.word == "compile error"
     assert "nobody" in broken.reason

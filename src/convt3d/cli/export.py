@@ -18,6 +18,9 @@ _OF_LIBRARIES = ("name", "dtype", "target", "static")
 
 def write_export(args: argparse.Namespace) -> int:
     if args.lang == "c":
+        if args.finite:
+            rule = "is for files of GPU kernels: a library looks at its numbers as it goes"
+            raise ArgumentError("export", "--finite", True, rule, "Write --lang triton, or leave it out")
         return _library(args)
     given = [f"--{name}" for name in _OF_LIBRARIES if getattr(args, name)]
     if given:
@@ -25,7 +28,7 @@ def write_export(args: argparse.Namespace) -> int:
         raise ArgumentError("export", given[0], getattr(args, given[0][2:]), rule, "Write --lang c, or leave it out")
     problem = PROBLEMS[args.subject]
     path = args.output or export.file_name(problem, args.lang)
-    return write_file(args, problem, path, export.export(problem, args.lang))
+    return write_file(args, problem, path, export.export(problem, args.lang, args.finite))
 
 
 def _library(args: argparse.Namespace) -> int:

@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     exporter.add_argument("--dtype", choices=DTYPES, help="element type of the library (default float32)")
     exporter.add_argument("--target", choices=TARGETS, help="processor of the library (default: this one's)")
     exporter.add_argument("--static", action="store_true", help="an archive instead of a shared library")
+    exporter.add_argument("--finite", action="store_true", help="triton: inputs and weights hold no NaN or infinity")
 
     sampler = _add(commands, "sample", sample_file, "your kernel on a tiny case: input, expected and got")
     _add_kernel(sampler)

@@ -35,6 +35,7 @@ class GpuPlan(BasePlan):
     wide: bool  # 64-bit offsets
     steps: tuple[GpuStep, ...]
     stored: tuple[tuple[ArrayName, Shape], ...]  # values in memory of their own, in the type of sums
+    finite: bool = False  # inputs and weights are declared to be: no kernel waits for others
 
     @property
     def parts(self) -> int:
@@ -61,11 +62,12 @@ def gpu_plan(
     precision: str = "bf16x6",
     wide: bool | None = None,
     choice: int | None = None,
+    finite: bool = False,
 ) -> GpuPlan:
     """The plan for input shape `x` (5-D) and operand shapes in slot order.
 
     64-bit offsets (`wide`) are decided by the sizes if None; `choice` is the number of a configuration in the list of
-    each kernel, the heuristic's if None.
+    each kernel, the heuristic's if None. `finite`: nobody gives NaN or infinity, so nothing looks for them.
     """
     assert precision in PARTS
     from .text.chain import GPU  # here: it takes from this module
@@ -75,7 +77,7 @@ def gpu_plan(
     trace = pipeline.trace(x, operands)
     # Operands stay on the GPU as they are: rewrites that need to look at them are left out.
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame=False)
-    make = partial(_Maker, rewritten.pipeline, simplified, dtype, generation, precision, choice)
+    make = partial(_Maker, rewritten.pipeline, simplified, dtype, generation, precision, choice, finite)
     maker = make(bool(wide))
     if wide is None and _needs_wide(maker, simplified):
         maker = make(True)
@@ -90,6 +92,7 @@ def gpu_plan(
         wide=maker.wide,
         steps=tuple(maker.steps),
         stored=tuple(maker.arrays.stored.items()),
+        finite=finite,
     )
 
 
@@ -104,10 +107,12 @@ class _Maker:
         generation: int,
         precision: str,
         choice: int | None,
+        finite: bool,
         wide: bool,
     ) -> None:
         self.pipeline, self.trace, self.dtype = pipeline, trace, dtype
         self.generation, self.precision, self.choice, self.wide = generation, precision, choice, wide
+        self.finite = finite
         kernel, groups = pipeline.conv.kernel(trace.operands[pipeline.conv_index][0]), pipeline.conv.groups
         self.kind = self._kind(kernel[0] // groups, groups)
         if self.kind != "dot" or dtype.name != "float32":
@@ -185,7 +190,8 @@ class _Maker:
 
     def _add(self, piece: Piece) -> GpuKernel:
         kernel = self._kernel(piece)
-        self.steps += [kernel, kernel.guard(self.generation)] if kernel.kind == "dot" else [kernel]
+        guarded = kernel.kind == "dot" and not self.finite
+        self.steps += [kernel, kernel.guard(self.generation)] if guarded else [kernel]
         return kernel
 
     def _kernel(self, piece: Piece) -> GpuKernel:

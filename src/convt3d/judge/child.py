@@ -333,6 +333,7 @@ class Native(Kernel):
         self.function.restype = None
         self.fault = getattr(library, "convt3d_device_fault", None)  # of CUDA, see cuda.py
         self.banks = getattr(library, "convt3d_device_banks", None)
+        self.arrays = getattr(library, "convt3d_device_arrays", None)
         for told in (self.fault, self.banks):
             if told is not None:
                 told.restype = ctypes.c_char_p
@@ -342,6 +343,12 @@ class Native(Kernel):
             ctypes.c_void_p(addresses[name]) if kind == "[VAR]" else CTYPES[kind](case["values"][name])
             for name, kind in case["parameters"]
         ]
+
+        if self.arrays is not None:  # which belong to the device: the host may not touch them
+            width = {"float64": 8, "float32": 4}.get(case["dtype"], 2)
+            ends = [(addresses[name], math.prod(shape) * width) for name, shape in case["shapes"].items()]
+            flat = [place for begin, size in ends for place in (begin, begin + size)]
+            self.arrays((ctypes.c_void_p * len(flat))(*flat), len(ends))
 
         def call() -> None:
             self.function(*args)

@@ -1,7 +1,8 @@
 """A problem as one self-contained file: the Triton kernels of its GPU plan, and a `solution` that launches them.
 
 The kernels are written for parameters that no rewrite simplifies, and ask for every size, stride and scalar as an
-argument: one text serves all parameters that the problem allows.
+argument: one text serves all parameters that the problem allows. Declared finite, inputs and weights need no second
+kernel that waits for NaN and infinity.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .starter import comment, python_signature
 LANGUAGES = ("triton",)
 # Two groups, and numbers that let no rewrite fire; each is found again among the constants of the kernels.
 GENERAL = {"groups": 2, "sum_weight": 70000.5, "clamp_min": -100.25, "clamp_max": 100.5, "scaling_factor": 3.25}
+_NO_HALO = re.compile(r"^( *)if not X_HALO:\n(?:\1 +[^\n]*\n)+", re.MULTILINE)
 VARIANTS = {"float32": "", "float16": "_16bit"}  # 16-bit types may need other kernels: they are rounded once
 
 HEAD = '''\
@@ -36,7 +38,7 @@ HEAD = '''\
 An implicit matrix product over phases: a program computes some positions of one phase times some channels. Of each tap
 that meets the phase it multiplies a tile of the input, gathered from channels-last memory, with a tile of the weights,
 so no zero that a stride would insert is multiplied, and no column buffer or full-size intermediate exists. What
-follows the convolution is computed on the accumulator. Every size, stride and scalar is an argument.
+follows the convolution is computed on the accumulator. Every size, stride and scalar is an argument.{finite}
 """
 
 from contextlib import nullcontext
@@ -49,17 +51,24 @@ import triton.language as tl
 '''
 
 
-def export(problem: Problem, language: str) -> str:
-    """The text of the file."""
+FINITE = """
+
+Inputs and weights are finite numbers: this file was exported with --finite. NaN and infinity show where they should,
+and at the border, where they are multiplied with zeros, also where they should not."""
+
+
+def export(problem: Problem, language: str, finite: bool = False) -> str:
+    """The text of the file. `finite`: nobody gives it NaN or infinity."""
     assert language in LANGUAGES
-    variants = [_Variant(problem, dtype) for dtype in VARIANTS]
+    variants = [_Variant(problem, dtype, finite) for dtype in VARIANTS]
     if variants[1].texts == variants[0].texts:
         variants = variants[:1]
     kernels = _distinct(variants)
     parts = parts_of("\n".join(kernels)).strip()
     chain = " -> ".join(stage.name for stage in variants[0].plan.asked.stages)
-    head = HEAD.format(chain=chain)
-    body = "\n\n\n".join([parts, *kernels, *_host_texts(), "\n".join(_solution(problem, variants))])
+    head = HEAD.format(chain=chain, finite=FINITE if finite else "")
+    host = [text for text in _host_texts() if not (finite and text.startswith("def guarding("))]
+    body = "\n\n\n".join([parts, *kernels, *host, "\n".join(_solution(problem, variants))])
     return f"{comment(problem, '#')}{head}\n\n{body}\n"
 
 
@@ -70,11 +79,11 @@ def file_name(problem: Problem, language: str) -> str:
 class _Variant:
     """The kernels for a type, without the names that tell plans apart."""
 
-    def __init__(self, problem: Problem, dtype: str) -> None:
+    def __init__(self, problem: Problem, dtype: str, finite: bool) -> None:
         values = {name: GENERAL.get(name, value) for name, value in problem.benchmark.items()}
         pipeline, shapes = problem.pipeline(values), problem.shapes(values)
         operands = pipeline.operand_shapes(shapes["input"], shapes["kernel"])
-        self.plan: GpuPlan = gpu_plan(pipeline, shapes["input"], operands, DTYPES[dtype], wide=True)
+        self.plan: GpuPlan = gpu_plan(pipeline, shapes["input"], operands, DTYPES[dtype], wide=True, finite=finite)
         self.module: Module = module(self.plan)
         self.suffix = VARIANTS[dtype]
         self.names = [re.sub(r"^ct3d_[a-z0-9]+_\d+_", "", kernel.name) for kernel in self.module.kernels]
@@ -89,8 +98,9 @@ class _Variant:
 
 
 def _general(kernel: KernelText, name: str) -> str:
-    """The text with the types of sums and of indices as constants."""
-    text = kernel.text.replace(kernel.name, name)
+    """The text with the types of sums and of indices as constants, and without what is for inputs that have no zeros
+    around them in memory: `room` gives them."""
+    text = _NO_HALO.sub("", kernel.text.replace(kernel.name, name))
     for written, constant in (("tl.float32", "ACC"), ("tl.int64", "INDEX")):
         if written in text:
             text = text.replace(written, constant).replace("\n):", f" {constant}: tl.constexpr,\n):", 1)
@@ -112,7 +122,8 @@ def _distinct(variants: list[_Variant]) -> list[str]:
 def _host_texts() -> list[str]:
     source = (resources.files(__package__) / "export_host.py").read_text(encoding="utf-8")
     own = source.partition("# --- exported from here on ")[2].partition("\n")[2]
-    return [_untyped(text.strip()) for text in (*(inspect.getsource(one) for one in (GpuAxis, Memory, run_of)), own)]
+    shared = [inspect.getsource(one) for one in (GpuAxis, Memory, run_of)]
+    return [_untyped(text.strip()) for text in (*shared, *own.strip().split("\n\n\n"))]
 
 
 def _untyped(text: str) -> str:

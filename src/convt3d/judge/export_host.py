@@ -71,12 +71,13 @@ def inner(x: Any, memory: Memory) -> Any:
 
 
 def packed(kernel: Any, w: Any, memory: Memory, columns: int) -> Any:
-    """Weights as (groups, taps, parts, inputs, outputs), filled up with zeros to whole blocks, and a number on the
-    device that is not 0 if one of them is not finite."""
+    """Weights as (groups, taps, parts, inputs, outputs), filled up with zeros to whole blocks, and, where the kernel
+    looks for it, a number on the device that is not 0 if one of them is not finite."""
     _, channels, *kernels = w.shape
     width, taps, filled = filled_up(channels, columns), prod(kernels), memory.filled
     blocks = memory.groups * taps * filled * width
-    result, wild = w.new_empty(memory.parts * blocks, dtype=factors_of(w.dtype)), w.new_zeros(1, dtype=torch.int32)
+    result = w.new_empty(memory.parts * blocks, dtype=factors_of(w.dtype))
+    wild = w.new_zeros(1, dtype=torch.int32) if "wild" in kernel.arg_names else None
     known: dict[str, Any] = {"given": w, "packed": result, "wild": wild, "BLOCK": 1024, "taps": taps}
     known |= {"filled": filled, "width": width, "inputs": memory.inputs, "channels": channels, "groups": memory.groups}
     known |= {f"given_{axis}": stride for axis, stride in zip("ncdhw", w.stride(), strict=True)}

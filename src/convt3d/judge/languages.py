@@ -27,7 +27,7 @@ from ..errors import ArgumentError, described
 from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
-from .cuda import compilations, host_source
+from .cuda import compilations, device_word, host_source
 from .nvrtc import PACKAGES, includes, library, words
 from .sandbox import Ended, Limits, Sandbox, TimedOut, script
 from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, Rejected, rejected
@@ -85,7 +85,7 @@ def problem_of(path: str, slug: str | None) -> Problem:
     """The one asked for, or the one that the header `convt3d problem: SLUG` names."""
     language = language_of(path)
     if slug is None:
-        found = None if language == "library" else HEADER.search(_text(path))
+        found = None if language == "library" else HEADER.search(source_text(path))
         if not found:
             rule = "must be given, since FILE has no line `convt3d problem: SLUG`"
             raise ArgumentError("judge", "--problem", described("nothing"), rule, "Name the problem (`convt3d list`)")
@@ -105,14 +105,14 @@ def _check_file(path: str) -> None:
         raise ArgumentError("judge", "FILE", path, f"must be source of at most {MOST_SOURCE} bytes", "Split it")
 
 
-def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace")
+def source_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8-sig", errors="replace")
 
 
 def imports(path: str) -> set[str]:
     """The packages a Python file imports anywhere; nothing for one that does not parse."""
     try:
-        tree = ast.parse(_text(path))
+        tree = ast.parse(source_text(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     found = set()
@@ -135,7 +135,7 @@ def missing_module(program: Program, name: str) -> bool:
 def insides(path: str) -> str | None:
     """The first word by which a Python file reaches for the process it runs in; `if __name__ == "__main__"` is none."""
     try:
-        tree = ast.parse(_text(path))
+        tree = ast.parse(source_text(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     compared = {
@@ -244,17 +244,21 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     compiler = _needed_compiler("cpp", path)
     library, caller = _library_and_call("cpp", problem, folder)
     source = os.path.join(folder, Path(path).name)
-    Path(source).write_text(host_source(_text(path)), encoding="utf-8")
+    Path(source).write_text(host_source(source_text(path)), encoding="utf-8")
+    if word := device_word(source_text(path)):
+        raise rejected(NOT_ALLOWED, f"its source names `{word}`: a kernel has no business there")
     macros = [f"-DCONVT3D_REAL={CUDA_REALS[dtype.name]}", *_macros(dtype)[1:]]
     beside = f"-I{os.path.dirname(path)}"
-    for command in compilations(compiler, source, caller, library, [*macros, beside]):
-        code, told = _run(command, folder, limits)
-        if code:
-            break
-    else:
-        return library
+    for unset in ("-ftrivial-auto-var-init=pattern", "-w"):  # not every compiler fills what nobody has set
+        flags = [*macros, beside, unset]
+        for command in compilations(compiler, source, caller, library, flags):
+            code, told = _run(command, folder, limits)
+            if code:
+                break
+        else:
+            return library
     Path(caller).write_text("", encoding="utf-8")
-    alone, told_alone = _run(next(compilations(compiler, source, caller, library, [*macros, beside])), folder, limits)
+    alone, told_alone = _run(next(compilations(compiler, source, caller, library, flags)), folder, limits)
     if not alone:
         raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
     _check_compiler(compiler, "cpp", ["-DCONVT3D_REAL=float", "-DCONVT3D_SUM=float"], dtype, folder, limits)
@@ -264,7 +268,11 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
         raise rejected(NOT_RUN, f"NVRTC accepts it ({said}), but it cannot be run on a CPU: {told_alone}")
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise rejected(COMPILE_ERROR, told_alone)
+        refused = next((what for what in notes.values() if what.startswith("refused: ")), None)
+        if refused:
+            raise rejected(COMPILE_ERROR, f"NVRTC {refused}\nAs C++ for the CPU: {told_alone}")
+        hint = f"Whether a GPU's compiler takes it is not known: {PACKAGES} are not installed"
+        raise rejected(COMPILE_ERROR, f"{told_alone}\n{hint}")
     code, theirs = _run([nvcc, "-w", *macros, "-c", path, "-o", os.path.join(folder, "kernel.o")], folder, limits)
     if code:
         raise rejected(COMPILE_ERROR, theirs)

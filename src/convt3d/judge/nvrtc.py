@@ -1,8 +1,8 @@
 """CUDA C++ through NVIDIA's own compiler, NVRTC, without a toolkit or a GPU: registers, spills and shared memory.
 
-NVRTC (the package nvidia-cuda-nvrtc; headers of the 16-bit types are in nvidia-cuda-runtime) takes device code only, so
-functions that launch or call the runtime are blanked out. It runs in a process of its own: this file is also a script,
-`nvrtc.py SOURCE OPTION...`, which prints a line of JSON for each architecture.
+NVRTC (the package nvidia-cuda-nvrtc; CUDA's headers are in nvidia-cuda-runtime, -crt and -cccl) takes device code only,
+so functions that launch or call the runtime are blanked out. It runs in a process of its own: this file is also a
+script, `nvrtc.py SOURCE OPTION...`, which prints a line of JSON for each architecture.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-PACKAGES = "nvidia-cuda-nvrtc and nvidia-cuda-runtime"
+PACKAGES = "convt3d[cuda]: nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl"
 _HOST = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(|\bsolution\s*\(")
 _KERNEL = re.compile(
     r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?"
@@ -26,8 +26,35 @@ _KERNEL = re.compile(
 _SHARED = re.compile(r"(\d+) bytes smem")
 _MANGLED = re.compile(r"_Z(?:N\w*?)?(\d+)(\w+)")
 # What files include that only the host needs; the device has its own.
-_EMPTY = ("cuda_runtime.h", "cuda.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cmath", "math.h", "algorithm")
+_EMPTY = (
+    "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "cuda.h", "cstdio", "stdio.h", "cstdlib",
+    "stdlib.h", "cmath", "math.h", "algorithm", "iostream", "vector", "string", "cstring", "string.h", "cassert",
+    "assert.h",
+)  # fmt: skip
 _SIZES = "typedef unsigned long size_t; typedef long ptrdiff_t;"
+_INTEGERS = "".join(
+    f"typedef signed {kind} int{bits}_t; typedef unsigned {kind} uint{bits}_t; "
+    for bits, kind in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
+)
+_FLOATS = """#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.192092896e-07f
+#define DBL_MAX 1.7976931348623157e+308
+#define DBL_EPSILON 2.2204460492503131e-16
+"""
+_MATHEMATICS = (
+    "-DINFINITY=__int_as_float(0x7f800000)",
+    "-DNAN=__int_as_float(0x7fffffff)",
+    "-DM_PI=3.14159265358979323846",
+)
+_LIMITS = "#define INT_MAX 2147483647\n#define INT_MIN (-INT_MAX - 1)\n#define UINT_MAX 4294967295u\n"
+_HEADERS = {
+    **dict.fromkeys(_EMPTY, ""),
+    **dict.fromkeys(("cstddef", "stddef.h"), _SIZES),
+    **dict.fromkeys(("cstdint", "stdint.h"), _INTEGERS),
+    **dict.fromkeys(("cfloat", "float.h"), _FLOATS),
+    **dict.fromkeys(("climits", "limits.h"), _LIMITS),
+}
 
 
 def library() -> str | None:
@@ -42,7 +69,7 @@ def library() -> str | None:
 
 def includes() -> list[str]:
     """Folders with the headers of CUDA's runtime."""
-    patterns = ("nvidia/cu*/include", "nvidia/cuda_runtime/include")
+    patterns = ("nvidia/cu*/include", "nvidia/cu*/include/cccl", "nvidia/cuda_*/include")
     return [path for folder in sys.path for one in patterns for path in glob.glob(os.path.join(folder, one))]
 
 
@@ -106,13 +133,19 @@ def compile_device(path: str, source: str, names: list[str], architecture: str, 
     """Whether NVRTC takes it, and what it and ptxas say."""
     nvrtc = ctypes.CDLL(path)
     program = ctypes.c_void_p()
-    headers = dict.fromkeys(_EMPTY, b"") | dict.fromkeys(("cstddef", "stddef.h"), _SIZES.encode())
-    texts = (ctypes.c_char_p * len(headers))(*headers.values())
-    titles = (ctypes.c_char_p * len(headers))(*(name.encode() for name in headers))
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", len(headers), texts, titles)
+    texts = (ctypes.c_char_p * len(_HEADERS))(*(text.encode() for text in _HEADERS.values()))
+    titles = (ctypes.c_char_p * len(_HEADERS))(*(name.encode() for name in _HEADERS))
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", len(_HEADERS), texts, titles)
     for name in names:
         nvrtc.nvrtcAddNameExpression(program, name.encode())
-    every = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", "-default-device", "-w", *options]
+    every = [
+        f"--gpu-architecture={architecture}",
+        "--ptxas-options=-v",
+        "-default-device",
+        "-w",
+        *_MATHEMATICS,
+        *options,
+    ]
     given = (ctypes.c_char_p * len(every))(*(option.encode() for option in every))
     code = nvrtc.nvrtcCompileProgram(program, len(every), given)
     size = ctypes.c_size_t()
@@ -125,7 +158,7 @@ def compile_device(path: str, source: str, names: list[str], architecture: str, 
 
 def main() -> None:
     place, file, *options = sys.argv[1:]
-    with open(file, encoding="utf-8", errors="replace") as opened:
+    with open(file, encoding="utf-8-sig", errors="replace") as opened:
         source, names = device_source(opened.read())
     for architecture in ARCHITECTURES:
         taken, log = compile_device(place, source, names, architecture, options)

@@ -291,7 +291,8 @@ class Session:
             int(reply.get("base", 0)), int(reply.get("slot", 0))
         except (ValueError, TypeError, OverflowError, AttributeError, RecursionError):
             raise rejected(CRASH, FORGED) from None
-        sayable = (*SAYABLE, NOT_RUN) if self.program.compiled else SAYABLE  # by the machine beside it
+        beside = self.program.compiled or self.program.language == "cuda"  # a machine, which may say so
+        sayable = (*SAYABLE, NOT_RUN) if beside else SAYABLE
         if word not in (None, *sayable) or not all(isinstance(said, (str, type(None))) for said in (returned, missing)):
             raise rejected(CRASH, FORGED)
         if missing and missing_module(self.program, missing):

@@ -276,11 +276,12 @@ class _Writer:
         rows, run = code.rows("y", dest, "q"), code.run("y", dest)
         there = "in_channel[None, :]" if chain.whole else "(c == 0)[None, :]"
         code.add(f"v = tl.where(inside[:, None] & {there}, v, 0.0)")
-        wild = code.pointer("wild", WILD, "i32")
-        with code.block("if PARTS == 3:  # of infinity, whose parts make no infinite product"):
-            code.add('odd = tl.max(tl.max((tl.abs(v) == float("inf")).to(tl.int32), 0), 0)')
-            with code.block("if odd > 0:"):
-                code.add(f"tl.store({wild}, 1)")
+        if not self.plan.finite:
+            wild = code.pointer("wild", WILD, "i32")
+            with code.block("if PARTS == 3:  # of infinity, whose parts make no infinite product"):
+                code.add('odd = tl.max(tl.max((tl.abs(v) == float("inf")).to(tl.int32), 0), 0)')
+                with code.block("if odd > 0:"):
+                    code.add(f"tl.store({wild}, 1)")
         with code.block("for part in tl.static_range(PARTS):"):
             code.add("kept = factor_part(v, part, PARTS, PRECISION)")
             code.add(f"store_tile(y, {rows} + part * filled, column, 1, kept, in_memory, in_column, {run})")

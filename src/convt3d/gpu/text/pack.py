@@ -57,13 +57,12 @@ def pack_text(plan: GpuPlan, step: GpuPack, name: str) -> KernelText:
     with code.block("for part in tl.static_range(PARTS):"):
         code.add("kept = stored(factor_part(v, part, PARTS, PRECISION), packed.dtype.element_ty)")
         code.add("tl.store(packed + part * (filled * width) + place, kept, mask=group < groups)")
-    if reader.kind == "dot":
+    tells = reader.kind == "dot" and not plan.finite
+    if tells:
         code.pointer("wild", WILD, "i32")
         code.add('odd = (v != v) | (tl.abs(v) == float("inf"))')
         with code.block("if tl.max(odd.to(tl.int32), 0) > 0:"):
             code.add("tl.store(wild, 1)  # by whichever program: all write the same")
-    title = (
-        "Packs the weights, and tells if one of them is not finite." if reader.kind == "dot" else "Packs the weights."
-    )
+    title = "Packs the weights, and tells if one of them is not finite." if tells else "Packs the weights."
     constexprs: dict[str, int | str] = {"BLOCK": BLOCK, "PARTS": plan.parts, "PRECISION": plan.precision}
     return written(name, code, constexprs, title, -(-step.size // (plan.parts * BLOCK)))

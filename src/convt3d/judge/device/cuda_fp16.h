@@ -36,7 +36,7 @@ inline uint16_t bfloat_of_float(float value)
 
 }  // namespace convt3d_device
 
-#define CONVT3D_NARROW(name, widen, narrow)                                                                             \
+#define CONVT3D_NARROW(name, pair, widen, narrow)                                                                       \
     struct name {                                                                                                       \
         uint16_t bits;                                                                                                  \
         name() = default;                                                                                               \
@@ -48,6 +48,7 @@ inline uint16_t bfloat_of_float(float value)
         name& operator*=(name b) { return *this = name((float)*this * (float)b); }                                      \
         name& operator/=(name b) { return *this = name((float)*this / (float)b); }                                      \
     };                                                                                                                  \
+    inline name operator-(name a) { return convt3d_device::of_bits<name>(a.bits ^ 0x8000u); }                           \
     inline name operator+(name a, name b) { return name((float)a + (float)b); }                                         \
     inline name operator-(name a, name b) { return name((float)a - (float)b); }                                         \
     inline name operator*(name a, name b) { return name((float)a * (float)b); }                                         \
@@ -59,25 +60,71 @@ inline uint16_t bfloat_of_float(float value)
     inline name __hfma(name a, name b, name c) { return name(std::fma((float)a, (float)b, (float)c)); }                 \
     inline name __hmax(name a, name b) { return name(std::fmax((float)a, (float)b)); }                                  \
     inline name __hmin(name a, name b) { return name(std::fmin((float)a, (float)b)); }                                  \
+    inline name __hneg(name a) { return -a; }                                                                           \
+    inline name __habs(name a) { return name(std::fabs((float)a)); }                                                    \
+    inline bool __hisnan(name a) { return std::isnan((float)a); }                                                       \
     inline bool __hgt(name a, name b) { return (float)a > (float)b; }                                                   \
-    inline bool __hlt(name a, name b) { return (float)a < (float)b; }
+    inline bool __hge(name a, name b) { return (float)a >= (float)b; }                                                  \
+    inline bool __hlt(name a, name b) { return (float)a < (float)b; }                                                   \
+    inline bool __hle(name a, name b) { return (float)a <= (float)b; }                                                  \
+    inline bool __heq(name a, name b) { return (float)a == (float)b; }                                                  \
+    inline bool __hne(name a, name b) { return (float)a != (float)b; }                                                  \
+    inline name hexp(name a) { return name(std::exp((float)a)); }                                                       \
+    inline name hlog(name a) { return name(std::log((float)a)); }                                                       \
+    inline name hsqrt(name a) { return name(std::sqrt((float)a)); }                                                     \
+    inline name hrsqrt(name a) { return name(rsqrtf((float)a)); }                                                       \
+    inline name hrcp(name a) { return name(1.0f / (float)a); }                                                          \
+    struct alignas(4) pair {                                                                                            \
+        name x, y;                                                                                                      \
+        pair& operator+=(pair b) { return x += b.x, y += b.y, *this; }                                                  \
+        pair& operator*=(pair b) { return x *= b.x, y *= b.y, *this; }                                                  \
+    };                                                                                                                  \
+    inline pair operator+(pair a, pair b) { return {a.x + b.x, a.y + b.y}; }                                            \
+    inline pair operator-(pair a, pair b) { return {a.x - b.x, a.y - b.y}; }                                            \
+    inline pair operator*(pair a, pair b) { return {a.x * b.x, a.y * b.y}; }                                            \
+    inline pair operator/(pair a, pair b) { return {a.x / b.x, a.y / b.y}; }                                            \
+    inline pair __hadd2(pair a, pair b) { return a + b; }                                                               \
+    inline pair __hsub2(pair a, pair b) { return a - b; }                                                               \
+    inline pair __hmul2(pair a, pair b) { return a * b; }                                                               \
+    inline pair __h2div(pair a, pair b) { return a / b; }                                                               \
+    inline pair __hmax2(pair a, pair b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                                \
+    inline pair __hmin2(pair a, pair b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                                \
+    inline pair __hfma2(pair a, pair b, pair c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }              \
+    inline float __low2float(pair a) { return (float)a.x; }                                                             \
+    inline float __high2float(pair a) { return (float)a.y; }
 
-CONVT3D_NARROW(__half, float_of_half, half_of_float)
-CONVT3D_NARROW(__nv_bfloat16, float_of_bfloat, bfloat_of_float)
+CONVT3D_NARROW(__half, __half2, float_of_half, half_of_float)
+CONVT3D_NARROW(__nv_bfloat16, __nv_bfloat162, float_of_bfloat, bfloat_of_float)
 typedef __half half;
 typedef __nv_bfloat16 nv_bfloat16;
-struct alignas(4) __half2 { __half x, y; };
-struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 typedef __half2 half2;
 typedef __nv_bfloat162 nv_bfloat162;
 inline float __half2float(__half x) { return (float)x; }
 inline __half __float2half(float x) { return __half(x); }
 inline __half __float2half_rn(float x) { return __half(x); }
 inline __half __double2half(double x) { return __half((float)x); }
+inline __half __int2half_rn(int x) { return __half((float)x); }
+inline __half __ushort_as_half(unsigned short bits) { return convt3d_device::of_bits<__half>(bits); }
+inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline float __bfloat162float(__nv_bfloat16 x) { return (float)x; }
 inline __nv_bfloat16 __float2bfloat16(float x) { return __nv_bfloat16(x); }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return __nv_bfloat16(x); }
-inline float2 __half22float2(__half2 x) { return {(float)x.x, (float)x.y}; }
+inline __nv_bfloat16 __double2bfloat16(double x) { return __nv_bfloat16((float)x); }
+inline __half2 make_half2(__half x, __half y) { return {x, y}; }
+inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
+inline __half2 __half2half2(__half x) { return {x, x}; }
+inline __half2 __float2half2_rn(float x) { return {__half(x), __half(x)}; }
 inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y)}; }
-inline float2 __bfloat1622float2(__nv_bfloat162 x) { return {(float)x.x, (float)x.y}; }
+inline __half2 __float22half2_rn(float2 x) { return {__half(x.x), __half(x.y)}; }
+inline float2 __half22float2(__half2 x) { return {(float)x.x, (float)x.y}; }
+inline __half __low2half(__half2 x) { return x.x; }
+inline __half __high2half(__half2 x) { return x.y; }
+inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
+inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 x) { return {x, x}; }
+inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
+inline __nv_bfloat162 __float2bfloat162_rn(float x) { return {__nv_bfloat16(x), __nv_bfloat16(x)}; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__nv_bfloat16(x), __nv_bfloat16(y)}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 x) { return {__nv_bfloat16(x.x), __nv_bfloat16(x.y)}; }
+inline float2 __bfloat1622float2(__nv_bfloat162 x) { return {(float)x.x, (float)x.y}; }
+inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 x) { return x.x; }
+inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 x) { return x.y; }

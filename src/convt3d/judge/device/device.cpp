@@ -2,10 +2,12 @@
 //
 // Blocks run one after the other. A fiber runs threads until one of them waits; then the next fiber takes those that have
 // not begun. The compiler's instrumentation for threads (-fsanitize=thread) calls us at every load and store of the
-// kernel: two of them at one place by different threads, one a store and no barrier between, are a race. The first fault
-// ends the launch, and `convt3d_device_fault` tells it. The order of blocks and threads follows OMP_NUM_THREADS.
+// kernel: two of them at one place by different threads, one a store and no barrier between, are a race; so are those of
+// launches in different streams that nothing has ordered. The first fault ends the launch, and `convt3d_device_fault`
+// tells it. The order of blocks and threads follows OMP_NUM_THREADS.
 #include "cuda_runtime.h"
 
+#include <csetjmp>
 #include <link.h>
 #include <memory>
 #include <string>
@@ -32,7 +34,8 @@ thread_local char anchor;  // makes this thread's shared memory exist
 
 struct Access {
     uint32_t thread = NOBODY, block = 0, epoch = 0, warp_epoch = 0;
-    bool atomic = false;
+    uint32_t launch : 31;
+    uint32_t atomic : 1;
 };
 struct Cell {
     Access write, read;
@@ -54,7 +57,52 @@ struct Shadow {  // of global memory: two bytes a cell, page by page
         return cells[place % PAGE / 2];
     }
     void forget() { pages.clear(), cells = nullptr; }
+    void forget(uintptr_t begin, uintptr_t end)
+    {
+        for (uintptr_t page = begin / PAGE; page < (end + PAGE - 1) / PAGE; ++page) pages.erase(page);
+        cells = nullptr;
+    }
 };
+
+// Of each stream, and of the host, the last launch of every stream that is over before its next one. What the legacy
+// stream (0) does, others wait for, and it for them.
+struct Streams {
+    using Clock = std::vector<uint32_t>;
+    std::vector<Clock> clocks{Clock{0}};
+    std::vector<bool> apart{false};  // made with cudaStreamNonBlocking: does not wait for the legacy stream
+    Clock host;
+    std::vector<Clock> events;
+    std::vector<uint32_t> stream_of{0}, number_of{0};  // by launch; 0 is none
+
+    static void join(Clock& into, const Clock& other)
+    {
+        into.resize(std::max(into.size(), other.size()));
+        for (size_t at = 0; at < other.size(); ++at) into[at] = std::max(into[at], other[at]);
+    }
+    uint32_t begin(uint32_t stream)
+    {
+        Clock& own = clocks[stream];
+        join(own, host);
+        if (!apart[stream] && stream) join(own, clocks[0]);
+        for (uint32_t other = 1; other < clocks.size() && !stream; ++other)
+            if (!apart[other]) join(own, clocks[other]);
+        own.resize(std::max<size_t>(own.size(), stream + 1));
+        stream_of.push_back(stream), number_of.push_back(++own[stream]);
+        return (uint32_t)stream_of.size() - 1;
+    }
+    bool before(uint32_t launch, uint32_t now) const  // whether an earlier launch is over when this one begins
+    {
+        const Clock& clock = clocks[stream_of[now]];
+        return stream_of[launch] < clock.size() && clock[stream_of[launch]] >= number_of[launch];
+    }
+    void forget()  // all launches; streams and events stay, since a kernel may keep them
+    {
+        for (auto& clock : clocks) clock.clear();
+        for (auto& clock : events) clock.clear();
+        host.clear(), stream_of.assign(1, 0), number_of.assign(1, 0);
+    }
+};
+Streams streams;
 
 // --- banks of shared memory ---
 
@@ -104,25 +152,52 @@ Banks banks;
 // --- fibers ---
 
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // for the first time
+    jmp_buf place;  // for the others: without a call of the system
+    bool begun = false;
     char* stack = nullptr;
     uint32_t thread = NOBODY;  // that it runs
 };
 
-struct Warp {
-    uint32_t waiting = 0, exited = 0, mask = 0, epoch = 0;
+struct Meeting {  // of the lanes of a mask
+    uint32_t waiting = 0, mask = 0, generation = 0;
+    bool orders = false;  // memory, too: shuffles and votes do not
     const void* site = nullptr;
-    unsigned long long values[2][32];
-    unsigned generation = 0;
 };
 
-enum class State : uint8_t { unborn, ready, at_barrier, at_warp, gone };
+struct Warp {
+    uint32_t exited = 0, epoch = 0, together = 0;
+    Meeting meetings[32];  // by the first lane of the mask: parts of a warp may meet each for itself
+};
+
+struct Values {  // that lanes of one meeting exchange, in turn in one half and the other
+    unsigned long long of[2][32];
+};
+
+enum class State : uint8_t { unborn, ready, at_barrier, at_warp, at_phase, alone, gone };
+
+// Copies that a thread has asked for, and that happen when it waits for them: who reads too early finds what was there.
+struct Copies {
+    struct One {
+        char* to;
+        const char* from;
+        size_t bytes, zeros;
+        const void* site;
+    };
+    std::vector<std::vector<One>> batches{1};
+};
+struct Waiting {  // for a barrier in memory to be in another phase than it was
+    const uint32_t* phase;
+    uint32_t old;
+    const void* site;
+};
+
 
 struct Device {
     // Of a launch.
     const std::function<void()>* body = nullptr;
     const char* name = "";
-    uint32_t threads = 0, block = 0, epoch = 0, launches = 0;
+    uint32_t threads = 0, block = 0, epoch = 0, launch = 0;
     bool fence = false;
     size_t dynamic_bytes = 0, most_dynamic = USUAL_SHARED;
     char* dynamic_memory = nullptr;
@@ -136,10 +211,13 @@ struct Device {
     std::vector<Fiber*> fiber_of;
     std::vector<uint32_t> order;
     std::vector<Warp> warps;
+    std::vector<Values> values;  // 32 of each warp
     std::vector<std::unique_ptr<Fiber>> fibers;
     std::vector<Fiber*> idle;
+    std::vector<Copies> copies;
+    std::vector<Waiting> phases;
     Fiber* running = nullptr;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     std::vector<Cell> shared_cells, dynamic_cells;
     Shadow global;
 };
@@ -147,8 +225,10 @@ Device device;
 
 struct Memory {
     char *map, *begin, *end, *map_end;
+    bool shared_with_host = false;
 };
 std::vector<Memory> allocations;
+std::vector<std::pair<const char*, const char*>> given_arrays;  // of the problem
 
 int schedule()
 {
@@ -213,7 +293,7 @@ std::string site_words(const void* site)
 
 void leave()
 {
-    if (device.running) swapcontext(&device.running->context, &device.scheduler);
+    if (device.running && !_setjmp(device.running->place)) _longjmp(device.scheduler, 1);
 }
 
 void blame(const std::string& text)
@@ -230,15 +310,18 @@ void become(uint32_t thread)
     now.block = place_of(device.block, grid);
 }
 
-bool warp_ready(Warp& warp) { return warp.waiting && (warp.waiting | warp.exited) == (warp.mask | warp.exited); }
+void release_meeting(uint32_t number, Meeting& meeting)
+{
+    Warp& warp = device.warps[number];
+    if (!meeting.waiting || (meeting.waiting | warp.exited) != (meeting.mask | warp.exited)) return;
+    for (uint32_t lane = 0; lane < 32; ++lane)
+        if (meeting.waiting >> lane & 1) device.states[number * 32 + lane] = State::ready;
+    meeting.waiting = 0, ++meeting.generation, warp.epoch += meeting.orders;
+}
 
 void release_warp(uint32_t number)
 {
-    Warp& warp = device.warps[number];
-    if (!warp_ready(warp)) return;
-    for (uint32_t lane = 0; lane < 32; ++lane)
-        if (warp.waiting >> lane & 1) device.states[number * 32 + lane] = State::ready;
-    warp.waiting = 0, ++warp.generation, ++warp.epoch;
+    for (Meeting& meeting : device.warps[number].meetings) release_meeting(number, meeting);
 }
 
 void release_block()
@@ -247,6 +330,35 @@ void release_block()
     for (auto& state : device.states)
         if (state == State::at_barrier) state = State::ready;
     device.waiting = 0, device.answer = device.counted, device.counted = 0, ++device.epoch;
+}
+
+// Lanes that ask who is with them: those of a warp that came to the same place, once nobody else can go on.
+bool release_together()
+{
+    for (size_t number = 0; number < device.warps.size(); ++number) {
+        Warp& warp = device.warps[number];
+        const void* site = nullptr;
+        warp.together = 0;
+        for (uint32_t thread = (uint32_t)number * 32; thread < std::min<size_t>(device.threads, number * 32 + 32); ++thread) {
+            if (device.states[thread] != State::alone || (site && site != device.phases[thread].site)) continue;
+            site = device.phases[thread].site;
+            warp.together |= 1u << thread % 32;
+            device.states[thread] = State::ready;
+        }
+        if (warp.together) return true;
+    }
+    return false;
+}
+
+std::string stuck_words()
+{
+    uint32_t stuck = 0;
+    while (device.states[stuck] == State::gone) ++stuck;
+    const void* site = device.barrier_site;
+    const char* missing = "threads of its block that never come";
+    if (device.states[stuck] == State::at_warp) site = device.phases[stuck].site, missing = "lanes of its warp that never come";
+    if (device.states[stuck] == State::at_phase) site = device.phases[stuck].site, missing = "arrivals that never come";
+    return "barrier: " + thread_words(stuck, device.block) + " of `" + device.name + "` waits at " + site_words(site) + " for " + missing;
 }
 
 void run_threads()
@@ -269,7 +381,7 @@ void run_threads()
         }
         own->thread = NOBODY;
         device.idle.push_back(own);
-        swapcontext(&own->context, &device.scheduler);
+        leave();
     }
 }
 
@@ -295,7 +407,11 @@ Fiber* idle_fiber()
 void go(Fiber* fiber)
 {
     device.running = fiber;
-    swapcontext(&device.scheduler, &fiber->context);
+    if (!_setjmp(device.scheduler)) {
+        if (fiber->begun) _longjmp(fiber->place, 1);
+        fiber->begun = true;
+        setcontext(&fiber->context);
+    }
     device.running = nullptr;
 }
 
@@ -303,7 +419,10 @@ void run_block()
 {
     device.states.assign(device.threads, State::unborn);
     device.fiber_of.assign(device.threads, nullptr);
+    device.copies.assign(device.threads, Copies{});
+    device.phases.assign(device.threads, Waiting{});
     device.warps.assign((device.threads + 31) / 32, Warp{});
+    device.values.resize(32 * device.warps.size());
     device.begun = device.waiting = device.gone = 0, device.counted = device.answer = 0;
     ++device.epoch;
     for (uint32_t thread = device.threads; thread < 32 * device.warps.size(); ++thread)
@@ -313,18 +432,13 @@ void run_block()
         while (device.begun < device.threads && fault.empty()) go(idle_fiber()), moved = true;
         for (uint32_t at = 0; at < device.threads && fault.empty(); ++at) {
             const uint32_t thread = device.order[at];
+            const Waiting& waiting = device.phases[thread];
+            if (device.states[thread] == State::at_phase && *waiting.phase != waiting.old) device.states[thread] = State::ready;
             if (device.states[thread] != State::ready) continue;
             become(thread);
             go(device.fiber_of[thread]), moved = true;
         }
-        if (!moved && fault.empty()) {
-            uint32_t stuck = 0;
-            while (device.states[stuck] != State::at_warp && device.states[stuck] != State::at_barrier) ++stuck;
-            const bool warp = device.states[stuck] == State::at_warp;
-            blame("barrier: " + thread_words(stuck, device.block) + " of `" + device.name + "` waits at " +
-                  site_words(warp ? device.warps[stuck / 32].site : device.barrier_site) + " for " +
-                  (warp ? "lanes of its warp that never come" : "threads of its block that never come"));
-        }
+        if (!moved && fault.empty() && !release_together()) blame(stuck_words());
     }
 }
 
@@ -362,6 +476,7 @@ uint32_t warp_of(const Access& access)
 
 bool ordered(const Access& before, uint32_t thread)
 {
+    if (before.launch != device.launch) return streams.before(before.launch, device.launch);
     if (before.thread == thread && before.block == device.block) return true;
     if (before.block != device.block) return device.fence;
     if (before.epoch != device.epoch) return true;
@@ -370,11 +485,14 @@ bool ordered(const Access& before, uint32_t thread)
 
 void race(const Access& before, bool wrote, bool writes, const char* space, const void* site)
 {
-    const std::string other = before.thread & OF_WARP ? "other threads of block " + words(place_of(before.block, grid))
-                                                    : thread_words(before.thread, before.block);
-    blame("race: " + thread_words(device.current, device.block) + " of `" + device.name + "` " +
-          (writes ? "writes" : "reads") + " " + space + " memory at " + site_words(site) + " that " + other +
-          (wrote ? " wrote" : " read") + ", with no barrier between");
+    const std::string own = (device.running ? thread_words(device.current, device.block) + " of `" + device.name + "`" : device.name) +
+                            (writes ? " writes " : " reads ") + space + " memory" +
+                            (device.running ? " at " + site_words(site) : "") + " that ";
+    std::string other = before.thread & OF_WARP ? "other threads of block " + words(place_of(before.block, grid))
+                                                : thread_words(before.thread, before.block);
+    std::string missing = ", with no barrier between";
+    if (before.launch != device.launch) other = "a launch in another stream", missing = ", and no event or synchronisation is between";
+    blame("race: " + own + other + (wrote ? " wrote" : " read") + missing);
     leave();
 }
 
@@ -384,14 +502,15 @@ void look(Cell& cell, bool writes, bool atomic, const char* space, const void* s
     if (cell.write.thread != NOBODY && !ordered(cell.write, thread) && !(atomic && cell.write.atomic))
         return race(cell.write, true, writes, space, site);
     if (writes && cell.read.thread != NOBODY && !ordered(cell.read, thread)) return race(cell.read, false, true, space, site);
-    const Access own{thread, device.block, device.epoch, device.warps[thread / 32].epoch, atomic};
+    const Access own{thread, device.block, device.epoch, device.warps[thread / 32].epoch, device.launch, atomic};
     if (writes) {
         cell.write = own;
         return;
     }
     const Access before = cell.read;
     cell.read = own;
-    if (before.thread == NOBODY || before.thread == thread || before.block != device.block || before.epoch != device.epoch) return;
+    if (before.thread == NOBODY || before.launch != device.launch || before.thread == thread) return;
+    if (before.block != device.block || before.epoch != device.epoch) return;
     const uint32_t warp = warp_of(before);
     if (warp != thread / 32) cell.read.thread = MANY;
     else if (before.warp_epoch == own.warp_epoch) cell.read.thread = OF_WARP + warp;
@@ -407,13 +526,26 @@ void outside(const Memory& memory, const char* place, bool writes, const void* s
     leave();
 }
 
-void touch(const void* address, size_t bytes, bool writes, const void* site, bool atomic = false)
+// The host's own code, between launches: pointers of the device are not for it.
+void host_touches(const char* place, bool writes, const void* site)
 {
-    if (!device.running || device.running->thread == NOBODY || !fault.empty()) return;
+    bool own = false;
+    for (const auto& memory : allocations) own = own || (!memory.shared_with_host && place >= memory.begin && place < memory.end);
+    for (const auto& array : given_arrays) own = own || (place >= array.first && place < array.second);
+    if (own)
+        blame(std::string("crash: the host ") + (writes ? "writes" : "reads") + " memory of the device at " + site_words(site) +
+              ": a GPU's pointers are for kernels and cudaMemcpy");
+}
+
+void touch(const void* address, size_t bytes, bool writes, const void* site, bool atomic = false, bool counted = true)
+{
+    if (!fault.empty()) return;
     const char* place = (const char*)address;
+    if (!device.running) return host_touches(place, writes, site);
+    if (device.running->thread == NOBODY) return;
     if (place >= device.running->stack && place < device.running->stack + STACK) return;
     if (place >= device.shared_begin && place < device.shared_end) {
-        if (device.block == 0) banks.note(site, device.current, (uint32_t)(place - device.shared_begin), (uint32_t)bytes);
+        if (counted && device.block == 0) banks.note(site, device.current, (uint32_t)(place - device.shared_begin), (uint32_t)bytes);
         for (size_t at = 0; at < bytes; ++at)
             look(device.shared_cells[(size_t)(place - device.shared_begin) + at], writes, atomic, "shared", site);
         return;
@@ -422,12 +554,21 @@ void touch(const void* address, size_t bytes, bool writes, const void* site, boo
         if (place >= memory.map && place < memory.map_end) {
             if (place < memory.begin || place + bytes > memory.end) return outside(memory, place, writes, site);
             if (memory.map != device.dynamic_memory) break;
-            if (device.block == 0) banks.note(site, device.current, (uint32_t)(place - memory.begin), (uint32_t)bytes);
+            if (counted && device.block == 0) banks.note(site, device.current, (uint32_t)(place - memory.begin), (uint32_t)bytes);
             for (size_t at = 0; at < bytes; ++at)
                 look(device.dynamic_cells[(size_t)(place - memory.begin) + at], writes, atomic, "shared", site);
             return;
         }
     for (size_t at = 0; at < bytes && bytes > 1; at += 2) look(device.global.at((uintptr_t)place + at), writes, atomic, "global", site);
+}
+
+void look_at_static_size()
+{
+    size_t used = 0;
+    for (const Cell& cell : device.shared_cells) used += cell.write.thread != NOBODY || cell.read.thread != NOBODY;
+    if (used > USUAL_SHARED)
+        blame("compile error: `" + std::string(device.name) + "` uses " + std::to_string(used) +
+              " bytes of static shared memory: a GPU's compiler takes 49152, more must be dynamic");
 }
 
 Memory mapped(size_t bytes)
@@ -438,7 +579,7 @@ Memory mapped(size_t bytes)
     std::memset(begin, 0xff, room);
     mprotect(begin + room, PAGE, PROT_NONE);
     const size_t start = (room - bytes) / 256 * 256;
-    return {begin, begin + start, begin + start + bytes, begin + map};
+    return {begin, begin + start, begin + start + bytes, begin + map, false};
 }
 
 }  // namespace
@@ -451,6 +592,15 @@ void trap(const char* words)
     for (;;) {
         leave();
         if (!device.running) _exit(1);
+    }
+}
+
+void unplayed(const char* words)
+{
+    blame(std::string("compiled, not run: ") + words);
+    for (;;) {
+        leave();
+        if (!device.running) return;
     }
 }
 
@@ -477,54 +627,113 @@ int barrier_with(int value, int how, const void* site)
 
 void barrier(const void* site) { barrier_with(0, 0, site); }
 
-static unsigned meet(unsigned mask, unsigned long long bits, const void* site)
+// What the lanes of the mask have given.
+static const unsigned long long (&meet(unsigned mask, unsigned long long bits, const void* site, bool orders = false))[32]
 {
-    const uint32_t thread = device.current;
+    const uint32_t thread = device.current, lane = thread % 32;
     Warp& warp = device.warps[thread / 32];
-    const unsigned generation = warp.generation, side = generation % 2;
-    if (!(mask >> thread % 32 & 1)) trap("a warp operation whose mask leaves out the caller, called");
-    if (warp.waiting && (warp.mask != mask || warp.site != site)) {
-        blame("barrier: " + thread_words(thread, device.block) + " of `" + device.name + "` meets its warp at " +
-              site_words(site) + ", others wait at " + site_words(warp.site) + " or with another mask");
-        leave();
-    }
-    warp.mask = mask, warp.site = site, warp.waiting |= 1u << thread % 32;
-    warp.values[side][thread % 32] = bits;
-    device.states[thread] = State::at_warp;
-    release_warp(thread / 32);
+    if (!(mask >> lane & 1)) trap("a warp operation whose mask leaves out the caller, called");
+    for (const Meeting& other : warp.meetings)
+        if (other.waiting && (other.mask & mask) && (other.mask != mask || other.site != site)) {
+            blame("barrier: " + thread_words(thread, device.block) + " of `" + device.name + "` meets its warp at " +
+                  site_words(site) + ", others wait at " + site_words(other.site) + " or with another mask");
+            leave();
+        }
+    const uint32_t first = (uint32_t)__builtin_ctz(mask);
+    Meeting& meeting = warp.meetings[first];
+    auto& values = device.values[thread / 32 * 32 + first].of[meeting.generation % 2];
+    meeting.mask = mask, meeting.site = site, meeting.orders = orders, meeting.waiting |= 1u << lane;
+    values[lane] = bits;
+    device.phases[thread].site = site, device.states[thread] = State::at_warp;
+    release_meeting(thread / 32, meeting);
     if (device.states[thread] == State::at_warp) {
         leave();
         become(thread);
     }
-    return side;
+    return values;
 }
 
-void warp_barrier(unsigned mask, const void* site) { meet(mask, 0, site); }
+void warp_barrier(unsigned mask, const void* site) { meet(mask, 0, site, true); }
 
 unsigned long long shuffled(unsigned mask, unsigned long long bits, Shuffle how, int argument, int width, const void* site)
 {
-    const unsigned side = meet(mask, bits, site);
+    const auto& values = meet(mask, bits, site);
     const int lane = (int)(device.current % 32), first = lane / width * width;
     int from = lane;
     if (how == Shuffle::index) from = first + (argument & (width - 1));
     if (how == Shuffle::up && lane - argument >= first) from = lane - argument;
     if (how == Shuffle::down && lane + argument < first + width) from = lane + argument;
     if (how == Shuffle::exclusive && ((lane ^ argument) < first + width)) from = lane ^ argument;
-    Warp& warp = device.warps[device.current / 32];
-    return (mask >> from & 1) ? warp.values[side][from] : bits;
+    return (mask >> from & 1) ? values[from] : bits;
 }
 
 unsigned ballot(unsigned mask, int value, const void* site)
 {
-    const unsigned side = meet(mask, value != 0, site);
+    const auto& values = meet(mask, value != 0, site);
     const Warp& warp = device.warps[device.current / 32];
     unsigned found = 0;
     for (uint32_t lane = 0; lane < 32; ++lane)
-        if (mask >> lane & ~warp.exited >> lane & 1 && warp.values[side][lane]) found |= 1u << lane;
+        if (mask >> lane & ~warp.exited >> lane & 1 && values[lane]) found |= 1u << lane;
     return found;
 }
 
-unsigned active() { return 1u << device.current % 32; }
+unsigned active(const void* site)
+{
+    const uint32_t thread = device.current;
+    device.phases[thread].site = site, device.states[thread] = State::alone;
+    leave();
+    become(thread);
+    return device.warps[thread / 32].together;
+}
+
+unsigned long long of_lane(unsigned mask, unsigned long long bits, unsigned long long (&all)[32], const void* site)
+{
+    std::memcpy(all, meet(mask, bits, site), sizeof all);
+    return bits;
+}
+
+void wait_for_phase(const uint32_t* phase, uint32_t old, const void* site)
+{
+    const uint32_t thread = device.current;
+    if (*phase != old) return;
+    device.phases[thread] = {phase, old, site}, device.states[thread] = State::at_phase;
+    leave();
+    become(thread);
+}
+
+void too_early(const void* site)
+{
+    blame("race: " + thread_words(device.current, device.block) + " of `" + device.name + "` uses, at " + site_words(site) +
+          ", a cuda::barrier in shared memory that nobody has initialised before");
+    leave();
+}
+
+void next_phase(uint32_t* phase) { ++*phase, ++device.epoch; }
+
+void touched(const void* place, size_t bytes, bool writes, const void* site) { touch(place, bytes, writes, site, false, false); }
+
+void copy_later(void* to, const void* from, size_t bytes, size_t zeros, const void* site)
+{
+    touch(from, bytes - zeros, false, site);
+    touch(to, bytes, true, site);
+    device.copies[device.current].batches.back().push_back({(char*)to, (const char*)from, bytes, zeros, site});
+}
+
+void commit_copies() { device.copies[device.current].batches.emplace_back(); }
+
+void wait_for_copies(size_t left)
+{
+    auto& batches = device.copies[device.current].batches;
+    for (; batches.size() > left + 1; batches.erase(batches.begin()))
+        for (const auto& one : batches.front()) {
+            touch(one.to, one.bytes, true, one.site);
+            std::memcpy(one.to, one.from, one.bytes - one.zeros);
+            std::memset(one.to + one.bytes - one.zeros, 0, one.zeros);
+        }
+}
+
+size_t committed_copies() { return device.copies[device.current].batches.size() - 1; }
+
 void fenced() { device.fence = true; }
 void atomic(const void* place, size_t bytes, const void* site) { touch(place, bytes, true, site, true); }
 void* dynamic_shared()
@@ -534,15 +743,23 @@ void* dynamic_shared()
     return nullptr;
 }
 
+static std::vector<void**>& pointers_to_dynamic()  // made by whoever comes first
+{
+    static std::vector<void**> all;
+    return all;
+}
+Dynamic::Dynamic(void** place) { pointers_to_dynamic().push_back(place); }
+
 void largest_shared(size_t bytes)
 {
     if (bytes > MOST_SHARED) trap("cudaFuncSetAttribute asks for more shared memory than any GPU has (227 KiB)");
     device.most_dynamic = std::max(device.most_dynamic, bytes);
 }
 
-void* allocate(size_t bytes)
+void* allocate(size_t bytes, bool shared_with_host)
 {
     allocations.push_back(mapped(bytes));
+    allocations.back().shared_with_host = shared_with_host;
     return allocations.back().begin;
 }
 
@@ -550,6 +767,7 @@ void release(void* place)
 {
     for (size_t at = 0; at < allocations.size(); ++at)
         if (allocations[at].begin == place) {
+            device.global.forget((uintptr_t)allocations[at].map, (uintptr_t)allocations[at].map_end);
             munmap(allocations[at].map, (size_t)(allocations[at].map_end - allocations[at].map));
             allocations.erase(allocations.begin() + (long)at);
             return;
@@ -557,13 +775,67 @@ void release(void* place)
     if (place) trap("cudaFree of what cudaMalloc has not given");
 }
 
-void launch(dim3 blocks, dim3 threads, size_t shared, const char* name, const std::function<void()>& body)
+uint32_t new_stream(bool apart)
+{
+    streams.clocks.emplace_back(), streams.apart.push_back(apart);
+    return (uint32_t)streams.clocks.size() - 1;
+}
+
+uint32_t new_event()
+{
+    streams.events.emplace_back();
+    return (uint32_t)streams.events.size();
+}
+
+void record_event(uint32_t event, uint32_t stream)
+{
+    if (!event || event > streams.events.size()) trap("cudaEventRecord of an event that nobody has made");
+    streams.begin(stream);
+    streams.events[event - 1] = streams.clocks[stream];
+}
+
+void wait_for_event(uint32_t stream, uint32_t event)
+{
+    if (!event || event > streams.events.size()) trap("cudaStreamWaitEvent for an event that nobody has made");
+    Streams::join(streams.clocks[stream], streams.events[event - 1]);
+}
+
+void host_waits_for_event(uint32_t event)
+{
+    if (!event || event > streams.events.size()) trap("cudaEventSynchronize for an event that nobody has made");
+    Streams::join(streams.host, streams.events[event - 1]);
+}
+
+void host_waits(uint32_t stream) { Streams::join(streams.host, streams.clocks[stream]); }
+
+void host_waits_for_all()
+{
+    for (const auto& clock : streams.clocks) Streams::join(streams.host, clock);
+}
+
+void moved(const char* name, void* to, const void* from, size_t bytes, uint32_t stream)
+{
+    device.launch = streams.begin(stream), device.name = name, device.warps.resize(1);
+    device.current = 0, device.block = 0, ++device.epoch;
+    const auto own = [&](const void* place, bool writes) {  // pages nobody has touched are the host's, or without interest
+        for (uintptr_t at = (uintptr_t)place; at < (uintptr_t)place + bytes && fault.empty(); at += 2)
+            if (device.global.pages.count(at / PAGE)) look(device.global.at(at), writes, false, "global", nullptr);
+    };
+    if (from) own(from, false);
+    if (to) own(to, true);
+}
+
+void launch(const Launch& how, const char* name, const std::function<void()>& body)
 {
     if (!fault.empty()) return;
+    const dim3 blocks = how.grid, threads = how.block;
+    const size_t shared = how.shared;
     const uint64_t all = (uint64_t)threads.x * threads.y * threads.z, many = (uint64_t)blocks.x * blocks.y * blocks.z;
     const char* wrong = nullptr;
     if (!all || all > 1024 || threads.x > 1024 || threads.y > 1024 || threads.z > 64) wrong = "1 to 1024 threads (at most 64 along z)";
     if (!many || blocks.x > 0x7fffffffu || blocks.y > 65535 || blocks.z > 65535) wrong = "1 to 2147483647 x 65535 x 65535 blocks";
+    const std::string bound = "at most " + std::to_string(how.bound) + " threads: its __launch_bounds__ say so";
+    if (how.bound && all > how.bound) wrong = bound.c_str();
     if (shared > device.most_dynamic) wrong = "at most 48 KiB of dynamic shared memory, unless cudaFuncSetAttribute asks for more";
     if (wrong) {
         blame("crash: the launch of `" + std::string(name) + "` with " + std::to_string(many) + " blocks of " +
@@ -578,7 +850,8 @@ void launch(dim3 blocks, dim3 threads, size_t shared, const char* name, const st
         allocations.push_back(mapped(shared));
         device.dynamic_memory = allocations.back().map;
     }
-    device.global.forget();
+    for (void** place : pointers_to_dynamic()) *place = dynamic_shared();
+    device.launch = streams.begin(how.stream);
     device.order = order_of((uint32_t)all);
     const bool forward = schedule() % 2;
     const size_t statics = (size_t)(device.shared_end - device.shared_begin);
@@ -590,6 +863,7 @@ void launch(dim3 blocks, dim3 threads, size_t shared, const char* name, const st
         device.dynamic_cells.assign(shared, Cell{});
         run_block();
         if (device.block == 0) banks.count();
+        if (device.block == 0 && fault.empty()) look_at_static_size();
     }
     if (shared) release(dynamic_shared());
     device.dynamic_memory = nullptr;
@@ -658,12 +932,21 @@ const char* convt3d_device_banks()
     return told.c_str();
 }
 
+/* Where the problem's arrays begin and end, one after the other. */
+void convt3d_device_arrays(const char* const* ends, int count)
+{
+    convt3d_device::given_arrays.clear();
+    for (int at = 0; at < count; ++at) convt3d_device::given_arrays.emplace_back(ends[2 * at], ends[2 * at + 1]);
+}
+
 /* What went wrong in the last call, "word: detail", or nothing. */
 const char* convt3d_device_fault()
 {
     static std::string told;
     told = convt3d_device::fault;
     convt3d_device::fault.clear();
+    convt3d_device::device.global.forget();
+    convt3d_device::streams.forget();
     return told.c_str();
 }
 }

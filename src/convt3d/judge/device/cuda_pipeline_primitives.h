@@ -1,0 +1,3 @@
+// As in CUDA, a file of its own.
+#pragma once
+#include "cuda_pipeline.h"
