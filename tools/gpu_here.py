@@ -3,11 +3,13 @@ tests said, and writes one JSON file and one page, which are all that a report n
 
     python tools/gpu_here.py [--quick] [--output gpu_here]
 
-Peers are eager PyTorch and torch.compile (max-autotune), contiguous and channels_last_3d, in float32 with TF32 off and
-on. Each is timed once its result agrees with eager PyTorch in IEEE float32 on the same numbers; one that fails, or is
-wrong, is a row that says so. Times are medians; the roofline is that of the data sheet, for GPUs in
-tests/gpu_proof/limits.py. Without a GPU it says so, writes nothing and ends well. Exit code 1: a test failed, or
-one of convt3d's results was wrong.
+Peers are eager PyTorch and torch.compile (max-autotune), contiguous and channels_last_3d. float32 has three settings of
+PyTorch: TensorFloat32 forbidden; its default, where cuDNN may use it and convt3d keeps float32's accuracy; allowed
+everywhere. Each contender is timed once its result agrees with eager PyTorch in IEEE float32 on the same numbers; one
+that fails, or is wrong, is a row that says so. Each operator and type has a process of its own, and peers come first in
+it: a fault of the device in one leaves the others. Times are medians; the roofline is that of the data sheet, for GPUs
+in tests/gpu_proof/limits.py. Without a GPU it says so, writes nothing and ends well. Exit code 1: a test failed, or one
+of convt3d's results was wrong.
 """
 
 from __future__ import annotations
@@ -35,36 +37,65 @@ from convt3d.spec.work import count  # noqa: E402
 TESTS = ("tests/gpu/test_kernels.py", "tests/torch_front/test_cuda.py")
 CLOSE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}  # of the largest number in the result
 CLOSE_TF32 = 1e-2
+# Of PyTorch: whether TensorFloat32 is allowed in matrix products, and in convolutions.
+SETTINGS = {"TF32 off": (False, False), "default": (False, True), "TF32 on": (True, True)}
 OURS = "convt3d"
+HOURS = 2  # after which tests, or a process that times, are given up
 Timer = Callable[[Callable[[], Any]], float]  # milliseconds
 Row = dict[str, Any]
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one sample of each operator")
     parser.add_argument("--output", default="gpu_here", metavar="NAME", help="of NAME.json and NAME.md")
-    args = parser.parse_args()
+    parser.add_argument("--only", nargs=2, metavar=("SLUG", "TYPE"), help="print a line of JSON for each row, no more")
+    args = parser.parse_args(given)
     import torch
 
     if not torch.cuda.is_available():
         print("skipped: PyTorch finds no CUDA device here, so nothing was run and nothing is known")
         return 0
-    from triton.testing import do_bench
+    if args.only:
+        from triton.testing import do_bench
 
-    def clock(call: Callable[[], Any]) -> float:
-        return float(do_bench(call, return_mode="median"))
-
+        slug, dtype = args.only
+        values = {**PROBLEMS[slug].benchmark, "batch_size": 1} if args.quick else PROBLEMS[slug].benchmark
+        for row in measure(PROBLEMS[slug], values, dtype, "cuda", lambda call: do_bench(call, return_mode="median")):
+            print(json.dumps(row), flush=True)
+        return 0
     report = {"device": device_facts(), "tests": run_tests(TESTS), "quick": args.quick, "rows": []}
-    for problem in PROBLEMS.values():
-        values = {**problem.benchmark, "batch_size": 1} if args.quick else problem.benchmark
+    for slug in PROBLEMS:
         for dtype in CLOSE:
-            report["rows"] += measure(problem, values, dtype, "cuda", clock)
-            write(report, args.output)  # what is known stays known if the next one ends the process
-            print(f"{problem.slug}, {dtype}: timed", flush=True)
+            command = [sys.executable, __file__, "--only", slug, dtype, *(["--quick"] if args.quick else [])]
+            report["rows"] += rows_of(command, slug, dtype)
+            write(report, args.output)  # what is known stays known if this process ends
+            print(f"{slug}, {dtype}: timed", flush=True)
     print(page(report))
     print(f"\nwrote {args.output}.json and {args.output}.md: please send both")
     return 0 if good(report) else 1
+
+
+def rows_of(command: Sequence[str], slug: str, dtype: str) -> list[Row]:
+    """That a process prints; and one of convt3d's that says how it ended, if not well."""
+    code, out, err = _ended(command)
+    rows: list[Row] = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if code:
+        row: Row = {"operator": slug, "type": dtype, "contender": f"{OURS}, process", "setting": "default"}
+        rows.append({**row, "failed": f"ended with code {code}: {err[-300:]}"})
+    return rows
+
+
+def _ended(command: Sequence[str], **options: Any) -> tuple[int, str, str]:
+    """Of a process: its exit code and what it printed, also if it was given up."""
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, check=False, capture_output=True, timeout=3600 * HOURS, text=True, **options
+        )
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        return 124, out, f"it had not ended after {HOURS} hours"
+    return done.returncode, done.stdout, done.stderr
 
 
 def device_facts() -> dict[str, Any]:
@@ -84,16 +115,15 @@ def device_facts() -> dict[str, Any]:
 
 def run_tests(files: Sequence[str]) -> dict[str, Any]:
     """pytest's exit code, its summary line and which tests failed."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
     command = [sys.executable, "-m", "pytest", "-q", "-rf", *files]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
-    print(done.stdout)
-    lines = done.stdout.splitlines() or [done.stderr[-500:]]
+    code, out, err = _ended(command, env={**os.environ, "TRITON_INTERPRET": "0"})
+    print(out)
+    lines = out.splitlines() or [err[-500:]]
     failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
-    return {"code": done.returncode, "summary": lines[-1], "failed": failed}
+    return {"code": code, "summary": lines[-1] if code != 124 else err, "failed": failed}
 
 
-def measure(problem: Problem, values: Mapping[str, Any], dtype: str, device: str, timer: Timer) -> list[Row]:
+def measure(problem: Problem, values: Mapping[str, Any], dtype: str, device: str, timer: Timer) -> Iterator[Row]:
     """A row for each contender: milliseconds and error, or what went wrong."""
     import torch
 
@@ -102,22 +132,21 @@ def measure(problem: Problem, values: Mapping[str, Any], dtype: str, device: str
     pipeline = problem.pipeline(values)
     x, operands = _arrays(problem, values, dtype, device)
     eager = function_of(pipeline)
-    with torch.inference_mode(), _tf32(False):
+    with torch.inference_mode(), _set("TF32 off"):
         expected = eager(x.float(), [operand.float() for operand in operands])
-    rows = []
-    for name, tf32, call in _contenders(pipeline, eager, x, operands, dtype):
-        row: Row = {"operator": problem.slug, "type": dtype, "contender": name, "tf32": tf32}
+    for name, setting, call in _contenders(pipeline, eager, x, operands, dtype):
+        row: Row = {"operator": problem.slug, "type": dtype, "contender": name, "setting": setting}
+        rounded = setting == "TF32 on" or (setting == "default" and not name.startswith(OURS))
         try:
-            with torch.inference_mode(), _tf32(tf32):
+            with torch.inference_mode(), _set(setting):
                 row["error"] = error_of(call(), expected)
-                if row["error"] <= (CLOSE_TF32 if tf32 else CLOSE[dtype]):
-                    row["ms"] = timer(call)
+                if row["error"] <= (CLOSE_TF32 if rounded and dtype == "float32" else CLOSE[dtype]):
+                    row["ms"] = float(timer(call))
                 else:
                     row["failed"] = "its result is wrong"
         except Exception as failure:  # a contender that fails must not hide the others
             row["failed"] = f"{type(failure).__name__}: {str(failure)[:300]}"
-        rows.append(row)
-    return [_rated(row, problem, values) for row in rows]
+        yield _rated(row, problem, values)
 
 
 def _arrays(problem: Problem, values: Mapping[str, Any], dtype: str, device: str) -> tuple[Any, list[Any]]:
@@ -136,7 +165,7 @@ def _arrays(problem: Problem, values: Mapping[str, Any], dtype: str, device: str
 
 def _contenders(
     pipeline: Any, eager: Any, x: Any, operands: list[Any], dtype: str
-) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     import torch
 
     import convt3d.torch
@@ -151,25 +180,25 @@ def _contenders(
         with convt3d.torch.autotune():
             return on_gpu(pipeline, x, operands)
 
-    for tf32 in (False, True) if dtype == "float32" else (False,):
-        yield OURS, tf32, lambda: on_gpu(pipeline, x, operands)
-        yield f"{OURS}, tuned", tf32, tuned
-        yield f"{OURS}, channels last", tf32, lambda: on_gpu(pipeline, x_last, operands_last)
-        yield "eager", tf32, lambda: eager(x, operands)
-        yield "eager, channels last", tf32, lambda: eager(x_last, operands_last)
-        yield "torch.compile", tf32, lambda: compiled(x, operands)
-        yield "torch.compile, channels last", tf32, lambda: compiled(x_last, operands_last)
+    for setting in SETTINGS if dtype == "float32" else ("default",):
+        yield "eager", setting, lambda: eager(x, operands)
+        yield "eager, channels last", setting, lambda: eager(x_last, operands_last)
+        yield "torch.compile", setting, lambda: compiled(x, operands)
+        yield "torch.compile, channels last", setting, lambda: compiled(x_last, operands_last)
+        yield OURS, setting, lambda: on_gpu(pipeline, x, operands)
+        yield f"{OURS}, tuned", setting, tuned
+        yield f"{OURS}, channels last", setting, lambda: on_gpu(pipeline, x_last, operands_last)
 
 
 @contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
+def _set(setting: str) -> Iterator[None]:
     import torch
 
     places = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [place.allow_tf32 for place in places]
-    for place in places:
-        place.allow_tf32 = allowed
     try:
+        for place, allowed in zip(places, SETTINGS[setting], strict=True):
+            place.allow_tf32 = allowed
         yield
     finally:
         for place, old in zip(places, before, strict=True):
@@ -214,16 +243,22 @@ def page(report: Mapping[str, Any]) -> str:
         *(f"  - failed: {name}" for name in tests["failed"]),
         f"- {', '.join(f'{name} {value}' for name, value in facts.items() if name != 'name')}",
         *(["- one sample of each operator only"] if report["quick"] else []),
-        "- ms: median; ratio: time over that of the fastest contender of convt3d with the same TF32 setting, above 1 is"
+        "- ms: median; ratio: time over that of the fastest contender of convt3d with the same setting, above 1 is"
         " slower than convt3d; error: the largest, over the largest number, against eager IEEE float32",
+        "- float32, default: cuDNN may round factors to TensorFloat32, convt3d does not (see the errors); TF32 off:"
+        " both multiply in IEEE float32",
         "",
     ]
-    for operator, dtype, tf32 in dict.fromkeys((r["operator"], r["type"], r["tf32"]) for r in report["rows"]):
-        own = [r for r in report["rows"] if (r["operator"], r["type"], r["tf32"]) == (operator, dtype, tf32)]
-        lines += [f"## {operator}, {dtype}{', TF32 on' if tf32 else ''}", ""]
+    for table in dict.fromkeys(map(_table, report["rows"])):
+        own = [row for row in report["rows"] if _table(row) == table]
+        lines += [f"## {table}", ""]
         lines += ["| contender | ms | ratio | needed TFLOP/s | of roofline | error |", "|---|---|---|---|---|---|"]
         lines += [_line(row, own, sheet) for row in own] + [""]
     return "\n".join(lines)
+
+
+def _table(row: Row) -> str:
+    return f"{row['operator']}, {row['type']}" + (f", {row['setting']}" if row["type"] == "float32" else "")
 
 
 def _line(row: Row, beside: Sequence[Row], sheet: Device | None) -> str:
@@ -234,7 +269,11 @@ def _line(row: Row, beside: Sequence[Row], sheet: Device | None) -> str:
     ratio = f"{row['ms'] / best:.2f}" if best else "-"
     share = "-"
     if sheet is not None:
-        kind = "tf32" if row["tf32"] else row["type"]
+        kind = row["type"]
+        if kind == "float32":
+            kind = {"TF32 off": "ieee", "TF32 on": "tf32"}.get(
+                row["setting"], "float32" if row["contender"].startswith(OURS) else "tf32"
+            )
         share = f"{max(sheet.seconds(row['flop'], kind, row['bytes'])) * 1e3 / row['ms']:.0%}"
     return f"| {row['contender']} | {row['ms']:.3f} | {ratio} | {row['tflops']:.1f} | {share} | {error} |"
 

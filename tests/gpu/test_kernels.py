@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import linecache
+from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -20,12 +20,14 @@ from helpers.gpu import CAPABILITY, DEVICE, INTERPRETED, GpuCase, gpu_case, on_g
 import convt3d as ct  # noqa: E402
 from convt3d.errors import UnsupportedStageError  # noqa: E402
 from convt3d.gpu import run as gpu_run  # noqa: E402
+from convt3d.gpu.config import generation_of  # noqa: E402
 from convt3d.gpu.module import load  # noqa: E402
 from convt3d.gpu.pieces import FilledName, NotOnGpu, PartialsName, PreparedName, WeightsName  # noqa: E402
 from convt3d.gpu.plan import gpu_plan  # noqa: E402
 from convt3d.gpu.run import run  # noqa: E402
 from convt3d.gpu.text.code import ELEMENTS  # noqa: E402
 from convt3d.plan.names import CallerName, OperandName, StatisticName  # noqa: E402
+from convt3d.recent import Recent  # noqa: E402
 from convt3d.spec.dtypes import DTYPES as KINDS  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.spec.problems import PROBLEMS  # noqa: E402
@@ -264,7 +266,8 @@ def test_a_second_call_finds_other_numbers_in_other_memory(name: str, monkeypatc
     """It launches what the first one noted; where that cannot be, as in the interpreter, it does all again. The third
     has an input that is not aligned, for which other code is compiled."""
     stages, dtype, last = AGAIN[name]
-    monkeypatch.setattr(gpu_run, "_known", WeakKeyDictionary())
+    monkeypatch.setattr(gpu_run, "_known", Recent(9))
+    monkeypatch.setattr(gpu_run, "_calls", Recent(9))
     for number in range(3):
         case = gpu_case(Pipeline(*stages), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype, number)
         x, operands = case.tensors()
@@ -274,9 +277,74 @@ def test_a_second_call_finds_other_numbers_in_other_memory(name: str, monkeypatc
             rows = room[1:].view(rows.shape).copy_(rows)
         case.tensors = lambda: (rows.permute(0, 4, 1, 2, 3) if last else rows, operands)  # noqa: B023
         case.check()
-        (known,) = gpu_run._known.values()
+        known = [entry.value for entry in gpu_run._known._entries.values()]
         assert len(known) == (2 if number == 2 else 1)
-        assert not CAPABILITY or all(again.steps for again in known.values())
+        assert not CAPABILITY or all(again.steps for again in known)
+
+
+IN_TURN: dict[str, Any] = {
+    "one convolution": [
+        CONV(stride=2, padding=1, bias=True),
+        ct.Softmax("spatial"),
+        ct.Add("tensor"),
+        ct.InstanceNorm(),
+    ],
+    "what is before it": [ct.Multiply("tensor"), CONV(stride=2), ct.GroupNorm(2, affine=True), ct.SiLU()],
+    "a guard": [CONV(stride=2), ct.InstanceNorm()],
+}
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_samples_in_turn_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a value is read again: as many at once as a cache holds, unequal parts among them. Weights are packed once.
+    An infinite number in one sample lets other kernels compute it: those after it, or all that run at once."""
+    case = gpu_case(Pipeline(*IN_TURN[name]), (5, 16, 2, 3, 2), (16, 6, 3, 3, 2))
+    if name == "a guard":
+        case.x[1, 3, 1, 1, 1] = np.inf
+    expected = case.run()
+    shapes = case.x.shape, tuple(one.shape for one in case.operands)
+    plan = gpu_plan(case.pipeline, *shapes, case.dtype, generation_of(CAPABILITY or 80), choice=0)
+    packed: list[bool] = []
+
+    def made(self: Any, size: int) -> bool:
+        packed.append(make(self, size))
+        return packed[-1]
+
+    make = gpu_run.Execution.make_weights
+    monkeypatch.setattr(gpu_run.Execution, "make_weights", made)
+    monkeypatch.setattr("convt3d.gpu.plan.BUSY", 0)
+    two = next(cache for cache in range(1 << 20) if plan.samples_in(cache) == 2)
+    for cache, parts in ((two, [1, 2, 2]), (two - 1, [1] * 5)):
+        monkeypatch.setattr(gpu_run, "_second_level", lambda x: cache)  # noqa: B023
+        monkeypatch.setattr(gpu_run, "_known", Recent(99))
+        monkeypatch.setattr(gpu_run, "_calls", Recent(99))
+        monkeypatch.setattr(gpu_run, "_turns", lru_cache(gpu_run._turns.__wrapped__))
+        assert [own.trace.values[0][0] for own, _ in gpu_run._turns(plan, cache)] == parts
+        packed.clear()
+        if name == "a guard":
+            case.check()
+        else:
+            assert np.array_equal(case.run(), expected)
+        assert packed[0]
+        assert not any(packed[1:])  # fewer where a part is repeated from what another one noted
+
+
+def test_samples_are_taken_in_turn_only_where_a_value_is_read_again() -> None:
+    shape, kernel, wide = (32, 32, 16, 32, 32), (32, 64, 3, 3, 3), 50 << 20
+    conv = CONV(stride=2, padding=1, output_padding=1)
+    plans = [
+        gpu_plan(Pipeline(conv, stage), shape, (kernel,), KINDS[kind], 90)
+        for stage, kind in (
+            (ct.Softmax("spatial"), "float32"),
+            (ct.ReLU(), "float32"),
+            (ct.Softmax("spatial"), "float16"),
+        )
+    ]
+    assert [plan.samples_in(wide) for plan in plans] == [1, 32, 32]  # float16 computes it again
+    assert plans[0].samples_in(40 << 20) == 32  # one is more than three quarters
+    assert plans[0].samples_in(126 << 20) == 2
+    small = gpu_plan(Pipeline(conv, ct.Softmax("spatial")), (64, 32, 2, 2, 2), (kernel,), KINDS["float32"], 90)
+    assert small.samples_in(1 << 15) == 64  # one would leave the GPU idle
 
 
 SMALL = {

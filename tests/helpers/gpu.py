@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,9 @@ def stored(result: Any) -> Any:
 
 
 class GpuCase(Case):
-    """As `Case`, but the kernels are those of a GPU."""
+    """As `Case`, but the kernels are those of a GPU; `options` are of every run."""
+
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def tensors(self) -> tuple[Any, list[Any]]:
         return tensor(self.x, self.dtype.name), [tensor(operand, self.dtype.name) for operand in self.operands]
@@ -56,7 +60,7 @@ class GpuCase(Case):
         if out is None:
             out = torch.empty(self.output, dtype=x.dtype, device=DEVICE)
         out.fill_(torch.nan)
-        return stored(run(self.pipeline, x, operands, out, choice=choice, **options))
+        return stored(run(self.pipeline, x, operands, out, choice=choice, **self.options, **options))
 
 
 def gpu_case(

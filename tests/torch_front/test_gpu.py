@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -26,6 +25,7 @@ import convt3d.torch  # noqa: E402
 from convt3d.gpu import run as run_gpu  # noqa: E402
 from convt3d.gpu import tune as gpu_tune  # noqa: E402
 from convt3d.gpu.plan import gpu_plan  # noqa: E402
+from convt3d.recent import Recent  # noqa: E402
 from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
@@ -140,6 +140,7 @@ def test_how_float32_is_multiplied_is_said_in_words_of_pytorch() -> None:
 def test_the_precision_of_float32_changes_no_other_type(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
     plans: list[Any] = []
     monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: plans.append(plan))
+    monkeypatch.setattr(run_gpu, "_calls", Recent(9))
     x, w = (one.to(dtype) for one in tensors((1, 16, 2, 2, 2), (16, 2, 2, 2, 2), grad=False))
     for precision in ("tf32", "ieee"):
         gpu.on_gpu(Pipeline(ct.ConvTranspose3d(stride=2)), x, [w], precision)
@@ -254,7 +255,7 @@ def test_kernels_that_a_gpu_does_not_take_go_to_stock_with_one_warning(
     """Which carries the message; they are not tried a second time with the same tensors, but with others."""
     kernels = Kernels(REFUSALS[message])
     monkeypatch.setattr(run_gpu, "load", lambda text: kernels)
-    monkeypatch.setattr(run_gpu, "_known", WeakKeyDictionary())
+    monkeypatch.setattr(run_gpu, "_known", Recent(9))
     pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(stride=2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     with pytest.warns(UserWarning, match=f"stock PyTorch: its kernel ct3d_f32_0_pack cannot be had .*{message}"):
         got = gpu.run("conv_transpose3d", pipeline, x, [w])
@@ -276,7 +277,7 @@ def test_errors_in_kernels_and_of_the_driver_are_not_hidden(monkeypatch: pytest.
 @pytest.mark.usefixtures("tuned")
 def test_autotuning_passes_over_what_the_gpu_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_gpu, "load", lambda text: Kernels(OutOfResources(9, 8, "shared memory")))
-    monkeypatch.setattr(run_gpu, "_known", WeakKeyDictionary())
+    monkeypatch.setattr(run_gpu, "_known", Recent(9))
     monkeypatch.setattr(testing, "do_bench", lambda call, **_: call())
     x, w = tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
     plan = gpu_plan(Pipeline(ct.ConvTranspose3d(stride=2)), tuple(x.shape), (tuple(w.shape),), DTYPES["float32"])

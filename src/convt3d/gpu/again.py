@@ -1,35 +1,43 @@
 """A call of a plan once more. The first one notes what it allocates and launches; the next, on arrays that lie alike,
-allocates the same, fills in pointers and launches the compiled kernels, and looks at nothing else."""
+allocates the same, fills in pointers and launches the compiled kernels, and looks at nothing else.
+
+Nothing of a call is kept: no array, no stream, no graph that was being recorded. So calls of any threads, on any
+streams of the device, may repeat one `Again` at a time; once its first call has ended it is not changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..plan.names import ArrayName
 
-Step = Callable[[dict[ArrayName, Any], int], None]  # with the arrays of a call, on a stream
+Step = Callable[[list[Any], int], None]  # with the arrays of a call, on a stream
 
 
-@dataclass
 class Again:
-    """What a call does, in order; None instead of steps if one of them cannot be repeated."""
+    """What a call does, in order; None instead of steps if one of them cannot be repeated. Arrays have numbers, which
+    are found sooner than names: those that a call is given come first."""
 
-    steps: list[Step] | None = field(default_factory=list)
+    def __init__(self, given: Sequence[ArrayName]) -> None:
+        self.steps: list[Step] | None = []
+        self.numbers = {name: number for number, name in enumerate(given)}
 
     def allocates(self, name: ArrayName, shape: Sequence[int], kind: Any, like: ArrayName, zeros: bool) -> None:
-        def step(arrays: dict[ArrayName, Any], stream: int) -> None:
-            made = arrays[like].new_zeros if zeros else arrays[like].new_empty
-            arrays[name] = made(shape, dtype=kind)
+        own, other, shape = self._number(name), self.numbers[like], tuple(shape)
+
+        def step(arrays: list[Any], stream: int) -> None:
+            made = arrays[other].new_zeros if zeros else arrays[other].new_empty
+            arrays[own] = made(shape, dtype=kind)
 
         self._note(step)
 
     def shows(self, name: ArrayName, source: ArrayName, offset: int) -> None:
         """`name` is `source` from a place on: kernels take its address, and its strides from elsewhere."""
+        own, other = self._number(name), self.numbers[source]
 
-        def step(arrays: dict[ArrayName, Any], stream: int) -> None:
-            arrays[name] = arrays[source].as_strided((1,), (1,), offset) if offset else arrays[source]
+        def step(arrays: list[Any], stream: int) -> None:
+            arrays[own] = arrays[other].as_strided((1,), (1,), offset) if offset else arrays[other]
 
         self._note(step)
 
@@ -42,26 +50,34 @@ class Again:
             return
         runner = kernel[(grid, 1, 1)]
         given = [None if place in pointers else value for place, value in enumerate(arguments)] + list(constants)
-        slots = tuple(pointers.items())
+        slots = tuple((place, self.numbers[name]) for place, name in pointers.items())
 
-        def step(arrays: dict[ArrayName, Any], stream: int) -> None:
+        def step(arrays: list[Any], stream: int) -> None:
             values = given.copy()
-            for place, name in slots:
-                values[place] = arrays[name]
+            for place, number in slots:
+                values[place] = arrays[number]
             runner(*values, stream=stream)
 
         self._note(step)
 
     def drops(self, name: ArrayName) -> None:
-        def step(arrays: dict[ArrayName, Any], stream: int) -> None:
-            del arrays[name]
+        own = self.numbers[name]
+
+        def step(arrays: list[Any], stream: int) -> None:
+            arrays[own] = None
 
         self._note(step)
 
-    def run(self, arrays: dict[ArrayName, Any], stream: int) -> None:
+    def run(self, given: Sequence[Any], stream: int) -> list[Any]:
+        """With the arrays that a call is given; gives all that are left at its end, by their numbers."""
         assert self.steps is not None
+        arrays = [*given, *[None] * (len(self.numbers) - len(given))]
         for step in self.steps:
             step(arrays, stream)
+        return arrays
+
+    def _number(self, name: ArrayName) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
 
     def _note(self, step: Step) -> None:
         if self.steps is not None:

@@ -11,18 +11,19 @@ from functools import lru_cache, partial
 from math import prod
 
 from ..plan.base import BasePlan
-from ..plan.names import OUTPUT, ArrayName
+from ..plan.names import INPUT, OUTPUT, ArrayName
 from ..plan.prepare import rewrite
 from ..plan.sweeps import Finish, Op, cut, operands_of, output_values
-from ..spec.dtypes import DType
+from ..spec.dtypes import DTYPES, DType
 from ..spec.pipeline import Pipeline, Trace
 from ..spec.shapes import ConvAxis, PoolAxis, Shape
 from ..spec.stages import AvgPool3d, GroupNorm, Keep, MaxPool3d
-from .config import LEAST_INPUTS, PARTS, Demand, choose, configurations
+from .config import LEAST_INPUTS, PARTS, PROCESSORS, Demand, choose, configurations
 from .geometry import INT32_MAX, gpu_axis
-from .pieces import Arrays, PartialsName, Piece, mixes, split
+from .pieces import Arrays, PartialsName, Piece, PreparedName, mixes, split
 from .steps import GpuFinish, GpuKernel, GpuPack, GpuStep, Memory, kernels_of
 
+BUSY = 4  # programs of each multiprocessor, of kernels that make a value, where samples are taken in turn
 MOST_HALO, MOST_SMALL = 3, 1 << 22  # times the input, or numbers of a small one, with zeros around it
 
 
@@ -33,6 +34,7 @@ class GpuPlan(BasePlan):
     generation: int
     precision: str
     wide: bool  # 64-bit offsets
+    choice: int | None  # number of a configuration, the heuristic's if None
     steps: tuple[GpuStep, ...]
     stored: tuple[tuple[ArrayName, Shape], ...]  # values in memory of their own, in the type of sums
     finite: bool = False  # inputs and weights are declared to be: no kernel waits for others
@@ -50,6 +52,34 @@ class GpuPlan(BasePlan):
     def choices(self) -> int:
         """Configurations that differ in at least one kernel."""
         return max(len(configurations(self.generation, kernel.need)) for kernel in self.kernels if not kernel.guarded)
+
+    def samples_in(self, cache: int) -> int:
+        """How many to run at once where a cache has so many bytes: all of them, unless a value is written and read
+        again, fewer fit the cache (three quarters of it: other things pass through), and those keep the GPU busy."""
+        batch = self.trace.values[0][0]
+        ours = [kernel for kernel in self.kernels if not kernel.guarded]
+        read = {kernel.piece.source: kernel.piece.shape for kernel in ours if kernel.kind == "load"}
+        values = [prod(shape[1:]) for source, shape in read.items() if source != INPUT]
+        if not values:
+            return batch
+        size = 2 if self.parts > 1 else self.dtype.itemsize
+        inputs = [
+            size * kernel.memory.row * prod(kernel.memory.sizes(kernel.piece.shape[2:]))
+            for kernel in ours
+            if kernel.piece.conv is not None
+        ]
+        fitting = cache * 3 // 4 // (max(inputs) + DTYPES[self.dtype.accumulate].itemsize * sum(values))
+        programs = min(kernel.programs for kernel in ours if not isinstance(kernel.piece.dest, PreparedName)) // batch
+        return fitting if fitting * programs >= BUSY * PROCESSORS[self.generation] else batch
+
+    def of_samples(self, number: int) -> GpuPlan:
+        """The plan of so many samples."""
+        (batch, *shape), operands = self.trace.values[0], []
+        for slot, sizes in zip(self.asked.slots, self.trace.operand_shapes, strict=True):
+            own = slot.operand.kind == "tensor" and sizes[0] == batch
+            operands.append((number, *sizes[1:]) if own else sizes)
+        options = self.generation, self.precision, self.wide, self.choice
+        return gpu_plan(self.asked, (number, *shape), tuple(operands), self.dtype, *options)
 
 
 @lru_cache(maxsize=512)
@@ -90,6 +120,7 @@ def gpu_plan(
         generation=generation,
         precision=maker.precision,
         wide=maker.wide,
+        choice=choice,
         steps=tuple(maker.steps),
         stored=tuple(maker.arrays.stored.items()),
         finite=finite,

@@ -7,15 +7,16 @@ Triton's interpreter: the same text, slowly. torch and triton are imported here,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from math import gcd
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName
 from ..plan.segments import run_segments, segments
+from ..recent import Recent
 from ..spec.dtypes import DTYPES
 from ..spec.pipeline import Pipeline
 from . import tune as gpu_tune
@@ -32,9 +33,11 @@ from .text.module import Module, module
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 _TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
-# Of a plan, by device, strides and alignment of its arrays: what a call does, or why there is none.
-_known: WeakKeyDictionary[GpuPlan, dict[Any, Again | str]] = WeakKeyDictionary()
-MOST_KNOWN = 64  # places of a plan
+# Of a plan, by device, strides and alignment of its arrays: what a call does, or why there is none. And by all that a
+# call of the front depends on: its plan, and what it does if that is one `Again`.
+_known: Recent[Again | str] = Recent(1024)
+_calls: Recent[tuple[GpuPlan, Again | None]] = Recent(1024)
+WEIGHTS = PACKED, WILD  # what all samples of a call share
 
 
 def run(
@@ -53,6 +56,38 @@ def run(
 
     if len(pipeline.convolutions) > 1:
         return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice)
+    # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
+    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
+        learned = gpu_tune.state()
+        if learned is None or out is None:
+            plan, out = _planned(pipeline, x, operands, out, precision, wide, choice)
+            execute(plan, x, operands, out)
+            return out
+        given = (x, out, *operands)
+        key = pipeline, x.dtype, x.device, precision, wide, choice, learned, *_lie(given), *[one.shape for one in given]
+        call = _calls.get(key)
+        if call is None:
+            plan, _ = _planned(pipeline, x, operands, out, precision, wide, choice)
+            _calls.put(key, (plan, execute(plan, x, operands, out)))
+        elif call[1] is None:
+            execute(call[0], x, operands, out)
+        else:
+            call[1].run(given, _stream())
+    return out
+
+
+def _planned(
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    out: Tensor | None,
+    precision: str,
+    wide: bool | None,
+    choice: int | None,
+) -> tuple[GpuPlan, Tensor]:
+    """The plan of a call, and memory for its result if there is none."""
+    import torch
+
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     generation = generation_of(_capability(x))
     precision = (
@@ -63,20 +98,18 @@ def run(
     plan = gpu_plan(*known, wide)
     if out is None:
         out = torch.empty(plan.trace.output, dtype=x.dtype, device=x.device)
-    if x.shape[0] == 0:
-        return out
-    if wide is None and _far(plan, tuple((each.shape, each.stride()) for each in (x, *operands, out))) > INT32_MAX:
+    if wide is None and _far(plan, [(each.shape, each.stride()) for each in (x, *operands, out)]) > INT32_MAX:
         wide = True
         plan = gpu_plan(*known, wide)
-    # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
-    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
-        if choice is None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
-            key = *known, wide, x.device, x.stride(), out.stride()
-            choice = gpu_tune.choice(
-                key, plan.choices, lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out)
-            )
-        execute(gpu_plan(*known, wide, choice), x, operands, out)
-    return out
+    if choice is None and x.is_cuda:
+        key = *known, wide, x.device, x.stride(), out.stride()
+        recorded = torch.cuda.is_current_stream_capturing()
+        choice = gpu_tune.choice(
+            key,
+            plan.choices,
+            None if recorded else lambda number: _seconds(gpu_plan(*known, wide, number), x, operands, out),
+        )
+    return gpu_plan(*known, wide, choice), out
 
 
 def _one_after_the_other(
@@ -92,37 +125,91 @@ def _one_after_the_other(
     return run_segments(cut, x, operands, lambda each: x.new_full(each.sizes, each.number), one)
 
 
-def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
-    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x.
+def execute(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> Again | None:
+    """Writes the result into `out`, whatever its strides; on the current device, which must be that of x. Gives what
+    does the same once more, if there is one.
+
+    Where samples are taken in turn (`_turns`), the first of them packs the weights for all."""
+    if not x.shape[0]:
+        return None
+    packed: Sequence[Tensor] = ()
+    for own, part in _turns(plan, _second_level(x)):
+        if part is None:
+            again, _ = _execute(own, x, operands, out, ())
+            return again if again.steps is not None else None
+        slots = zip(operands, plan.asked.slots, strict=True)
+        parts = [
+            each[part] if slot.operand.kind == "tensor" and each.shape[0] == x.shape[0] else each
+            for each, slot in slots
+        ]
+        _, packed = _execute(own, x[part], parts, out[part], packed)
+    return None
+
+
+def _execute(
+    plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor, packed: Sequence[Tensor]
+) -> tuple[Again, Sequence[Tensor]]:
+    """With weights that are `packed` already, if any are; gives those that were used.
 
     Triton remembers no compilation that failed: that is done here, or every call would try again."""
-    given = (x, *operands, out)
-    place = (x.device, *(each.stride() for each in given), *(each.data_ptr() % 16 == 0 for each in given))
-    places = _known.setdefault(plan, {})
-    known = places.get(place)
+    given = (x, out, *operands)
+    place = plan, bool(packed), x.device, *_lie(given)
+    known = _known.get(place)
     if isinstance(known, str):
         raise NotOnGpu(known)
     if known is not None and known.steps is not None:
-        arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
-        arrays.update(zip(map(OperandName, range(len(operands))), operands, strict=True))
-        known.run(arrays, _stream())
-        return
-    execution = Execution(plan, x, operands, out)
-    while len(places) >= MOST_KNOWN:
-        del places[next(iter(places))]
+        arrays = known.run((*given, *packed), _stream())
+        return known, [arrays[known.numbers[name]] for name in WEIGHTS]
+    execution = Execution(plan, x, operands, out, packed)
     try:
         execution.run()
     except NotOnGpu as why:
-        places[place] = str(why)
+        _known.put(place, str(why))
         raise
-    places[place] = execution.again
+    _known.put(place, execution.again)
+    return execution.again, [execution.arrays[name] for name in WEIGHTS]
+
+
+def _lie(arrays: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Of arrays in memory: all that code is compiled for. Triton looks at the alignment of addresses."""
+    return *[each.stride() for each in arrays], *[each.data_ptr() % 16 == 0 for each in arrays]
+
+
+@lru_cache(maxsize=512)
+def _turns(plan: GpuPlan, room: int) -> tuple[tuple[GpuPlan, slice | None], ...]:
+    """Which samples run one after the other, with their plans; None: all of them. A value that is read again, once its
+    statistics are known, comes out of the GPU's cache (of so many bytes) instead of its memory if it fits."""
+    batch = plan.trace.values[0][0]
+    together = plan.samples_in(room)
+    if together >= batch:
+        return ((plan, None),)
+    count = -(-batch // together)
+    bounds = [batch * at // count for at in range(count + 1)]
+    return tuple((plan.of_samples(end - start), slice(start, end)) for start, end in pairwise(bounds))
+
+
+@cache
+def _level_of(device: Any) -> int:
+    import torch
+
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+
+
+def _second_level(x: Tensor) -> int:
+    """Bytes of the cache that all processors of its device share."""
+    return _level_of(x.device) if x.is_cuda else 0
+
+
+@cache
+def _driver() -> Any:
+    from triton.runtime import driver
+
+    return driver
 
 
 def _stream() -> int:
     """On which kernels are launched: PyTorch's current one."""
-    from triton.runtime import driver
-
-    active = driver.active
+    active = _driver().active
     return int(active.get_current_stream(active.get_current_device()))
 
 
@@ -144,8 +231,7 @@ def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) 
         return None
 
 
-@lru_cache(maxsize=512)
-def _far(plan: GpuPlan, arrays: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]) -> int:
+def _far(plan: GpuPlan, arrays: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
     """The largest offset into an array, by shapes and strides, that a kernel computes; the first is the input."""
     read = [kernel.furthest(arrays[0][1]) for kernel in plan.kernels if kernel.piece.conv is not None]
     last = [sum((size - 1) * step for size, step in zip(*each, strict=True)) for each in arrays]
@@ -183,7 +269,15 @@ def launch_options(text: KernelText, values: Sequence[Any], generation: int) -> 
 class Execution:
     """One execution: where the arrays of the plan are."""
 
-    def __init__(self, plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
+    def __init__(
+        self,
+        plan: GpuPlan,
+        x: Tensor,
+        operands: Sequence[Tensor],
+        out: Tensor,
+        packed: Sequence[Tensor] = (),
+    ) -> None:
+        """`packed`: weights that are packed already (`WEIGHTS`)."""
         import torch
 
         self.plan, self.x = plan, x
@@ -192,12 +286,15 @@ class Execution:
         self.factors = torch.bfloat16 if plan.parts > 1 else x.dtype  # of products
         self.arrays: dict[ArrayName, Tensor] = {INPUT: x, OUTPUT: out}
         self.walled: set[ArrayName] = set()  # those with zeros around them, as far as dots read
-        self.again = Again()
+        copied = False
         for at, operand in enumerate(operands):  # kernels read vectors without a stride
-            copied = operand.dim() == 1 and not operand.is_contiguous()
-            self.arrays[OperandName(at)] = operand.contiguous() if copied else operand
-            if copied:
-                self.again.steps = None
+            lies_so = operand.dim() > 1 or operand.is_contiguous()
+            self.arrays[OperandName(at)] = operand if lies_so else operand.contiguous()
+            copied = copied or not lies_so
+        self.arrays.update(zip(WEIGHTS, packed))  # noqa: B905 - both or none
+        self.again = Again(tuple(self.arrays))
+        if copied:
+            self.again.steps = None
         for name, shape in plan.stored:
             self._make(name, shape, self.sums)
 
@@ -242,11 +339,14 @@ class Execution:
         return array.stride(axis) if array.shape[axis] > 1 else 0
 
     def make_weights(self, size: int) -> bool:
-        """Memory for packed weights, and for a flag that stays on the device: no call waits for it."""
+        """Memory for packed weights, and for a flag that stays on the device: no call waits for it. False if they are
+        packed already."""
         import torch
 
+        if PACKED in self.arrays:
+            return False
         self._make(PACKED, (size,), self.factors)
-        self._make(WILD, (1,), torch.int32, zeros=True)
+        self._make(WILD, (1,), torch.int32, zeros=any(kernel.guarded for kernel in self.plan.kernels))
         return True
 
     def make_arrays(self, kernel: GpuKernel) -> bool:

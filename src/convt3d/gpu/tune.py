@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 
 MOST_REMEMBERED = 1024
 _asked: ContextVar[bool] = ContextVar("convt3d autotuning", default=False)
 _fastest: dict[Hashable, int | None] = {}
+_learned = 0  # how often something was
+_lock = Lock()  # of what is remembered; two threads may measure the same at a time
 
 
 @contextmanager
@@ -35,12 +38,20 @@ def autotune() -> Iterator[None]:
         _asked.reset(token)
 
 
-def choice(key: Hashable, numbers: int, seconds: Callable[[int], float | None]) -> int | None:
+def state() -> int | None:
+    """A number that changes with what is remembered; None where calls are to be measured."""
+    return None if _asked.get() else _learned
+
+
+def choice(key: Hashable, numbers: int, seconds: Callable[[int], float | None] | None) -> int | None:
     """The configuration that was found for `key`, or is found now, if that was asked for, by seconds(number), which is
-    None for one that does not run; else None, which stands for the heuristic's."""
-    if key not in _fastest and _asked.get():
+    None for one that does not run; else None, which stands for the heuristic's. Without `seconds` none is found."""
+    global _learned
+    if key not in _fastest and seconds is not None and _asked.get():
         measured = {number: taken for number in range(numbers) if (taken := seconds(number)) is not None}
-        while len(_fastest) >= MOST_REMEMBERED:
-            del _fastest[next(iter(_fastest))]
-        _fastest[key] = min(measured, key=lambda number: measured[number], default=None)
+        with _lock:
+            while len(_fastest) >= MOST_REMEMBERED:
+                del _fastest[next(iter(_fastest))]
+            _fastest[key] = min(measured, key=lambda number: measured[number], default=None)
+            _learned += 1
     return _fastest.get(key)

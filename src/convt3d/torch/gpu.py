@@ -14,13 +14,14 @@ from ..errors import Error
 from ..gpu import run as gpu
 from ..gpu.config import AMD
 from ..gpu.pieces import NotOnGpu
-from ..spec.pipeline import Pipeline, Trace
+from ..spec.pipeline import Pipeline
 from . import stock
 from .engine import knows, run_stock
 from .layout import empty, result_format
 from .stock import Tensor
 
 LEAST_CAPABILITY = (8, 0)
+_NEWER_SETTINGS = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # torch 2.9
 LEAST_TRITON = (3, 4)  # as the extra `gpu` asks for: before it, float64 numbers reach a kernel as float32
 
 
@@ -40,16 +41,20 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
 def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str | None = None) -> Tensor:
     """CUDA tensors, or CPU tensors where Triton's interpreter is on (gpu/run.py)."""
     batch, given, unbatched = stock.batched(pipeline, x, operands)
-    trace = _trace(pipeline, tuple(batch.shape), tuple(tuple(tensor.shape) for tensor in given))
-    vectors = [tensor.detach().reshape(shape) for tensor, shape in zip(given, trace.operand_shapes, strict=True)]
-    out = empty(batch, trace.output, result_format(pipeline, batch, stock.weights_of(pipeline, given)))
-    gpu.run(pipeline, batch.detach(), vectors, out, float32_precision() if precision is None else precision)
+    output, shapes = _shapes(pipeline, batch.shape, tuple([tensor.shape for tensor in given]))
+    given = [each if each.shape == shape else each.reshape(shape) for each, shape in zip(given, shapes, strict=True)]
+    out = empty(batch, output, result_format(pipeline, batch, stock.weights_of(pipeline, given)))
+    gpu.run(pipeline, batch, given, out, float32_precision() if precision is None else precision)
     return stock.as_result(pipeline, out, unbatched)
 
 
 @lru_cache(maxsize=512)
-def _trace(pipeline: Pipeline, x: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> Trace:
-    return pipeline.trace(x, operands)
+def _shapes(
+    pipeline: Pipeline, x: Sequence[int], operands: tuple[Sequence[int], ...]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Of the result, and of operands as kernels take them."""
+    trace = pipeline.trace(tuple(x), tuple(map(tuple, operands)))
+    return trace.output, trace.operand_shapes
 
 
 def float32_precision() -> str:
@@ -57,7 +62,7 @@ def float32_precision() -> str:
     of its bits; product by product ("ieee") where TensorFloat32 is forbidden in convolutions, which PyTorch allows by
     default; in TensorFloat32 where it is allowed there and in matrix products as well, where it is not by default."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
-    if hasattr(matmul, "fp32_precision"):  # torch 2.9
+    if _NEWER_SETTINGS:
         exact, allowed = conv.conv.fp32_precision != "tf32", matmul.fp32_precision == "tf32"
     else:
         exact, allowed = not conv.allow_tf32, matmul.allow_tf32
