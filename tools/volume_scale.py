@@ -33,7 +33,7 @@ def corner(block: Any) -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--voxels", type=int, default=256, help="along each axis")
-    parser.add_argument("--chunk", type=int, nargs=3, default=(64, 128, 128))
+    parser.add_argument("--chunk", type=int, nargs=3, default=(128, 128, 128))
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])

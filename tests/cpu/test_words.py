@@ -23,10 +23,12 @@ from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.plan.pieces import Pieces
 from convt3d.cpu.plan.plan import Plan, _make_plan
 from convt3d.cpu.plan.tail_plan import TailPlan, _make
+from convt3d.cpu.plan.window import window_plan
 from convt3d.cpu.runtime.bind import Binding
 from convt3d.cpu.runtime.compare import emit_compare
 from convt3d.cpu.steps.direct import DirectConvolution
 from convt3d.cpu.words import Array, Buffer, Room, Size, Sizes, Words, layout, places, region
+from convt3d.front.boxes import Request
 from convt3d.plan.tail_ways import Segment
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.text import read_stages
@@ -71,6 +73,17 @@ def gradients(checked: bool) -> set[tuple[type[Words], str]]:
     return found
 
 
+def in_pieces() -> set[tuple[type[Words], str]]:
+    """What kernels of inputs that lie in several pieces read."""
+    pipeline, shapes = ct.Pipeline(ct.Conv3d(padding=1)), ((8, 4, 3, 3, 3),)
+    boxes = Request(pipeline, (1, 4, 8, 8, 8), shapes, "float32", Options("winograd")).boxes
+    window = boxes.part(((0, 8), (2, 6), (2, 6), (2, 6))).window
+    assert window is not None
+    plan = window_plan(boxes.plan, 1, window).of_strips
+    assert plan is not None
+    return emit_kernel(plan.sweeps[0].structure, plan.machine).used
+
+
 def declared(base: type[Words] = Words) -> Iterator[type[Words]]:
     for words in base.__subclasses__():
         if words.__module__.startswith("convt3d.cpu."):
@@ -86,6 +99,7 @@ def test_every_word_is_read_by_some_kernel() -> None:
                 used |= emit_kernel(one.structure, plan.machine).used
         used |= gradients(checked)
         used |= emit_pack(8, "float32", "float64", False, checked).used | emit_compare(checked).used
+    used |= in_pieces()
     unread = [
         (words.__name__, field.name)
         for words in declared()

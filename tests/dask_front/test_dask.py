@@ -183,6 +183,26 @@ def test_a_box_among_neighbours_takes_two_strips_along_each_axis() -> None:
     assert len(strips) == 3 * 2 * 2 * 9  # along each axis, both sides of two borders, for 9 chunks
 
 
+def test_strips_come_first_and_keep_that_when_dask_fuses_tasks() -> None:
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 8, 8, 8), weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 4, 4, 4)), *operands).map_blocks(np.negative)
+    expression = dask.base.collections_to_expr([result]).optimize()
+    first = expression.__dask_annotations__()["priority"]
+    assert set(first.values()) == {1}
+    assert set(first) == {key for key in expression.__dask_graph__() if str(key).startswith("convt3d-strip-")}
+    assert first
+    assert not dask.base.collections_to_expr([da.ones(4) + 1]).optimize().__dask_annotations__()
+
+
+def test_results_that_are_no_larger_than_the_input_are_not_cut() -> None:
+    x, *operands = arrays_for(LOCAL["convolution"][0], (1, 8, 8, 8, 8), W)
+    lazy = da.from_array(x, chunks=(1, 8, 4, 4, 4))
+    with dask.config.set({"array.chunk-size": "1KiB"}):
+        assert LOCAL["convolution"][0](lazy, *operands).chunks == lazy.chunks
+        assert convt3d.Pipeline(convt3d.ConvTranspose3d(stride=2))(lazy, operands[0]).numblocks > lazy.numblocks
+
+
 def test_only_parts_of_larger_chunks_are_sent() -> None:
     pipeline, _, weight = LOCAL["convolution"]
     x, *operands = arrays_for(pipeline, (1, 8, 8, 16, 16), weight)

@@ -182,6 +182,32 @@ class SourceCall(ArrayCall):
 
 
 @dataclass(eq=False)
+class StripsCall(Words):
+    """Of an array that lies in several pieces."""
+
+    count: Size
+    pieces: Array  # a PieceRow each; the first is the one that a SourceCall gives
+
+
+@dataclass(eq=False)
+class PieceRow(Words):
+    """A piece (B, C, D, H, W), and where it stands: its first voxel, and the one behind its last."""
+
+    data: Size  # address
+    b: Size
+    c: Size
+    d: Size
+    h: Size
+    w: Size
+    low_d: Size
+    low_h: Size
+    low_w: Size
+    high_d: Size
+    high_h: Size
+    high_w: Size
+
+
+@dataclass(eq=False)
 class DestinationCall(ArrayCall):
     """The array that a sweep writes."""
 

@@ -40,7 +40,7 @@ def apply(
         The tensors of `pipeline.operand_names` in order; of the input's type.
     chunks : optional
         Of the result, as dask writes them. By default they lie where those of the input do, with all channels together,
-        and are cut where they exceed dask's `array.chunk-size`.
+        and are cut where they are larger than these and exceed dask's `array.chunk-size`.
     persist : bool, default False
         For stages with statistics over space: whether the value that enters one is kept, in the memory of the workers,
         until the statistics of all chunks are known; otherwise it is computed a second time.

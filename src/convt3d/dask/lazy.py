@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, product
+from math import prod
 from typing import Any
 
 import dask
@@ -18,6 +19,7 @@ from ..front.boxes import Request, Take
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Box
 from .chunks import Chunks, Piece, Strip, pieces, result_chunks, spans, takes_of
+from .priority import FIRST, STRIP
 from .tasks import Layout, Operands, Orders, assemble, compute
 
 
@@ -39,7 +41,8 @@ def blockwise(
     output: Chunks
     if chunks is None:
         limit = parse_bytes(dask.config.get("array.chunk-size"))
-        output = result_chunks(boxes, x.chunks, limit)
+        given = prod(max(lengths, default=0) for lengths in x.chunks) * x.dtype.itemsize
+        output = result_chunks(boxes, x.chunks, max(limit, given))
     else:
         output = normalize_chunks(chunks, boxes.output, dtype=x.dtype, previous_chunks=x.chunks)
     graph = _Graph(token)
@@ -78,7 +81,7 @@ class _Graph:
     def layers(self, name: str, given: Sequence[Array]) -> HighLevelGraph:
         """Strips come before boxes, wherever there is a choice: another worker may wait for them."""
         below = f"convt3d-shared-{self.token}"
-        first = MaterializedLayer(self.shared, annotations={"priority": 1})
+        first = MaterializedLayer(self.shared, annotations=FIRST)
         found = HighLevelGraph.from_collections(below, first, dependencies=given)
         needed = {below, *found.dependencies[below]}
         layers = {**found.layers, name: MaterializedLayer(self.tasks)}
@@ -115,7 +118,5 @@ class _Graph:
         known = array.name, source
         if known not in self.strips:
             layout, blocks = self._layout(array, source.shape, source.pieces)
-            self.strips[known] = self._share(
-                f"convt3d-strip-{self.token}-{len(self.strips)}", assemble, layout, *blocks
-            )
+            self.strips[known] = self._share(f"{STRIP}{self.token}-{len(self.strips)}", assemble, layout, *blocks)
         return self.strips[known]

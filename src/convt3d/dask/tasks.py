@@ -13,8 +13,9 @@ import numpy as np
 from ..cpu.plan.cores import num_threads
 from ..cpu.runtime.memory import Spare, empty
 from ..cpu.runtime.ready import Owner
+from ..cpu.runtime.strips import InPieces, Piece
 from ..front.apply import apply
-from ..front.arrays import take
+from ..front.arrays import TakenArray, take
 from ..front.boxes import Request, Storage
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Box, Range
@@ -88,17 +89,32 @@ def _slices(ranges: Sequence[Range]) -> tuple[slice, ...]:
 def compute(request: Request, box: Box, operands: Operands, layouts: Sequence[Layout], *blocks: Any) -> Any:
     """One box of a result, as an array of the input's kind. Blocks of the input, then of each tensor, in order."""
     boxes, given = request.boxes, iter(blocks)
-    x, *tensors = (assemble(layout, *islice(given, len(layout.parts))) for layout in layouts)
-    source = take("dask", "input", x)
+    first, *others = layouts
+    source, x = _input(first, *islice(given, len(first.parts)))
+    tensors = [assemble(layout, *islice(given, len(layout.parts))) for layout in others]
     rest, whole = iter(tensors), iter(operands.arrays)
     arrays: list[Storage] = [
         take("dask", slot.name, next(rest) if slot.operand.kind == "tensor" else next(whole)).storage
         for slot in request.pipeline.slots
     ]
     with own_threads():
-        made = boxes.compute(boxes.part(box), source.storage, arrays, operands.owner)
-    operands.work_with(x.nbytes + made.nbytes)
+        made = boxes.compute(boxes.part(box), x, arrays, operands.owner)
+    operands.work_with(made.nbytes if isinstance(x, InPieces) else x.nbytes + made.nbytes)
     return source.wrap(np.ascontiguousarray(made))
+
+
+def _input(layout: Layout, *blocks: Any) -> tuple[TakenArray, Storage | InPieces]:
+    """What a box reads, as it is stored, and an array of its kind: in pieces that have all samples and channels, or put
+    together."""
+    every = tuple((0, size) for size in layout.shape[:2])
+    if len(blocks) == 1 or layout.orders or any(place[:2] != every for _, place in layout.parts):
+        source = take("dask", "input", assemble(layout, *blocks))
+        return source, source.storage
+    pieces = []
+    for (inside, place), block in zip(layout.parts, blocks, strict=True):
+        source = take("dask", "input", block[_slices(inside)])
+        pieces.append(Piece(source.storage, tuple(low for low, _ in place[2:])))
+    return source, InPieces(layout.shape, pieces)
 
 
 def compute_small(pipeline: Pipeline, operands: Operands, x: Any) -> Any:

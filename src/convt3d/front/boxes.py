@@ -17,10 +17,11 @@ import numpy.typing as npt
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.cores import get_num_threads
 from ..cpu.plan.plan import Plan, make_plan
-from ..cpu.plan.window import Geometry, geometry, periods_of, result_periods, tensor_boxes, window_plan
-from ..cpu.runtime.execute import EVERYONE, execute_plan
+from ..cpu.plan.window import Geometry, WindowPlan, geometry, periods_of, result_periods, tensor_boxes, window_plan
+from ..cpu.runtime.execute import EVERYONE, execute_in_pieces, execute_plan
 from ..cpu.runtime.memory import empty
 from ..cpu.runtime.ready import Keeper
+from ..cpu.runtime.strips import InPieces
 from ..errors import ArgumentError
 from ..spec.crop import axis_ranges, hull, needed_boxes
 from ..spec.dtypes import DTYPES
@@ -185,9 +186,13 @@ class Boxes:
         plan = self._plan_of(part, (1, *(take.size for take in part.reads)), tuple(shapes))
         return plan.intermediate + get_num_threads() * plan.scratch
 
-    def compute(self, part: Part, x: Storage, operands: Sequence[Storage], keeper: Keeper = EVERYONE) -> Storage:
+    def compute(
+        self, part: Part, x: Storage | InPieces, operands: Sequence[Storage], keeper: Keeper = EVERYONE
+    ) -> Storage:
         """The numbers of a box from what it reads: storage of the request's type, tensors cut to their boxes, other
         operands whole."""
+        if isinstance(x, InPieces) and (self.inputs or part.window is None):
+            x = x.whole
         given = iter(operands)
         tensors = iter(part.tensors)
         arrays = []
@@ -195,6 +200,7 @@ class Boxes:
             box = next(tensors) if slot.operand.kind == "tensor" else None
             if at in self.inputs:
                 assert box is not None
+                assert not isinstance(x, InPieces)
                 before = (0, 0, 0, 0) if part.window is None else self._before
                 arrays.append(x[_slices(_shifted(box, before), part.given)])
             else:
@@ -205,7 +211,11 @@ class Boxes:
             for array, flat in zip(arrays, plan.trace.operand_shapes, strict=True)
         )
         out = empty(plan.trace.output, self.dtype.storage)
-        execute_plan(plan, x, vectors, out, keeper)
+        if isinstance(x, InPieces):
+            assert isinstance(plan, WindowPlan)
+            execute_in_pieces(plan, x, vectors, out, keeper)
+        else:
+            execute_plan(plan, x, vectors, out, keeper)
         return out[_slices(part.box, part.computed)]
 
 

@@ -16,6 +16,7 @@ from ..ir.values import Number, constant, vector
 from ..plan.geometry import READ, READ_COUNT
 from ..plan.winograd import HUGE
 from ..steps.conv import ConvWords, PacedWords
+from ..words import StripsCall
 from .planes import (
     Box,
     Inside,
@@ -30,6 +31,7 @@ from .planes import (
     within,
     zero_after,
 )
+from .strips import middle, put_strips
 
 
 def fill_slab(
@@ -150,9 +152,11 @@ def fill_paced_slab(
     seen: ir.Value | None = None,
     pairs: bool = False,
     box: Box | None = None,
+    strips: StripsCall | None = None,
 ) -> ir.Value | None:
     """The slab of a tile whose positions are several inputs wide; where `seen` has room for a vector of the largest
-    magnitudes, the answer is true if all inputs are smaller than HUGE.
+    magnitudes, the answer is true if all inputs are smaller than HUGE. With `strips`, the source is the largest of the
+    pieces that an array lies in.
 
     Copy s of a row holds inputs s, s + pace, ...; row h of a plane comes h / pace -th among those of its remainder.
     `pace` is that of the width, 0 if it is too wide for shuffles.
@@ -161,7 +165,7 @@ def fill_paced_slab(
     if seen is not None:
         b.store(constant(vector(words, k.lanes), 0), seen, 0)
     zero_after(k, conv, groups, pairs)
-    box = box or Box.of_tile(k, step)
+    box = middle(k, step, strips) if strips is not None else box or Box.of_tile(k, step)
     if pace:
         with b.if_else(lies_dense(k, source)) as (dense, otherwise):
             with dense:
@@ -174,6 +178,9 @@ def fill_paced_slab(
             _fill_rows(k, conv, paced, step, source, groups, pace, together, seen, pairs, box)
     if seen is None:
         return None
+    if strips is not None:
+        assert isinstance(source, Source)
+        put_strips(k, conv, step, source, strips, seen)
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
     bound = struct.pack("<d", HUGE["float64"]) if k.wide else struct.pack("<f", HUGE["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))

@@ -33,7 +33,7 @@ from ..steps.winograd import (
     WinogradConvolution,
     WinogradWords,
 )
-from ..words import SweepCall, SweepWords, row_length
+from ..words import StripsCall, SweepCall, SweepWords, row_length
 from .conv import all_channels, blocks_of_group, fill_with_bias, source_of
 from .interleave import Planar
 from .micro import at_offsets, micro_kernel, sum_in_pieces
@@ -57,13 +57,15 @@ _SCATTER = [(name, PTR) for name in ("products", "y", "bias", "places", "factors
 ]
 
 
-def emit_winograd(tile: Tile, step: WinogradConvolution, words: Any, call: Any) -> None:
+def emit_winograd(
+    tile: Tile, step: WinogradConvolution, words: Any, call: Any, strips: StripsCall | None = None
+) -> None:
     """Source -> slab -> phase-planar buffer; all that follows runs where inputs are small, maybe for some channels."""
     k, (conv, paced, winograd) = tile.k, words
     tile.around.enter_context(unless_skipped(k, call[0]))
     largest = winograd.largest.pointer
     source = source_of(tile, step, call)
-    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest)
+    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest, strips=strips)
     assert small is not None
     tile.all_channels = tile.channels = conv.out_channels
     tile.around.enter_context(only_small(k, call[0], small))

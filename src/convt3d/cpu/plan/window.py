@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
+from ...plan.names import INPUT
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
 from ...spec.rewrite import Rewritten, Step
 from ...spec.shapes import Box
 from ...spec.window import Periods, Window, out_periods, window
+from ..steps.winograd import WinogradConvolution, WinogradOfStrips
 from .plan import Plan, detailed
 
 
@@ -34,6 +36,18 @@ class WindowPlan(Plan):
     @lazy
     def masked(self) -> Plan:
         return self._of(self.whole.masked, self.batch)
+
+    @lazy
+    def of_strips(self) -> Plan | None:
+        """For an input that lies in several pieces; None where its kernel takes one array."""
+        first, *rest = self.sweeps
+        step, *behind = first.structure.steps
+        alone = all(sweep.source != INPUT for sweep in (planned.sweep for planned in rest))
+        if type(step) is not WinogradConvolution or not (step.reads and alone) or self.machine.check_bounds:
+            return None
+        own = WinogradOfStrips(**{each.name: getattr(step, each.name) for each in fields(step)})
+        structure = replace(first.structure, steps=(own, *behind))
+        return replace(self, sweeps=(replace(first, structure=structure), *rest))
 
     def some_samples(self, count: int) -> Plan:
         return self._of(self.whole.some_samples(count), count)

@@ -18,8 +18,9 @@ from ..plan.cores import get_num_threads
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
 from ..plan.tail_plan import TailPlan
+from ..plan.window import WindowPlan
 from ..plan.winograd import HUGE
-from ..words import DestinationCall, SourceCall, SweepCall, VectorCall, Words
+from ..words import DestinationCall, SourceCall, StripsCall, SweepCall, VectorCall, Words
 from .again import LINE, Again, Finished, Left, SweepAgain
 from .bind import Binding
 from .blocks import channels_adjacent, transposing_code
@@ -28,6 +29,7 @@ from .memory import empty, shared_scratch
 from .ready import Everyone, Keeper, Ready, bindings
 from .regions import faults
 from .statistics import finish
+from .strips import InPieces
 from .team import launch
 
 Array = npt.NDArray[Any]
@@ -79,6 +81,23 @@ def execute_plan(
     return None
 
 
+def execute_in_pieces(
+    plan: WindowPlan, x: InPieces, operands: tuple[Array, ...], out: Array, keeper: Keeper = EVERYONE
+) -> None:
+    """The same of an array in pieces: as it lies, where there is a kernel for that."""
+    of_strips = plan.of_strips
+    ready = None if of_strips is None else keeper.ready(of_strips, operands)
+    usual = ready is not None and ready.plan is of_strips and ready.weights.finite and ready.weights.transformable
+    usual = usual and not plan.rewritten.needs_tame_input
+    if ready is None or not usual or plan.samples_together < x.shape[0]:
+        execute_plan(plan, x.whole, operands, out, keeper)
+        return
+    run = Run(ready, x.pieces[0].array, out, x.words)
+    run.run()
+    for sample in map(int, np.flatnonzero(run.skipped)):
+        _execute_some(plan.one_sample.directly, slice(sample, sample + 1), x.whole, operands, out, keeper)
+
+
 def _execute_some(
     plan: Plan, samples: slice, x: Array, operands: tuple[Array, ...], out: Array, keeper: Keeper
 ) -> None:
@@ -111,11 +130,12 @@ def _some_of(array: Array, samples: slice) -> Array:
 class Run:
     """One execution: where the values of the plan are."""
 
-    def __init__(self, ready: Ready, x: Array, out: Array) -> None:
+    def __init__(self, ready: Ready, x: Array, out: Array, strips: StripsCall | None = None) -> None:
         self.plan: Plan | TailPlan
         self.plan, self.operands, self.stored_as, self.weights = ready
         self.arrays: dict[ArrayName, Array] = {INPUT: x, OUTPUT: out}
         self.number = np.dtype(self.plan.dtype.accumulate)
+        self.strips = strips  # where x is the largest piece of the input
         self.sweeps = bindings(self.plan)
         self.skipped = np.zeros(x.shape[0], dtype=np.int64)  # samples that Winograd's method leaves to direct
 
@@ -306,6 +326,11 @@ class Call:
     @property
     def skipped(self) -> Array:
         return self.run.skipped
+
+    @property
+    def strips(self) -> StripsCall:
+        assert self.run.strips is not None
+        return self.run.strips
 
     @lazy
     def partials(self) -> Array:

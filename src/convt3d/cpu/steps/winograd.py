@@ -27,7 +27,7 @@ from ..plan.winograd import (
     points_of,
     scatter_kind,
 )
-from ..words import Array, Buffer, Room, Size, SourceCall, Words
+from ..words import Array, Buffer, Room, Size, SourceCall, StripsCall, Words
 from .base import Where
 from .conv import ConvCall, Convolution, ConvWords, PacedWords
 
@@ -171,6 +171,23 @@ class WinogradConvolution(Convolution):
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         *_, channels = call.part
         return WinogradCall(call.weights, call.bias, channels, call.skipped), *self.bind_reads(call)
+
+
+@dataclass(frozen=True)
+class WinogradOfStrips(WinogradConvolution):
+    """The same of an array that lies in several pieces."""
+
+    @property
+    def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (*super().call, StripsCall)
+
+    def emit(self, tile: Tile, words: Any, call: Any) -> None:
+        from ..code.winograd import emit_winograd
+
+        emit_winograd(tile, self, words, call, strips=call[-1])
+
+    def bind_call(self, call: Call) -> tuple[Words, ...]:
+        return *super().bind_call(call), call.strips
 
 
 def _rows(table: list[Any]) -> npt.NDArray[np.int64]:
