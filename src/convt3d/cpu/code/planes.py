@@ -104,7 +104,7 @@ def fill_planes(
     A vector of each copy is sorted out of `pace` vectors: copy s + e has the numbers e, e + pace, ... of what begins at
     s. Where a row begins with zeros, its first number belongs to another copy and place.
     """
-    b, slab, pitch, lanes = k.b, conv.slab.pointer, conv.row, k.lanes
+    b, pitch, lanes = k.b, conv.row, k.lanes
     place, valid, begin = box.place, box.valid, box.begin
     high, turns = conv.paces[1], conv.turns
     per_turn = b.sdiv(conv.slab_height, turns)
@@ -130,14 +130,7 @@ def fill_planes(
                 to, front = b.add(base, b.mul(copy, conv.copy)), b.add(moved, b.select(over, 1, 0))
                 targets.append((copy, to, front))
                 with b.if_(b.compare("<", copy, conv.copies)):
-                    fill_zero(k, slab, to, b.mul(low, pitch))
-                    behind = b.add(front, b.mul(vectors, lanes))
-                    some = b.one_true(b.compare(">", front, 0), b.compare("<", behind, pitch))
-                    with b.if_(some), b.loop(low, end) as r:
-                        row = b.add(to, b.mul(r, pitch))
-                        fill_zero(k, slab, row, front)
-                        fill_zero(k, slab, b.add(row, behind), b.sub(pitch, behind))
-                    fill_zero(k, slab, b.add(to, b.mul(end, pitch)), b.mul(b.sub(per_turn, end), pitch))
+                    _zero_around(k, to, (low, end, per_turn), (front, b.add(front, b.mul(vectors, lanes))), conv)
             start = rows.place(in_h, b.add(begin[2], b.sub(first, place[2])))
             with b.loop(0, vectors) as done:
                 j = b.sub(b.sub(vectors, 1), done)
@@ -149,6 +142,32 @@ def fill_planes(
                         _sort_rows(k, conv, rows, (low, end), b.add(start, at), to, targets, [None] * pace, seen)
                     with part:
                         _sort_rows(k, conv, rows, (low, end), b.add(start, at), to, targets, lengths, seen)
+
+
+_SHORT = 4  # vectors of a row: below, zeros everywhere cost less than those around its numbers
+
+
+def _zero_around(
+    k: Kernel,
+    to: Number,
+    rows: tuple[Number, Number, Number],
+    numbers: tuple[Number, Number],
+    conv: ConvWords,
+) -> None:
+    """Zeros in a plane around the numbers that come there, or in all of it: `rows` are the first that has some, the one
+    behind the last and the number of all, `numbers` begin and end of these in a row."""
+    b, slab, pitch, (low, end, count), (front, behind) = k.b, conv.slab.pointer, conv.row, rows, numbers
+    with b.if_else(b.compare("<=", pitch, _SHORT * k.lanes)) as (short, long):
+        with short:
+            fill_zero(k, slab, to, b.mul(count, pitch))
+        with long:
+            fill_zero(k, slab, to, b.mul(low, pitch))
+            some = b.one_true(b.compare(">", front, 0), b.compare("<", behind, pitch))
+            with b.if_(some), b.loop(low, end) as r:
+                row = b.add(to, b.mul(r, pitch))
+                fill_zero(k, slab, row, front)
+                fill_zero(k, slab, b.add(row, behind), b.sub(pitch, behind))
+            fill_zero(k, slab, b.add(to, b.mul(end, pitch)), b.mul(b.sub(count, end), pitch))
 
 
 def _sort_rows(
