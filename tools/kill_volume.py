@@ -2,8 +2,8 @@
 
     python tools/kill_volume.py --kills 100 --seed 7
 
-Each run goes on where the one before was killed; one that finishes is compared, byte for byte, and begun anew. Exit
-code 1: a result was different.
+Each run goes on where the one before was killed, and the moment is drawn from the time it will take for what is left:
+most kills hit, a few results are finished, compared byte for byte, and begun anew. Exit code 1: one was different.
 """
 
 from __future__ import annotations
@@ -47,26 +47,45 @@ def content(path: Path) -> dict[str, str]:
     return {each.relative_to(path).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
-def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int]:
-    """Kills so many runs; how many results were finished meanwhile, and how many were wrong."""
-    make_volume(folder, size)
+def lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def undisturbed(folder: Path, name: str) -> tuple[float, float, int]:
+    """Seconds that a run takes until its first box is finished, and from there on; and its boxes."""
+    journal, first, boxes = folder / f"{name}.journal", 0.0, 0
     begun = time.monotonic()
-    if start(folder, "whole.zarr").wait():
+    process = start(folder, name)
+    while process.poll() is None:
+        boxes = max(boxes, lines(journal) - 1)
+        first = first or (time.monotonic() - begun if boxes else 0.0)
+        time.sleep(0.01)
+    if process.returncode:
         raise SystemExit("the undisturbed run failed")
-    alone, expected = time.monotonic() - begun, content(folder / "whole.zarr")
-    rng = random.Random(seed)
+    return first, time.monotonic() - begun - first, boxes
+
+
+def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int, int]:
+    """Kills so many runs: how many had computed something, how many results were finished meanwhile, how many of these
+    were wrong."""
+    make_volume(folder, size)
+    first, work, boxes = undisturbed(folder, "whole.zarr")
+    expected = content(folder / "whole.zarr")
+    rng, working = random.Random(seed), 0
     killed = finished = wrong = 0
     target = folder / "killed.zarr"
+    journal = target.with_name(target.name + ".journal")
     while killed < kills or not finished:
+        before = lines(journal)
+        left = first + work * max(0.1, 1 - before / boxes)
         process = start(folder, target.name)
         try:
-            # Most of a run is its start: kill it somewhere between that and its end.
-            limit = rng.uniform(0.2, 1.1) * alone if killed < kills else None
-            code = process.wait(limit)
+            code = process.wait(rng.uniform(0, 1.2) * left if killed < kills else None)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             killed += 1
+            working += lines(journal) > before
             continue
         if code:
             raise SystemExit(f"a run failed with exit code {code} after {killed} kills")
@@ -75,11 +94,11 @@ def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int]:
         if found != expected:
             wrong += 1
             print(f"after {killed} kills: {sorted(set(found.items()) ^ set(expected.items()))[:4]}", file=sys.stderr)
-        if target.with_name(target.name + ".journal").exists():
+        if journal.exists():
             wrong += 1
         if killed < kills:
             shutil.rmtree(target)
-    return finished, wrong
+    return working, finished, wrong
 
 
 def main() -> int:
@@ -88,8 +107,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        finished, wrong = run(Path(folder), args.kills, args.seed)
-    print(f"{args.kills} kills, {finished} finished results, {wrong} of them not those of an undisturbed run")
+        working, finished, wrong = run(Path(folder), args.kills, args.seed)
+    print(
+        f"{args.kills} kills, {working} after new boxes; "
+        f"{finished} finished results, {wrong} of them not those of an undisturbed run"
+    )
     return 1 if wrong else 0
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import convt3d
+from convt3d.cli import volume as volume_command
 from convt3d.cli.main import main
+from convt3d.cli.terminal import Progress
 from convt3d.cli.volume import chunk_sizes, memory_size
 
 zarr = pytest.importorskip("zarr")
 from convt3d.volume import grid  # noqa: E402 - where zarr is installed
 from convt3d.volume import run as volume_run  # noqa: E402
-from convt3d.volume.journal import Journal  # noqa: E402
+from convt3d.volume.journal import Journal, alone  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,13 +159,13 @@ def test_killed_runs_go_on(tmp_path: Path) -> None:
         import kill_volume
     finally:
         sys.path.pop(0)
-    finished, wrong = kill_volume.run(tmp_path, kills=3, seed=1, size=24)
+    _, finished, wrong = kill_volume.run(tmp_path, kills=3, seed=1, size=24)
     assert finished
     assert not wrong
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("damage", ["half a file", "another byte", "no file", "half a line"])
+@pytest.mark.parametrize("damage", ["half a file", "another byte", "no file", "half a line", "a line in the middle"])
 def test_what_is_not_whole_is_computed_again(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,12 +185,91 @@ def test_what_is_not_whole_is_computed_again(
         victim.write_bytes(bytes([files[victim][0] ^ 1]) + files[victim][1:])
     elif damage == "no file":
         victim.unlink()
+    elif damage == "a line in the middle":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        lines[len(lines) // 2] = b"0" + lines[len(lines) // 2][1:-4] + b"\n"
+        journal.write_bytes(b"".join(lines))
     else:
         journal.write_bytes(journal.read_bytes()[:-7])
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["computed"] == 1
     assert {path: path.read_bytes() for path in sorted(made.rglob("*")) if path.is_file()} == files
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_full_disk_is_said_and_the_run_goes_on_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 13, 11, 17), dtype=np.float32)
+    command, expected = prepared(tmp_path, UPSAMPLE, x, (4, 5, 3, 3, 3))
+    usual, calls = Journal.add, iter(range(99))
+
+    def add(self: Journal, root: Path, name: str) -> None:
+        if next(calls) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(self, root, name)
+
+    monkeypatch.setattr(Journal, "add", add)
+    assert main(command) == 2
+    assert "cannot be written (No space left on device). Run the same command again" in capsys.readouterr().err
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == 5
+    assert zarr.open_array(str(tmp_path / "out.zarr"))[...].tobytes() == expected[0].tobytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "out.zarr", "w.npz"]
+
+
+def test_one_run_at_a_time_and_only_of_the_same_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((4, 9, 9, 9), np.float32), (5, 4, 3, 3, 3))
+    with alone(tmp_path / "out.zarr"):
+        if sys.platform != "win32":
+            assert main(command) == 2
+            assert "is being written by another run" in capsys.readouterr().err
+        assert main([*command, "--plan"]) == 0
+    assert main(command) == 0
+    chunk = next(path for path in (tmp_path / "in.zarr" / "c").rglob("*") if path.is_file())
+    content = chunk.read_bytes()
+    os.utime(chunk, ns=(0, 0))
+    assert main(command) == 2
+    assert "with these weights and this input" in capsys.readouterr().err
+    chunk.write_bytes(content[: len(content) // 2])
+    assert main([*command, "--overwrite"]) == 2
+    assert "in.zarr': cannot be read" in capsys.readouterr().err
+
+
+def test_only_volumes_are_overwritten_and_never_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((4, 9, 9, 9), np.float32), (5, 4, 3, 3, 3))
+    letters = tmp_path / "letters"
+    letters.mkdir()
+    (letters / "a.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for target, words in {
+        letters: "is no zarr volume",
+        tmp_path / "file": "is no zarr volume",
+        tmp_path: "nor hold it",
+        tmp_path / "in.zarr": "must not be the input",
+        tmp_path / "in.zarr" / "out.zarr": "nor lie in it",
+    }.items():
+        assert main([*command[:2], str(target), *command[3:], "--overwrite"]) == 2
+        assert words in capsys.readouterr().err
+    assert (letters / "a.txt").exists()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.zarr").symlink_to(tmp_path / "elsewhere" / "out.zarr")
+    for more in ([], ["--overwrite"]):
+        assert main([*command[:2], str(tmp_path / "link.zarr"), *command[3:], *more]) == 0
+    assert zarr.open_array(str(tmp_path / "elsewhere" / "out.zarr")).shape == (5, 7, 7, 7)
+
+
+def test_time_left_is_that_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on has most of its boxes at once, which took no time."""
+    told: list[tuple[float, float]] = []
+    monkeypatch.setattr(
+        Progress, "begin", lambda self, text, done=0.0, until=1.0, seconds=None: told.append((done, until))
+    )
+    job = SimpleNamespace(boxes=SimpleNamespace(output=(1,)), dtype=np.dtype("f4"), grid=range(10))
+    job.run = lambda say, overwrite: [say(done, 10) for done in (8, 9, 10)]
+    volume_command._run(job, False)  # type: ignore[arg-type]
+    assert told[1:] == [(0.0, 0.5), (0.5, 1.0), (1.0, 1.0)]
 
 
 def test_the_plan_says_what_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,8 +295,9 @@ def test_the_plan_says_what_comes(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--pipeline", "Conv3d(bias=True) -> Add('channel')"], "lacks add_other"),
         (["--pipeline", "Conv3d(bias=True) -> Relu()"], "Did you mean ReLU"),
         (["--weights", "nothing.npz"], "cannot be read as an .npz file"),
+        (["--pipeline", "Conv3d(bias=True) -> ReLU() -> Conv3d()"], "must hold one convolution, not 2"),
     ],
-    ids=["memory", "unknown", "missing", "text", "file"],
+    ids=["memory", "unknown", "missing", "text", "file", "several"],
 )
 def test_errors_say_what_to_do(
     tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]

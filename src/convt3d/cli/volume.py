@@ -60,10 +60,11 @@ def _run(job: Job, overwrite: bool) -> int:
         def told(done: int, total: int) -> None:
             now = time.perf_counter()
             first.append((done, now)) if not first else None
-            fresh, elapsed = done - first[0][0], now - first[0][1]
+            fresh, elapsed, all_fresh = done - first[0][0], now - first[0][1], max(total - first[0][0], 1)
             rate = f"{amount(int(_box_bytes(job) * fresh / elapsed))}/s" if fresh and elapsed else "beginning"
             each = elapsed / fresh if fresh else None
-            progress.begin(f"{done} of {total} boxes, {rate}", done / total, min(done + 1, total) / total, each)
+            share, until = fresh / all_fresh, min(fresh + 1, all_fresh) / all_fresh  # of what this run has to do
+            progress.begin(f"{done} of {total} boxes, {rate}", share, until, each)
 
         return job.run(told, overwrite)
 

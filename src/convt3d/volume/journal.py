@@ -9,10 +9,46 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 ABSENT = (-1, 0)  # zarr writes no file for a shard that is all fill value
+
+
+@contextmanager
+def alone(target: Path) -> Iterator[None]:
+    """No other run writes the same result meanwhile. A lock ends with its process, however that ends; systems without
+    such locks, and volumes that have none, go without."""
+    path = target.with_name(target.name + ".lock")
+    while True:
+        file = path.open("wb")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            rule = "is being written by another run"
+            raise ArgumentError("volume", "OUT", str(target), rule, "Wait until it ends") from None
+        except OSError:  # no locks there
+            pass
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        file.close()  # of a run that has just ended, and removed it
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
 
 
 class Journal:
@@ -26,19 +62,17 @@ class Journal:
             self._read()
 
     def _read(self) -> None:
-        end = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                entry = _entry(line)
-                if entry is None:
-                    break
-                end += len(line)
-                if self.header is None:
-                    self.header = entry
-                else:
-                    self.entries[entry["file"]] = entry["length"], entry["checksum"]
-        if self.header is not None and end < self.path.stat().st_size:  # a line that was cut short
-            os.truncate(self.path, end)
+        header, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
+        self.header = _entry(header)
+        for entry in filter(None, map(_entry, lines if self.header is not None else ())):
+            self.entries[entry["file"]] = entry["length"], entry["checksum"]
+
+    def mend(self) -> None:
+        """Ends a line that was cut short: it does not count, those behind it will."""
+        if self.header is not None and not self.path.read_bytes().endswith(b"\n"):
+            with self.path.open("ab") as file:
+                file.write(b"\n")
+                _settle(file)
 
     def begin(self, header: dict[str, Any]) -> None:
         """A new one."""

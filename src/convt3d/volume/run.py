@@ -20,13 +20,14 @@ from ..errors import ArgumentError, DTypeError, ShapeError, described
 from ..front.boxes import Boxes, Request, Storage, Take
 from ..front.memory import status
 from ..spec.dtypes import DTYPES
+from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline
 from ..spec.rewrite import with_all_axes
 from ..spec.shapes import Box
 from ..spec.text import write_pipeline
 from ..spec.window import over_space
 from .grid import Grid, choose
-from .journal import Journal
+from .journal import Journal, alone
 from .ngff import SPATIAL, result_metadata, steps
 from .source import AXES, Source, open_source, zarr_module
 
@@ -56,6 +57,10 @@ class Job:
         shapes = tuple(tuple(array.shape) for array in lazy)
         self.boxes: Boxes = Request(self.pipeline, self.source.shape, shapes, self.dtype.name, self.options).boxes
         self.base = status("VmRSS") or 0
+        self._look()
+
+    def _look(self) -> None:
+        """At what an earlier run has left."""
         self.journal = Journal(self.target.with_name(self.target.name + ".journal"))
         known = self.journal.header
         if known is not None and known.get("job") == self.fingerprint:
@@ -101,14 +106,11 @@ class Job:
         """Of the result, along these axes."""
         return self._kept(self.boxes.output)
 
-    @property
+    @lazy
     def fingerprint(self) -> str:
         """Of all that the result's bytes depend on."""
         digest = hashlib.sha256()
-        for part in (
-            write_pipeline(self.asked),
-            repr((self.source.path, self.source.array.shape, str(self.source.array.dtype), self.options, self.chunk)),
-        ):
+        for part in (write_pipeline(self.asked), self.source.state, repr((self.options, self.chunk))):
             digest.update(part.encode())
         for array in self.operands:
             digest.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
@@ -126,6 +128,17 @@ class Job:
 
     def run(self, told: Told = lambda done, total: None, overwrite: bool = False) -> int:
         """Computes what is missing; how many boxes that was."""
+        try:
+            with alone(self.target):
+                return self._run(told, overwrite)
+        except OSError as problem:
+            rule = f"cannot be written ({problem.strerror or problem})"
+            remedy = "Run the same command again when that is mended: finished boxes are kept"
+            raise ArgumentError("volume", "OUT", str(self.target), rule, remedy) from None
+
+    def _run(self, told: Told, overwrite: bool) -> int:
+        self._look()
+        self.journal.mend()
         if self.finished() and not overwrite:
             self.journal.end()
             return 0
@@ -199,9 +212,12 @@ class Job:
         if header is not None and header.get("job") == self.fingerprint and not overwrite and header.get("created"):
             return root, zarr.open_array(str(root), mode="r+")
         if self.target.exists() and not overwrite and (header is None or header.get("job") != self.fingerprint):
-            rule = "exists, and is not what a run of this pipeline, with these weights, has begun"
+            rule = "exists, and is not what a run of this pipeline, with these weights and this input, has begun"
             raise ArgumentError("volume", "OUT", str(self.target), rule, "Give --overwrite, or another name")
         if self.target.exists():
+            if header is None and not _may_go(self.target):
+                rule = "exists, and is no zarr volume"
+                raise ArgumentError("volume", "OUT", str(self.target), rule, "Choose another name, or remove it")
             shutil.rmtree(self.target)
         head = {"job": self.fingerprint, "chunk": self.grid.chunk, "shard": self.grid.shard, "created": False}
         self.journal.begin(head)
@@ -263,12 +279,18 @@ def plan_job(
     source: str, target: str, pipeline: Pipeline, weights: Mapping[str, Storage], memory: int, **how: Any
 ) -> Job:
     """A run that is ready to begin, or an error that says what does not fit."""
-    path = Path(target)
+    path, given = Path(target).resolve(), Path(source).resolve()
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         rule = "must lie in a directory that exists and can be written"
         raise ArgumentError("volume", "OUT", target, rule, "Create the directory, or choose another")
-    if path.resolve() == Path(source).resolve():
-        raise ArgumentError("volume", "OUT", target, "must not be the input", "Choose another name")
+    if path == given or path in given.parents or given in path.parents:
+        rule = "must not be the input, nor hold it, nor lie in it"
+        raise ArgumentError("volume", "OUT", target, rule, "Choose another name")
+    convolutions = len(pipeline.convolutions)
+    if convolutions > 1:
+        rule = f"must hold one convolution, not {convolutions}: values between them are as large as the volume"
+        remedy = "Run one after the other, each into a volume of its own, or use convt3d.dask"
+        raise ArgumentError("volume", "--pipeline", described(write_pipeline(pipeline)), rule, remedy)
     return Job(open_source(source), path, pipeline, weights, memory, **how)
 
 
@@ -315,6 +337,12 @@ def _of_sample(pipeline: Pipeline, operands: Sequence[Storage], sample: int) -> 
         array[sample : sample + 1] if slot.operand.kind == "tensor" and array.shape[0] > 1 else array
         for slot, array in zip(pipeline.slots, operands, strict=True)
     ]
+
+
+def _may_go(target: Path) -> bool:
+    """Whether it is an array or a group of zarr, or empty."""
+    known = (target / name for name in ("zarr.json", ".zarray", ".zgroup"))
+    return target.is_dir() and (any(path.exists() for path in known) or not any(target.iterdir()))
 
 
 def _attributes(target: Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +42,29 @@ class Source:
         b, c, d, h, w = (sizes.get(name, 1) for name in AXES)
         return b, c, d, h, w
 
+    @property
+    def state(self) -> str:
+        """Of its files: names, lengths, and when they were changed."""
+        digest, root = hashlib.sha256(), Path(self.path)
+        for folder, inner, files in os.walk(root):
+            inner.sort()
+            for name in sorted(files):
+                path = Path(folder, name)
+                found = path.stat()
+                told = path.relative_to(root).as_posix(), found.st_size, found.st_mtime_ns
+                digest.update(repr(told).encode())
+        return digest.hexdigest()
+
     def read(self, sample: int, takes: Sequence[Take], dtype: Any) -> Storage:
         """One sample, (1, C, D, H, W), of that type."""
         every = (Take(((sample, sample + 1),)), *takes)
-        found = _read(self.array, [take for take, name in zip(every, AXES, strict=True) if name in self.axes], [])
+        try:
+            found = _read(self.array, [take for take, name in zip(every, AXES, strict=True) if name in self.axes], [])
+        except MemoryError:
+            raise
+        except Exception as problem:  # of the disk, and whatever zarr's codecs raise of a file that is not whole
+            rule = f"cannot be read ({type(problem).__name__}: {problem})"
+            raise ArgumentError("volume", "IN", self.path, rule, "Mend it, then run the same command again") from None
         for axis, (take, name) in enumerate(zip(every, AXES, strict=True)):
             if name not in self.axes:
                 found = np.expand_dims(found, axis)
