@@ -124,6 +124,28 @@ def test_calls_at_once() -> None:
     assert not wrong
 
 
+def test_without_jit() -> None:
+    """Our own compiled call is no function of the caller's, and goes on."""
+    x, w = arrays(7, (1, 4, 4, 4, 4), (4, 4, 3, 3, 3))
+    with jax.disable_jit():
+        found = cj.conv3d(x, w, padding=1)
+        gradient = jax.grad(lambda w: cj.conv3d(x, w, padding=1).sum())(w)
+    np.testing.assert_array_equal(found, convt3d.conv3d(np.asarray(x), np.asarray(w), padding=1))
+    np.testing.assert_array_equal(gradient, jax.grad(lambda w: cj.conv3d(x, w, padding=1).sum())(w))
+
+
+def test_computed_again_for_gradients() -> None:
+    """jax.checkpoint keeps nothing, and gives the same."""
+    x, w = arrays(8, (1, 4, 4, 4, 4), (4, 3, 3, 3, 3))
+
+    def loss(x: Any, w: Any) -> Any:
+        return cj.pipeline(x, [w], "ConvTranspose3d(stride=2) -> LayerNorm() -> GELU()").sum()
+
+    again = jax.jit(jax.grad(jax.checkpoint(loss), (0, 1)))(x, w)
+    for one, other in zip(again, jax.grad(loss, (0, 1))(x, w), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_within_loops() -> None:
     """scan and while_loop call it from XLA's own threads."""
     x, w = arrays(5, (1, 4, 4, 4, 4), (4, 4, 3, 3, 3))

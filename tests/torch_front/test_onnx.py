@@ -56,6 +56,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "Conv3d, uneven zeros": lambda: ct.Conv3d(4, 6, (3, 2, 3), padding="same"),
     "a fused module": lambda: ct.ConvTranspose3dLayerNormGELUScaling(4, 3, 3, 2, 1, scaling_factor=0.5),
     "conv3d": lambda: Called(lambda x, w: ct.conv3d(x, w, padding="same", padding_mode="circular"), (6, 4, 3, 2, 3)),
+    "conv_transpose3d": lambda: Called(lambda x, w: ct.conv_transpose3d(x, w, stride=(1, 2, 3), padding=1), KERNEL),
     "a norm and a pool": lambda: Called(lambda x, w: ct.conv_transpose3d_sum_layernorm_avgpool_gelu(x, w, 0.5), KERNEL),
     "a softmax": lambda: Called(ct.conv_transpose3d_avgpool_clamp_softmax_multiply, KERNEL, (3,)),
     "pools": lambda: Called(lambda x, w, b: ct.conv_transpose3d_max_max_sum(x, w, b, padding=0), KERNEL, (3,)),

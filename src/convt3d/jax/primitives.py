@@ -106,7 +106,11 @@ def _define(
     def compiled(params: tuple[tuple[str, Any], ...]) -> Any:
         return jax.jit(partial(primitive.bind, **dict(params)))
 
-    primitive.def_impl(lambda *arrays, **params: compiled(tuple(sorted(params.items())))(*arrays))
+    def run(*arrays: Array, **params: Any) -> Array:
+        with jax.disable_jit(False):  # where it is disabled, the compiled call would ask for itself
+            return compiled(tuple(sorted(params.items())))(*arrays)
+
+    primitive.def_impl(run)
     primitive.def_abstract_eval(
         lambda *avals, **params: _of_shape(avals[0], shape(*(each.shape for each in avals), **params))
     )

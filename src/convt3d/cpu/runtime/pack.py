@@ -95,6 +95,7 @@ def read_pack(path: Path, store: ObjectCache, key: bytes | None) -> Imported:
     """Puts the entries that are of use here into `store`. Without a key the signature is not asked for; with one, a
     pack that is not signed with it is refused as a whole, and so is one of which anything is damaged."""
     import hashlib
+    import zlib
 
     try:
         with zipfile.ZipFile(path) as archive:
@@ -105,7 +106,7 @@ def read_pack(path: Path, store: ObjectCache, key: bytes | None) -> Imported:
             payloads = [_member(path, archive, row["key"], row["bytes"]) for row in rows]
     except FileNotFoundError:
         raise ArgumentError("cache import", "FILE", str(path), "does not exist", "Name a pack") from None
-    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as problem:
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error) as problem:
         raise _damaged(path, f"cannot be read ({problem})") from None
     for row, payload in zip(rows, payloads, strict=True):
         if hashlib.sha256(payload).hexdigest() != row["sha256"]:
@@ -155,6 +156,8 @@ def _rows(path: Path, manifest: bytes) -> list[dict[str, Any]]:
 def _member(path: Path, archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     """The bytes of a member, however large it says it is."""
     try:
+        if archive.getinfo(name).compress_type != zipfile.ZIP_DEFLATED:
+            raise _damaged(path, f"holds {name[:12]} compressed in another way than ours")
         with archive.open(name) as file:
             content = file.read(most + 1)
     except KeyError:
