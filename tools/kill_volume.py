@@ -2,8 +2,9 @@
 
     python tools/kill_volume.py --kills 100 --seed 7
 
-Each run goes on where the one before was killed, and the moment is drawn from the time it will take for what is left:
-most kills hit, a few results are finished, compared byte for byte, and begun anew. Exit code 1: one was different.
+Each run goes on where the one before was killed. It is killed while it starts, or within the box that comes after so
+many of those that are left, both drawn. A result that is finished meanwhile is compared, byte for byte, and begun anew.
+Exit code 1: one was different.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def lines(journal: Path) -> int:
 
 
 def undisturbed(folder: Path, name: str) -> tuple[float, float, int]:
-    """Seconds that a run takes until its first box is finished, and from there on; and its boxes."""
+    """Seconds that a run takes until its first box is finished, and for each box from there on; and its boxes."""
     journal, first, boxes = folder / f"{name}.journal", 0.0, 0
     begun = time.monotonic()
     process = start(folder, name)
@@ -62,32 +63,44 @@ def undisturbed(folder: Path, name: str) -> tuple[float, float, int]:
         time.sleep(0.01)
     if process.returncode:
         raise SystemExit("the undisturbed run failed")
-    return first, time.monotonic() - begun - first, boxes
+    return first, (time.monotonic() - begun - first) / boxes, boxes
+
+
+def killed_in_time(process: subprocess.Popen[bytes], journal: Path, wanted: int, seconds: float) -> bool:
+    """Kills a run so many seconds after its journal has the wanted lines; False: it ended before."""
+    while lines(journal) < wanted:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.001)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
 
 
 def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int, int]:
     """Kills so many runs: how many had computed something, how many results were finished meanwhile, how many of these
     were wrong."""
     make_volume(folder, size)
-    first, work, boxes = undisturbed(folder, "whole.zarr")
+    first, each, boxes = undisturbed(folder, "whole.zarr")
     expected = content(folder / "whole.zarr")
-    rng, working = random.Random(seed), 0
-    killed = finished = wrong = 0
+    rng = random.Random(seed)
+    killed = working = finished = wrong = 0
     target = folder / "killed.zarr"
     journal = target.with_name(target.name + ".journal")
     while killed < kills or not finished:
         before = lines(journal)
-        left = first + work * max(0.1, 1 - before / boxes)
+        ahead = rng.randrange(boxes + 1 - max(before - 1, 0))
         process = start(folder, target.name)
-        try:
-            code = process.wait(rng.uniform(0, 1.2) * left if killed < kills else None)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wanted = 0 if not ahead else before + ahead + (not before)  # its first line is no box
+        if killed < kills and killed_in_time(process, journal, wanted, rng.uniform(0, each if ahead else first)):
             killed += 1
-            working += lines(journal) > before
+            working += lines(journal) > max(before, 1)
             continue
-        if code:
+        if code := process.wait():
             raise SystemExit(f"a run failed with exit code {code} after {killed} kills")
         finished += 1
         found = content(target)

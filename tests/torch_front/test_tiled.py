@@ -110,3 +110,14 @@ def test_errors_say_what_to_do() -> None:
         convt3d.torch.tiled(nn.Linear(3, 4).eval(), x)
     with pytest.raises(convt3d.OutputError, match="must have the result's shape"):
         convt3d.torch.tiled(model, x, np.zeros((1, 2, 9, 9, 9), np.float32))
+
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.up = nn.Conv3d(1, 2, 2, stride=2), nn.ConvTranspose3d(2, 1, 2, stride=2)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.up(self.down(x))
+
+    with pytest.raises(convt3d.ShapeError, match=r"sizes that the network does not take .* multiples of 2 x 2 x 2"):
+        convt3d.torch.tiled(Skip().eval(), torch.zeros(1, 1, 17, 16, 16), tile=8)

@@ -100,7 +100,13 @@ def _run(model: nn.Module, x: Any, shape: tuple[int, ...], out: Any, tile: Seque
             continue  # inputs at the end that make no output
         here = slice(None), *(slice(*part.read) for part in parts)
         block = x[(slice(sample, sample + 1),) + here] if batched else x[here][None]  # noqa: RUF005 - for Python 3.10
-        y = model(torch.as_tensor(np.asarray(block)).to(dtype))
+        try:
+            y = model(torch.as_tensor(np.asarray(block)).to(dtype))
+        except RuntimeError as problem:
+            steps = " x ".join(str(field.step) for field in axes)
+            rule = f"has sizes that the network does not take ({problem})"
+            remedy = f"Pad it: sizes that are multiples of {steps} are sure to fit"
+            raise ShapeError("tiled", "input", described(f"shape {tuple(x.shape)}"), rule, remedy) from None
         if sizes is None:
             rows = zip(axes, shape[2:], parts, y.shape[2:], strict=True)
             sizes = tuple(
