@@ -71,6 +71,34 @@ def test_gradients_of_some_beside_a_kept_result(wanted: Any) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("channel", ()), ("channel", (6,)), ("tensor", (4,)), ("tensor", (5, 1)), ("tensor", (1, 6, 1, 1, 1))],
+)
+def test_operands_of_any_shape_behind_a_kept_result(kind: str, shape: Any, again: bool) -> None:
+    """Also by PyTorch's operations, where gradients of gradients are recorded."""
+    x, w, _, _, slope = given()
+    factor = torch.randn(shape, dtype=x.dtype, requires_grad=True)
+    text = f"Conv3d(padding=1) -> Multiply('{kind}') -> PReLU() -> GELU()"
+    values = x, w, factor, slope
+    got = ct.pipeline(x, values[1:], text)
+    truth = stock.run(Pipeline(*read_stages(text)), x, values[1:])
+    assert "_BehindBackward" in nodes(got)
+    for mine, theirs in zip(
+        *(torch.autograd.grad(each.sin().sum(), values, create_graph=again) for each in (got, truth)), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_an_empty_batch_keeps_nothing() -> None:
+    values = [each.detach()[:0].requires_grad_() if at == 0 else each for at, each in enumerate(given())]
+    for grad, value in zip(
+        torch.autograd.grad(ct.pipeline(values[0], values[1:], KEPT).sum(), values), values, strict=True
+    ):
+        assert torch.equal(grad, torch.zeros_like(value))
+
+
 def held(function: Any, values: Any) -> int:
     """Bytes that the graph of function(*values) keeps beside its leaves."""
     found: dict[int, int] = {}
@@ -161,6 +189,18 @@ def test_small_steps_are_those_of_eager() -> None:
     assert torch.equal(*results)
     for mine, theirs in zip(swapped.state_dict().values(), layers.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 23])
+def test_wrong_shapes_are_refused_as_eager_refuses_them(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "SMALL", most)
+    for shapes in (((1, 4, 3, 3, 3), (6, 4, 3, 3)), ((1, 4, 3, 3, 3), (6, 3, 3, 3, 3)), ((4, 3, 3), (6, 4, 3, 3, 3))):
+        x, w = tensors(*shapes)
+        with pytest.raises(RuntimeError) as error:
+            nn.functional.conv3d(x, w)
+        with pytest.raises(RuntimeError) as ours:
+            ct.conv3d(x, w)
+        assert str(ours.value) == str(error.value)
 
 
 @pytest.mark.usefixtures("usual")

@@ -17,7 +17,7 @@ from ..spec.stages import BatchNorm
 from . import stock
 from .convolutions import multiply_adds, own_convolutions, takes
 from .direct import direct
-from .gradients import needs_result, operands_read, through_stages
+from .gradients import needs_result, of_shape, operands_read, through_stages
 from .layout import result_format
 from .stage_gradients import first_stage, label_places, needed_values
 from .stock import Tensor
@@ -31,11 +31,11 @@ _WORTH_KEEPING = 32
 def pays(pipeline: Pipeline, wanted: tuple[bool, ...], x: Tensor, operands: Sequence[Tensor]) -> bool:
     """Whether to keep the convolution's result for backward, which reads it: where that is sooner done than to compute
     it again, and eager PyTorch keeps as much. 16-bit results would be rounded once more than without gradients."""
-    if x.dim() != 5 or x.itemsize < 4 or not _reads(pipeline, wanted):
+    if x.itemsize < 4 or not _reads(pipeline, wanted):
         return False
     shapes, conv = stock.value_shapes(pipeline, x, operands), pipeline.conv_index
     size, (weight, *_) = prod(shapes[conv + 1]), stock.weights_of(pipeline, operands)
-    if not any(prod(shapes[number]) >= size for number in needed_values(pipeline, wanted) if number > conv):
+    if not size or not any(prod(shapes[number]) >= size for number in needed_values(pipeline, wanted) if number > conv):
         return False
     return multiply_adds(pipeline.conv, shapes[conv], shapes[conv + 1], weight.shape) >= _WORTH_KEEPING * size
 
@@ -86,7 +86,8 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
             read = [*map(or_, front, operands_read(pipeline, ctx.needs_input_grad[3:]))]
         ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(own, read, strict=True)]
         ctx.save_for_backward(x, value, *(tensor for tensor, reads in zip(own, read, strict=True) if reads))
-        tail = Tail(pipeline if moments is None else trained(pipeline), x, own, pipeline.conv_index + 1, value)
+        _, tensors, _ = stock.batched(pipeline, x, own)
+        tail = Tail(pipeline if moments is None else trained(pipeline), x, tensors, pipeline.conv_index + 1, value)
         chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
         result, found = tail.forward(len(pipeline.stages), chosen)
         if moments is not None:
@@ -98,8 +99,9 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
         x, value, *kept = ctx.saved_tensors
         rest = iter(kept)
         unread = x.new_full((), torch.nan)  # would show if it were read
-        own = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
+        given = [next(rest) if shape is None else unread.expand(shape) for shape in ctx.shapes]
         pipeline, wanted = ctx.pipeline, ctx.needs_input_grad[3:]
+        _, own, _ = stock.batched(pipeline, x, given)
         way = trained_way(pipeline, wanted) if ctx.by_batch else way_back(pipeline, wanted, False)
         pending: dict[int, Tensor] = {}
         if ctx.written_over:
@@ -115,8 +117,12 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
         else:
             grad, of_operands = _stock_gradients(pipeline, grad, x, value, own, wanted, pending)
         found = [pending.get(0), grad, *([None] * (len(own) - len(of_operands))), *of_operands]
-        every = zip(found, ctx.needs_input_grad[2:], strict=True)
-        return None, None, *(each if want else None for each, want in every)
+        every = zip(found, (x, value, *given), ctx.needs_input_grad[2:], strict=True)
+        return (
+            None,
+            None,
+            *(of_shape(each, of.shape) if want and each is not None else None for each, of, want in every),
+        )
 
 
 def _compute_again(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], value: Tensor) -> None:

@@ -59,10 +59,10 @@ def gradients(
     grad = as_value(pipeline, grad, unbatched)
     result = None if result is None else as_value(pipeline, result, unbatched)
     found = _in_chunks(pipeline, grad, x, tensors, result, wanted)
-    return [None if each is None else _of_shape(each, shape) for each, shape in zip(found, shapes, strict=True)]
+    return [None if each is None else of_shape(each, shape) for each, shape in zip(found, shapes, strict=True)]
 
 
-def _of_shape(grad: Tensor, shape: Sequence[int]) -> Tensor:
+def of_shape(grad: Tensor, shape: Sequence[int]) -> Tensor:
     """As its tensor was given; one number that served all channels has all their gradients."""
     return grad.reshape(shape) if len(shape) else grad.sum()
 

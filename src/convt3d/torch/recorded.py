@@ -28,8 +28,6 @@ def recording(x: Tensor, operands: Sequence[Tensor | None]) -> bool:
 
 def left_to_torch(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> bool:
     """Whether each of its convolutions has little to do."""
-    if x.dim() != 5:
-        return False
     shapes, alone = stock.value_shapes(pipeline, x, operands), len(pipeline.stages) == 1
     every = zip(pipeline.convolutions, stock.weights_of(pipeline, operands), strict=True)
     return all(small(pipeline.stages[index], shapes[index], weight.shape, alone) for index, weight in every)
@@ -37,10 +35,11 @@ def left_to_torch(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> 
 
 def recorded(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute: Compute) -> Tensor:
     """The result of the pipeline, for tensors that nobody but autograd looks at."""
-    if left_to_torch(pipeline, x, operands):
-        return stock.run(pipeline, x, operands)
     wanted = (x.requires_grad, *(each.requires_grad for each in operands))
-    if not pays(pipeline, wanted, x, operands):
+    usual = x.dim() == 5 and all(weight.dim() == 5 for weight in stock.weights_of(pipeline, operands))
+    if usual and left_to_torch(pipeline, x, operands):
+        return stock.run(pipeline, x, operands)
+    if not (usual and pays(pipeline, wanted, x, operands)):
         return record(lambda: compute(pipeline, operands), pipeline, (x, *operands))
     front = in_front(pipeline)
     own = operands[: len(front.slots)]
