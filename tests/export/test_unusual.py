@@ -17,7 +17,9 @@ from convt3d.judge.languages import compiler_of
 from convt3d.spec.dtypes import DTYPES
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name == "pools" else ()) for name in PIPELINES]
+)  # whose kernels take longest to compile, and are needed nowhere else
 @pytest.mark.parametrize("wild", [np.inf, np.nan])
 def test_weights_that_are_not_finite(export, name: str, wild: float, rng: np.random.Generator) -> None:
     text, dtype = PIPELINES[name]

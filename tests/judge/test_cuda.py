@@ -304,6 +304,7 @@ def test_a_file_of_many_launches_takes_no_longer_than_it_must() -> None:
             BARRIER,
             "at another barrier",
             id="a barrier for some",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             "layernorm_gelu_scaling",
@@ -320,6 +321,7 @@ def test_a_file_of_many_launches_takes_no_longer_than_it_must() -> None:
             OUT_OF_BOUNDS,
             "bytes of cudaMalloc",
             id="an overrun of a workspace",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             "sum_layernorm_avgpool_gelu",
@@ -328,6 +330,7 @@ def test_a_file_of_many_launches_takes_no_longer_than_it_must() -> None:
             OUT_OF_BOUNDS,
             "elements behind `input`",
             id="a grid that is too large",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

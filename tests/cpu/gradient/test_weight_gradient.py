@@ -66,7 +66,7 @@ def test_every_way_is_gone_and_right(way: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("first", [0, 100])
+@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_drawn_gradients(first: int, dtype: str) -> None:
     for seed in range(first, first + 6):
         rng = np.random.default_rng(seed)
