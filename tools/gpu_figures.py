@@ -23,12 +23,13 @@ def main() -> int:
     args = parser.parse_args()
     then = figures.recorded()["plans"] if figures.RECORDED.exists() else {}
     found, faults = {}, 0
-    print("| plan | arithmetic | memory | issue slots | expected |\n|---|---|---|---|---|")
+    print("| plan | arithmetic | memory | L2 | issue slots | expected |\n|---|---|---|---|---|---|")
     for job in figures.recorded_jobs():
         rows, name = figures.rows(job), figures.name_of(job)
         found[name] = figures.figures_of(job, rows)
         time = figures.expected(job, rows, figures.device_of(job))
-        bounds = " | ".join(map(duration, (time.arithmetic, time.memory, time.issue)))
+        level = " to ".join(map(duration, time.cached))
+        bounds = " | ".join([duration(time.arithmetic), duration(time.memory), level, duration(time.issue)])
         print(f"| {name} | {bounds} | {' to '.join(map(duration, time.range))} |", flush=True)
         for words in figures.worse(found[name], then.get(name, found[name])):
             faults += 1

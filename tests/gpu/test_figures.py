@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import copy
 from importlib.metadata import version
+from math import prod
+from typing import Any
 
 import pytest
 from gpu_proof.compile import loop_of
-from gpu_proof.figures import CHEAP, Expected, name_of, recorded, recorded_jobs, worse
+from gpu_proof.figures import CHEAP, Expected, name_of, recorded, recorded_jobs, work_of, worse
+from gpu_proof.jobs import Job
+from gpu_proof.report import traffic
 from helpers.triton import need_triton, printed
+
+import convt3d as ct
+from convt3d.gpu.plan import gpu_plan
+from convt3d.spec.dtypes import DTYPES
+from convt3d.spec.pipeline import Pipeline
+from convt3d.spec.problems import PROBLEMS
+from convt3d.spec.work import count
 
 CODE = """
 import json
@@ -71,4 +82,39 @@ def test_the_loop_with_the_products_is_found() -> None:
 
 
 def test_the_tightest_bound_decides() -> None:
-    assert Expected(1.0, 2.0, 0.5).range == Expected(0.1, 2.0, 2.0).range
+    def range_of(arithmetic: float, memory: float, cached: tuple[float, float], issue: float) -> tuple[float, float]:
+        return Expected(arithmetic, memory, cached, issue, (0.75, 0.5)).range
+
+    assert range_of(1.0, 9.0, (1.0, 1.0), 5.0) == range_of(1.0, 5.0, (1.0, 1.0), 9.0) == (9.0 / 0.9, 9.0 / 0.6)
+    assert range_of(9.0, 1.0, (1.0, 1.0), 5.0) == (12.0, 18.0)
+    assert range_of(0.0, 0.0, (0.9, 6.0), 0.0) == (0.9 / 0.9, 6.0 / 0.6)  # nobody knows what the first level has
+
+
+@pytest.mark.parametrize("stage", [ct.ConvTranspose3d(stride=2), ct.Conv3d()], ids=lambda stage: stage.name)
+def test_work_is_what_tiles_compute(stage: Any) -> None:
+    """Exact where each output has as many taps and tiles are full; channels that fill a tile up are counted, too."""
+    transposed = isinstance(stage, ct.ConvTranspose3d)
+    for channels in (64, 48):
+        kernel = (32, channels, 2, 2, 2) if transposed else (channels, 32, 1, 1, 1)
+        plan = gpu_plan(Pipeline(stage), (2, 32, 8, 8, 16), (kernel,), DTYPES["float16"], 90)
+        (dot,) = (each for each in plan.kernels if each.kind == "dot")
+        needed = count(plan.asked, plan.trace).needed
+        work = work_of(dot)
+        assert work.flop * channels == needed * 64
+        assert work.steps == work.rows  # one tap along the width
+
+
+def test_taps_along_the_width_are_rows() -> None:
+    plan = gpu_plan(Pipeline(ct.ConvTranspose3d()), (1, 64, 4, 4, 4), ((64, 64, 2, 3, 5),), DTYPES["float16"], 80)
+    (dot,) = (each for each in plan.kernels if each.kind == "dot")
+    work = work_of(dot)
+    assert work.steps == 5 * work.rows == dot.programs * 2 * 3 * 5 * (64 // dot.config.inputs)
+
+
+def test_what_is_read_again_comes_out_of_the_cache_where_samples_are_taken_in_turn() -> None:
+    """On the H100: there a sample of softmax fits, on the A100 none does."""
+    need_triton()
+    slug = "conv-transpose3d-avgpool-clamp-softmax-multiply"
+    moved = [traffic(Job(slug, "float32", generation)).moved for generation in (80, 90)]
+    value = 4 * prod(PROBLEMS[slug].shapes(PROBLEMS[slug].benchmark)["output"])
+    assert moved[0] - moved[1] >= 2 * value

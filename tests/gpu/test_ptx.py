@@ -196,18 +196,17 @@ def test_roundings() -> None:
 FEW = "layernorm-gelu-scaling-float16 or recalled or second_call"  # recalled: two warps share the sums of a channel
 
 
-def of_kernels(capability: int, chosen: str) -> str:
-    """The tests of the kernels, as PTX for this capability."""
+def of_kernels(capability: int, *chosen: str) -> str:
+    """Tests of the kernels, as PTX for this capability."""
     need_compiled()
     environment = {**compiling_environment(), "TRITON_INTERPRET": "0", "CONVT3D_TEST_PTX": str(capability)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_kernels.py"]
     done = subprocess.run(
-        [*command, "-k", chosen] if chosen else command,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))},
         capture_output=True,
         text=True,
-        timeout=3000,
+        timeout=7200,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
@@ -217,11 +216,13 @@ def of_kernels(capability: int, chosen: str) -> str:
 @pytest.mark.parametrize("capability", [80, 90])
 def test_compiled_kernels_give_the_answer(capability: int) -> None:
     """mma.sync, ldmatrix and cp.async of sm_80, wgmma of sm_90."""
-    assert "passed" in of_kernels(capability, FEW)
+    assert "passed" in of_kernels(capability, "tests/gpu/test_kernels.py", "-k", FEW)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", [80, 90])
 def test_all_compiled_kernels_give_the_answer(capability: int) -> None:
-    """Everything that the interpreter is tested with: operators, borders, groups, types, statistics, NaN."""
-    assert "passed" in of_kernels(capability, "")
+    """Everything that the interpreter is tested with: operators, borders, groups, types, statistics, NaN; and the
+    operators in all combinations of them."""
+    files = "tests/gpu/test_kernels.py", "tests/gpu/test_campaign.py"
+    assert "passed" in of_kernels(capability, *files, "-m", "exhaustive or not exhaustive")

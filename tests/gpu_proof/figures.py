@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from convt3d.gpu.geometry import INT32_MAX
+from convt3d.gpu.geometry import INT32_MAX, GpuAxis
+from convt3d.gpu.steps import GpuKernel
 from convt3d.spec.problems import PROBLEMS
 
 from .compile import launches
@@ -74,42 +76,93 @@ def write(found: Mapping[str, Figures]) -> None:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 LANES = {80: 64, 90: 128, 100: 128}  # float32 multiply-adds of a multiprocessor in a cycle
-REACHED = (0.85, 0.5)  # of the tightest bound, by assumption: nothing here was measured
+# Which share of a bound is reached, at best and at worst. Of tensor cores, what published kernels in 16-bit types reach
+# of the data sheet's rate: FlashAttention-2 on the A100 0.5 to 0.73 (arXiv 2307.08691); on the H100 Triton's attention
+# 329 to 477 TFLOP/s (pytorch/benchmark, pull request 2391; 323 to 403 in arXiv 2407.08608), cuBLAS's and CUTLASS's best
+# product 780 (a note of H. He's). Of the others, by assumption.
+REACHED = {80: (0.73, 0.5), 90: (0.79, 0.33)}
+REACHED_OTHERS = (0.9, 0.6)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds: three bounds from below, and the range that is expected."""
+    """Seconds: bounds from below, and the range that is expected."""
 
-    arithmetic: float
+    arithmetic: float  # of whole tiles: what they compute beside the result is in it
     memory: float
+    cached: tuple[float, float]  # the second level, if the first has all taps along the width, and if it has none
     issue: float  # each multiprocessor issues one instruction of a warp in each of its four parts and cycle
+    reached: tuple[float, float]
 
     @property
     def range(self) -> tuple[float, float]:
-        bound = max(self.arithmetic, self.memory, self.issue)
-        return bound / REACHED[0], bound / REACHED[1]
+        low, high = (
+            max(self.arithmetic / reached, max(self.memory, cached, self.issue) / other)
+            for reached, other, cached in zip(self.reached, REACHED_OTHERS, self.cached, strict=True)
+        )
+        return low, high
 
 
 def expected(job: Job, rows: list[Row], device: Device) -> Expected:
     """Of all kernels of a plan, one after the other. Each program issues what stands outside of the loop once, though a
-    pool's window repeats some of it, and tiles at borders count as full ones: bounds from below."""
+    pool's window repeats some of it: a bound from below."""
     plan, found = job.plan(), traffic(job)
-    arithmetic, memory = device.seconds(found.flop, job.arithmetic, found.moved)
-    clock = device.flops["float32"] / (2 * LANES[device.generation.capability] * device.multiprocessors)
+    capability = device.generation.capability
+    clock = device.flops["ieee"] / (2 * LANES[capability] * device.multiprocessors)
     programs = {launch.text.name.split("_", 3)[3]: launch.text.grid for launch in launches(plan)}
-    issued: float = sum(
-        programs[row.kernel] * row.facts.warps * (row.facts.instructions - row.facts.loop) for row in rows
-    )
-    dots = [row for row in rows if row.kind in ("dot", "plain") and row.config is not None and row.facts.loop]
-    channels = plan.trace.values[plan.asked.conv_index + 1][1]
-    for row in dots:
-        assert row.config is not None
-        padded = -(-channels // row.config.channels) * row.config.channels / channels
-        inner = row.config.inputs if row.kind == "dot" else 1
-        steps = found.flop / len(dots) * padded / (2 * row.config.positions * row.config.channels * inner)
-        issued += steps * row.facts.warps * row.facts.loop
-    return Expected(arithmetic, memory, issued / (device.multiprocessors * PARTITIONS * clock))
+    facts = {row.kernel: row.facts for row in rows}
+    issued: float = sum(programs[name] * one.warps * (one.instructions - one.loop) for name, one in facts.items())
+    flop, near, far = 0.0, 0.0, 0.0
+    for launch in launches(plan):
+        kernel = launch.step
+        if not isinstance(kernel, GpuKernel) or kernel.piece.conv is None or kernel.guarded:
+            continue
+        work, one = work_of(kernel), facts[launch.text.name.split("_", 3)[3]]
+        issued += work.steps * one.warps * one.loop
+        flop += work.flop
+        size = (2 * kernel.memory.parts) if kernel.memory.parts > 1 else plan.dtype.itemsize
+        weights, inputs = (
+            kernel.config.inputs * side * size for side in (kernel.config.channels, kernel.config.positions)
+        )
+        near += work.steps * weights + work.rows * inputs
+        far += work.steps * (weights + inputs)
+    arithmetic, memory = device.seconds(flop, job.arithmetic, found.moved)
+    level = near / device.cached, far / device.cached
+    slots = issued / (device.multiprocessors * PARTITIONS * clock)
+    return Expected(arithmetic, memory, level, slots, REACHED[capability])
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one convolution's kernel: blocks of products, those of them that begin a row of taps, and operations."""
+
+    steps: int
+    rows: int
+    flop: float
+
+
+def work_of(kernel: GpuKernel) -> Work:
+    """Tiles, channels and blocks of inputs count as full ones, as they are computed."""
+    taps = [
+        [
+            _taps(axis, (residue * axis.jump + member) * axis.scale + axis.number("shift"))
+            for residue in range(axis.pace)
+            for member in range(axis.window)
+        ]
+        for axis in kernel.axes
+    ]
+    tiles = kernel.piece.shape[0] * kernel.groups * kernel.columns * kernel.tiles
+    blocks = tiles * (kernel.memory.filled // kernel.config.inputs if kernel.kind == "dot" else kernel.inputs)
+    steps = blocks * prod(map(sum, taps))
+    rows = blocks * prod(map(sum, taps[:2])) * sum(count > 0 for count in taps[2])
+    config = kernel.config
+    inner = config.inputs if kernel.kind == "dot" else 1
+    return Work(steps, rows, 2.0 * steps * config.positions * config.channels * inner)
+
+
+def _taps(axis: GpuAxis, output: int) -> int:
+    """How many meet this output."""
+    return sum((output - tap * axis.dilation) % axis.stride == 0 for tap in range(axis.kernel))
 
 
 def device_of(job: Job) -> Device:

@@ -51,6 +51,8 @@ class Device:
     bytes: float
     flops: Mapping[str, float]
     source: str
+    cache: int  # bytes of the second level, which all multiprocessors share
+    cached: float  # bytes in a second that come out of it
 
     def seconds(self, flop: float, kind: str, moved: float) -> tuple[float, float]:
         """Of arithmetic and of memory, each at its full rate."""
@@ -69,7 +71,8 @@ def _rates(**tera: float) -> Mapping[str, float]:
     return MappingProxyType({**rates, "bfloat16": rates["float16"], "float32": rates["float16"] / 6})
 
 
-# IEEE float32 runs beside the tensor cores.
+# IEEE float32 runs beside the tensor cores. The second level: about two thirds of the 5120 bytes a cycle that the
+# A100's white paper names, by assumption, and the H100's with its clock; for the B200 no more than a guess.
 DEVICES = (
     Device(
         "A100",
@@ -78,6 +81,8 @@ DEVICES = (
         2.039e12,
         _rates(float64=19.5, ieee=19.5, tf32=156.0, float16=312.0),
         "NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM",
+        40 << 20,
+        4.8e12,
     ),
     Device(
         "H100",
@@ -86,6 +91,8 @@ DEVICES = (
         3.35e12,
         _rates(float64=66.9, ieee=66.9, tf32=494.7, float16=989.4),
         "NVIDIA H100 Tensor Core GPU architecture white paper and data sheet, H100 SXM5",
+        50 << 20,
+        5.5e12,
     ),
     Device(
         "B200",
@@ -94,6 +101,8 @@ DEVICES = (
         7.7e12,
         _rates(float64=37.0, ieee=75.0, tf32=1100.0, float16=2250.0),
         "NVIDIA Blackwell data sheet, HGX B200, one GPU",
+        126 << 20,
+        8e12,
     ),
 )
 

@@ -12,7 +12,7 @@ from math import prod
 
 from convt3d.gpu.config import Config
 from convt3d.gpu.pieces import FilledName
-from convt3d.plan.names import ArrayName, CallerName, OperandName
+from convt3d.plan.names import INPUT, ArrayName, CallerName, OperandName
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.problems import PROBLEMS
 from convt3d.spec.work import count
@@ -104,22 +104,32 @@ class Traffic:
 
 
 def traffic(job: Job) -> Traffic:
-    """An array counts once for each kernel that touches it: neighbours find in a cache what they share."""
+    """An array counts once for each kernel that touches it: neighbours find in a cache what they share. Where samples
+    are taken in turn, what is read again is found in the second level, and comes to memory once."""
     plan = job.plan()
     done = launches(plan)
     size = plan.dtype.itemsize
     shapes = plan.trace.values[0], plan.trace.output, *plan.trace.operand_shapes
     own: dict[ArrayName, int] = {}
-    moved = 0
+    moved, cached = 0, in_turn(job)
     for launch in done:
         if launch.step.label == "guard":
             continue
-        moved += sum(_bytes(array) for array in launch.arrays.values()) + _read_again(launch)
-        made = [name for name in launch.arrays if not isinstance(name, (CallerName, OperandName, FilledName))]
+        touched = {name: array for name, array in launch.arrays.items() if not cached or name not in own}
+        moved += sum(map(_bytes, touched.values())) + (0 if cached else _read_again(launch))
+        made = [name for name in launch.arrays if not isinstance(name, (OperandName, FilledName)) and name != INPUT]
         own |= {name: _bytes(launch.arrays[name]) for name in made}
     convolutions = sum(step.piece.conv is not None and not step.guarded for step in plan.kernels)
     needed = count(plan.asked, plan.trace).needed
-    return Traffic(size * sum(map(prod, shapes)), moved, sum(own.values()), convolutions * needed)
+    extra = sum(size for name, size in own.items() if not isinstance(name, CallerName))
+    return Traffic(size * sum(map(prod, shapes)), moved, extra, convolutions * needed)
+
+
+def in_turn(job: Job) -> bool:
+    """Whether a data sheet's GPU of the job's generation takes samples one after the other."""
+    plan = job.plan()
+    cache = next(device.cache for device in DEVICES if device.generation.capability == job.generation)
+    return plan.samples_in(cache) < plan.trace.values[0][0]
 
 
 def _bytes(array: object) -> int:
@@ -159,8 +169,9 @@ ESTIMATE = """\
 
 **Nothing here was measured.** The least that must be moved is input, weights, operands and output once. What the
 kernels move counts an array once for each kernel that touches it, the channels-last copy of the input and the packed
-weights included; extra is memory beyond the call's own arrays. A time is the larger of FLOP over the peak rate and
-bytes over the peak bandwidth, of the data sheet, without sparsity: a bound that no kernel reaches.
+weights included; extra is memory beyond the call's own arrays. Both are the A100's. Where a GPU takes samples in turn,
+what is read again is found in L2 and counts once in its time. A time is the larger of FLOP over the peak rate and bytes
+over the peak bandwidth, of the data sheet, without sparsity: a bound that no kernel reaches.
 
 {sources}
 

@@ -15,7 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", "3.4")
 from helpers.eager import tensors  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton import testing  # noqa: E402
 from triton.compiler import CompilationError  # noqa: E402
 from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
@@ -29,6 +31,7 @@ from convt3d.recent import Recent  # noqa: E402
 from convt3d.spec.dtypes import DTYPES  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
 from convt3d.torch import engine, gpu, stock  # noqa: E402
+from convt3d.torch.gradients import gradients  # noqa: E402
 from convt3d.torch.operators import BY_NAME  # noqa: E402
 
 
@@ -223,6 +226,44 @@ def test_all_is_asked_and_measured_on_the_device_of_x(monkeypatch: pytest.Monkey
     assert (first, last) == ("asked", "run")
     assert {plan.wide for plan in plans} == {far}
     assert len({plan.kernels[0].config for plan in plans}) == len(plans) == plans[0].choices > 1
+
+
+class Called(TorchDispatchMode):
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("stage", "weight", "by"),
+    [
+        (ct.ConvTranspose3d(stride=2, padding=1), (8, 12, 3, 3, 3), "convt3d::conv3d"),
+        (ct.Conv3d(stride=2, padding=1), (12, 8, 3, 3, 3), "convt3d::conv_transpose3d"),
+    ],
+    ids=["transposed", "forward"],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["a GPU of ours", "another"])
+def test_gradients_of_inputs_are_ours_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, stage: Any, weight: tuple[int, ...], by: str, known: bool
+) -> None:
+    """Tensors have no contents here. The weight's gradient is PyTorch's; so is all of it where kernels take no part."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "_why_not_device", lambda device: None if known else "old")
+    pipeline = Pipeline(stage, ct.ReLU())
+    with FakeTensorMode(), torch.no_grad(), Called() as called:
+        x, w = torch.empty(2, 8, 16, 16, 16, device="cuda"), torch.empty(weight, device="cuda")
+        result = stock.run(pipeline, x, [w])
+        called.names.clear()
+        found = gradients(pipeline, torch.empty_like(result), x, [w], result, (True, True))
+    assert [each.shape for each in found] == [x.shape, w.shape]
+    assert (by in called.names) == known
+    assert "aten::convolution_backward" in called.names
 
 
 class Kernels:

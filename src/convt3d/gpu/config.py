@@ -98,14 +98,19 @@ def _least_positions(generation: int, need: Demand) -> int:
 
 def _warps(generation: int, need: Demand, positions: int) -> int | None:
     """A thread has some 32 numbers of an accumulator, fewer where other things need registers as well: more would spill
-    (docs/gpu_report.md shows the registers of each). But 64 or more are worth it where few positions would leave the
-    newer tensor cores idle, and fit for 16-bit types and up to 256 channels. All tensor cores take 8 warps at most, and
-    16 positions at least."""
+    (docs/gpu_report.md shows the registers of each). Of parts, the newer tensor cores make products of 64 positions for
+    each four warps, and 64 numbers a thread: twice the work for the same instructions; where a kernel leaves statistics
+    its tile stays as small as its twin without dot wants it. 64 or more are worth it, too, where few positions would
+    leave them idle, and fit for 16-bit types and up to 256 channels. All tensor cores take 8 warps at most, and 16
+    positions at least."""
     channels, most = _channels(need), 8 if need.kind == "dot" else 16
     warps = max(positions * channels * _weight(need) // (2048 if generation == 9 else 1024), 4)  # AMD's have 64 threads
+    least = _least_positions(generation, need)
+    if need.split and least == 64 <= positions and not (need.wide or need.laden or (need.reduced and warps > most)):
+        warps = max(warps // 2, 4)
     if warps <= most:
         return warps
-    worth = positions == _least_positions(generation, need) == 64 and need.dtype.itemsize == 2 and channels <= 256
+    worth = positions == least == 64 and need.dtype.itemsize == 2 and channels <= 256
     smallest = positions == (16 if need.kind == "dot" else 1)
     return most if smallest or (worth and not need.reduced) else None
 

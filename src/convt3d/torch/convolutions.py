@@ -22,6 +22,7 @@ from ..spec.pipeline import Pipeline
 from ..spec.shapes import ConvAxis
 from ..spec.stages import Conv3d, Convolution, ConvTranspose3d
 from ..spec.text import write_pipeline
+from . import gpu
 from .direct import direct
 from .engine import DTYPES_OF, knows, run
 from .stock import Others, Tensor
@@ -77,10 +78,17 @@ def takes(*tensors: Tensor) -> bool:
     if torch.is_grad_enabled():
         return False
     first = tensors[0]
-    return knows(first.dtype) and all(
-        each.device.type == "cpu" and each.layout is torch.strided and each.dtype is first.dtype and 0 not in each.shape
+    if not (first.device.type == "cpu" or (first.is_cuda and torch.cuda.is_available())):
+        return False
+    if not knows(first.dtype) or not all(
+        each.device == first.device
+        and each.layout is torch.strided
+        and each.dtype is first.dtype
+        and 0 not in each.shape
         for each in tensors
-    )
+    ):
+        return False
+    return not first.is_cuda or gpu.why_not(first, ()) is None
 
 
 def input_gradient(stage: Convolution, g: Tensor, weight: Tensor, shape: Any) -> Tensor:
