@@ -41,6 +41,8 @@ def _tanhshrink(input: Any) -> Meaning:
 def _softshrink(input: Any, lambd: Any = 0.5) -> Meaning:
     """What a clamp takes away."""
     bound = float(number(lambd))
+    if bound < 0:
+        raise NoStageError("has a negative bound, which PyTorch refuses")
     return mapped(input, s.Clamp(-bound, bound), s.Subtract(SELF, reverse=True))
 
 
