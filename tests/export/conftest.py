@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -35,10 +36,11 @@ class Exported:
 Export = Callable[..., Exported]
 
 
-def own_level(target: str) -> Sequence[Level]:
+def own_level(target: str, dtype: DType) -> list[Level]:
     """What this processor would choose of a library's instruction sets: the others are not compiled."""
-    found = levels(target)
-    return [level for level in found if level.isa.name == machine().isa] or found
+    found, here = levels(target, dtype), machine()
+    own = [one for one in found if one.isa.name == here.isa and (not one.more or here.multiplies_bfloat16)]
+    return own[:1] or found
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +58,11 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
         static: bool = False,
         every: bool = False,
     ) -> Exported:
-        if compiler_of("c") is None:
-            pytest.skip("needs a C compiler")
+        if compiler_of("c") is None or not sys.platform.startswith("linux"):
+            pytest.skip("needs Linux and a C compiler")
         subject = subject_of(text, name)
-        key = hashlib.sha256(repr((text, name, dtype, target, static, every)).encode()).hexdigest()[:16]
+        asked = text, name, dtype, target, static, every, machine().isa
+        key = hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
         folder, path = root / key / name, root / key / "path"
         folder.parent.mkdir(exist_ok=True)
         with open(root / f"{key}.lock", "w") as lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from itertools import product
 
@@ -85,6 +87,105 @@ def test_what_python_has_other_code_for(export, sizes, channels, rng: np.random.
     check_shapes(exported, x, pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3)), rng)
 
 
+def test_one_channel_into_one(export, rng: np.random.Generator) -> None:
+    """Rows are summed together, as those of channels with taps of their own."""
+    exported = export("Conv3d(padding='same') -> Add('x')", "skip")
+    for sizes, taps in (((5, 6, 40), (3, 3, 3)), ((3, 20, 70), (1, 5, 4))):
+        check_shapes(exported, (2, 1, *sizes), ((1, 1, *taps),), rng)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"),
+    [
+        ((1, 16, 20, 60, 80), (8, 16, 3, 3, 3)),
+        ((1, 300, 9, 30, 40), (4, 300, 1, 2, 3)),
+        ((1, 8, 12, 50, 80), (2, 8, 3, 4, 4)),
+    ],
+    ids=["dilated", "many channels", "few channels"],
+)
+def test_pieces(export, x, weight, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
+    exported = export("Conv3d(padding=3, dilation=(3, 9, 17), bias=True) -> ReLU()", "apart")
+    shapes = exported.subject.pipeline.operand_shapes(x, weight)
+    assert make_plan(exported.subject.pipeline, x, shapes, exported.dtype).pieces
+    check_shapes(exported, x, shapes, rng)
+
+
+def test_long_kernels_in_pieces(export, rng: np.random.Generator) -> None:
+    exported = export("ConvTranspose3d(stride=(1, 1, 2)) -> Add('channel')", "long_kernel")
+    x = (1, 200, 8, 12, 30)
+    shapes = exported.subject.pipeline.operand_shapes(x, (200, 2, 9, 9, 9))
+    assert make_plan(exported.subject.pipeline, x, shapes, exported.dtype).pieces
+    check_shapes(exported, x, shapes, rng)
+
+
+AVERAGED = {
+    "pooled": (
+        "ConvTranspose3d(stride=2, padding=1, bias=True) -> AvgPool3d(2) -> Clamp(-1, 1) -> Softmax()",
+        "float32",
+    ),
+    "uneven": (
+        "ConvTranspose3d(stride=(4, 2, 6), dilation=(1, 2, 3), padding=(0, 1, 2)) -> BatchNorm() -> "
+        "AvgPool3d((2, 2, 3), divisor_override=5) -> ReLU()",
+        "float16",
+    ),
+    "summed": ("ConvTranspose3d(stride=2, bias=True) -> Sum('spatial') -> ReLU()", "float32"),
+    "mean": ("ConvTranspose3d(stride=(1, 2, 3), groups=2) -> Mean('spatial') -> Add('channel')", "float64"),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_averages_in_the_weights(export, name: str, rng: np.random.Generator) -> None:
+    """Samples that are too wild for that go as asked, alone, and so does all where a weight is huge."""
+    text, dtype = AVERAGED[name]
+    exported = export(text, f"average_{name}", dtype)
+    loaded, kind, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
+    taken = 0
+    for number in range(1, CASES + 1):
+        case = drawn(exported.subject, kind, rng, number, large=number % 2 == 1)
+        x, *operands, out = case.arrays
+        if number % 5 == 0:
+            x[-1, 0, 0, 0, 0] = kind.narrow(np.array([np.inf]))[0]
+        if number % 6 == 0:
+            operands[0][0, 0, 0, 0, 0] = kind.narrow(np.array([6e4 if dtype == "float16" else 1e21]))[0]
+        shapes = tuple(operand.shape for operand in operands)
+        steps = make_plan(pipeline, x.shape, shapes, kind).rewritten.steps
+        taken += any(step.tame_input for step in steps)
+        expected = out.copy()
+        by_python(pipeline, kind, x, operands, expected)
+        assert loaded.run(x, operands, out, {}, case.threads, workspace=True) == 0, loaded.message
+        assert out.tobytes() == expected.tobytes(), (x.shape, shapes)
+    assert taken > CASES // 3
+
+
+PAIRED = {
+    "strided": "Conv3d(stride=(1, 2, 1), padding=1, groups=2, bias=True) -> BatchNorm(affine=True) -> ReLU()",
+    "apart": "Conv3d(padding=3, dilation=(3, 9, 17)) -> GroupNorm(2)",
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_pairs_of_bfloat16(export, name: str, rng: np.random.Generator) -> None:
+    """Where the processor multiplies them; elsewhere numbers one by one, as Python."""
+    exported = export(PAIRED[name], f"pairs_{name}", "bfloat16")
+    check(exported, rng)
+    if name == "apart":
+        x = (1, 18, 12, 50, 80)
+        check_shapes(exported, x, exported.subject.pipeline.operand_shapes(x, (2, 18, 3, 4, 4)), rng)
+
+
+def test_elementwise_sweeps(export, rng: np.random.Generator) -> None:
+    """In the order of memory, channels shared out; and channels last."""
+    exported = export("Conv3d(padding=1) -> InstanceNorm(affine=True) -> SiLU()", "in_order")
+    check(exported, rng)
+    x = (2, 5, 24, 40, 50)
+    check_shapes(exported, x, exported.subject.pipeline.operand_shapes(x, (7, 5, 3, 3, 3)), rng)
+
+
+def test_statistics_in_float64(export, rng: np.random.Generator) -> None:
+    """exp and log between tiles are our own: neither NumPy's nor the C library's."""
+    check(export("Conv3d(padding=1) -> Softmax('spatial') -> LogSumExp('spatial')", "exponents", "float64"), rng)
+
+
 def test_methods(export, rng: np.random.Generator) -> None:
     """Outputs are made together along the axes whose kernel has more than one tap, where that pays; pieces of taps
     differ in length. A sample with an infinite voxel is summed directly, and so are weights that are huge."""
@@ -134,6 +235,17 @@ def test_only_its_own_names_are_visible(export) -> None:
     found = {line.split()[-1] for line in listed.stdout.splitlines()}
     own = {f"solved_{word}" for word in ("run", "workspace", "output_shape", "message", "isa")}
     assert found == {*own, "solution"}
+
+
+def test_what_the_loader_may_not_write_or_execute(export) -> None:
+    if shutil.which("readelf") is None:
+        pytest.skip("needs readelf")
+    exported = export("layernorm-gelu-scaling", "solved")
+    told = subprocess.run(["readelf", "-lWd", exported.path], capture_output=True, text=True, check=True).stdout
+    assert "GNU_RELRO" in told
+    assert re.search(r"FLAGS.*NOW", told)
+    assert re.search(r"GNU_STACK.*RW ", told)
+    assert not re.search(r"RWE|TEXTREL", told)
 
 
 def test_a_case_is_written_whole() -> None:

@@ -84,7 +84,8 @@ def test_cmake_finds_it(export, tmp_path: Path) -> None:
     exported = export(UP, "up")
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.10)\nproject(caller C)\n"
-        f"find_package(up REQUIRED CONFIG PATHS {exported.folder} NO_DEFAULT_PATH)\n"
+        f"set(up_DIR {exported.folder})\nfind_package(up REQUIRED CONFIG)\n"
+        "find_package(up REQUIRED CONFIG)\n"  # as parts of a large project do
         f"add_executable(caller {exported.folder}/example.c)\ntarget_link_libraries(caller up::up m)\n"
     )
     build(tmp_path, ["cmake", "-S", ".", "-B", "built"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import multiprocessing
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 from helpers.c_cases import PIPELINES, drawn
 from helpers.c_library import Loaded, by_meaning, by_python
+from helpers.c_runner import program, run_cases
 
+from convt3d.export.library import FLAGS
 from convt3d.judge.languages import compiler_of
 from convt3d.spec.dtypes import DTYPES
 
@@ -111,6 +115,103 @@ def test_a_workspace_that_is_too_small(up: Loaded, rng: np.random.Generator) -> 
     assert (memory[size.value // 2 :] == 9).all()
 
 
+def test_addresses_and_strides_that_cannot_be(up: Loaded, rng: np.random.Generator) -> None:
+    x, operands, out, values, _ = some(up, rng)
+    run, shape = up.function("run"), (ctypes.c_int64 * 5)()
+    for name in ("input", "kernel", "output"):
+        args = up.arguments(x, operands, out, values)
+        getattr(args, name).data += 1
+        assert run(ctypes.byref(args)) == 1
+        assert f"{name}: its address" in up.message
+        args = up.arguments(x, operands, out, values)
+        getattr(args, name).strides[3] = 2**61
+        assert run(ctypes.byref(args)) == 1
+        assert f"{name}: its strides" in up.message
+    args = up.arguments(x, operands, out, values)
+    assert up.function("workspace")(ctypes.byref(args), None) == 1
+    assert up.function("output_shape")(ctypes.byref(args), None) == 1
+    assert up.function("output_shape")(None, shape) == 1
+
+
+def test_sizes_that_no_memory_holds(export, up: Loaded, rng: np.random.Generator) -> None:
+    """Products of sizes that are allowed one by one do not wrap around."""
+    loaded, size = export("Conv3d(padding='same') -> Add('x')", "skip").load(), ctypes.c_size_t()
+    x, w = np.zeros((1, 1, 1, 1, 1), np.float32), np.zeros((1, 1, 1, 1, 1), np.float32)
+    args = loaded.arguments(x, [w], x, {})
+    for axis in (2, 3, 4):
+        args.input.shape[axis] = args.output.shape[axis] = 1 << 16
+        args.weight.shape[axis] = 1 << 15
+    assert loaded.function("workspace")(ctypes.byref(args), ctypes.byref(size)) == 3, size.value
+    assert "memory" in loaded.message
+    x, operands, _, values, _ = some(up, rng)
+    args = up.arguments(x, operands, x, {**values, **{f"stride_{axis}": 1 << 30 for axis in "dhw"}})
+    assert up.function("workspace")(ctypes.byref(args), ctypes.byref(size)) in (2, 3)
+
+
+def test_threads_of_the_environment(up: Loaded, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, operands, out, values, _ = some(up, rng)
+    for text, code in ((" 2 ", 0), ("0", 1), ("2048", 1), ("many", 1), ("", 0)):
+        monkeypatch.setenv("CONVT3D_NUM_THREADS", text)
+        assert up.run(x, operands, out, values) == code, text
+
+
+def test_the_quota_of_a_container(export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cpu/plan/cores.py reads it, of both versions of cgroups: seen by the memory that threads take."""
+    monkeypatch.delenv("CONVT3D_NUM_THREADS", raising=False)
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    exported = export("layernorm-gelu-scaling", "solved")
+    inside = tmp_path / "sys/fs/cgroup/cpu,cpuacct/a/b"
+    inside.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    cgroups = {"0::/a/b\n": "cpu.max", "5:cpuacct,cpu:/a/b\n4:memory:/\n": ""}
+    for number, (text, limit) in enumerate(cgroups.items()):
+        (tmp_path / "proc/self/cgroup").write_text(text)
+        if limit:
+            (tmp_path / "sys/fs/cgroup/a").mkdir()
+            (tmp_path / "sys/fs/cgroup/a/cpu.max").write_text("50000 100000\n")
+        else:
+            folder = tmp_path / "sys/fs/cgroup/cpu/a"
+            folder.mkdir(parents=True)
+            (folder / "cpu.cfs_quota_us").write_text("90000\n")
+            (folder / "cpu.cfs_period_us").write_text("100000\n")
+        path = tmp_path / f"limited{number}.so"
+        command = [str(compiler_of("c")), *FLAGS, "-O0", f'-DC3D_ROOT="{tmp_path}"', f"-I{exported.folder}", "-shared"]
+        sources = [str(exported.folder / "src/solved.c"), *map(str, (exported.folder / "src/kernels").iterdir())]
+        subprocess.run([*command, *sources, "-o", str(path), "-lm"], check=True)
+        loaded = Loaded(str(path), exported.subject, exported.dtype)
+        x, operands, out, values = large(loaded, np.random.default_rng(0))
+        sizes = []
+        for threads in (0, 1, 2):
+            args, size = loaded.arguments(x, operands, out, values, threads), ctypes.c_size_t()
+            assert loaded.function("workspace")(ctypes.byref(args), ctypes.byref(size)) == 0
+            sizes.append(size.value)
+        assert sizes[0] == sizes[1] < sizes[2]
+
+
+def _vector_before_a_wall(loaded: Loaded) -> None:
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    whole = np.frombuffer(memory, np.uint8)
+    libc = ctypes.CDLL(None)
+    assert libc.mprotect(ctypes.c_void_p(whole.ctypes.data + page), ctypes.c_size_t(page), 0) == 0
+    vector = whole[page - 16 : page].view(np.float64)
+    vector[:] = 1.0
+    x, weight = np.ones((1, 40, 2, 3, 4)), np.ones((40, 1, 2, 2, 2))
+    raise SystemExit(loaded.run(x, [weight, vector], np.zeros((1, 2, 1, 1, 1)), {}, threads=1))
+
+
+def test_nothing_is_read_behind_a_vector(export) -> None:
+    """One that is shorter than another value has channels."""
+    loaded = export(
+        "ConvTranspose3d(stride=(1, 2, 3), groups=2) -> Mean('spatial') -> Add('channel')", "average_mean", "float64"
+    ).load()
+    child = multiprocessing.get_context("fork").Process(target=_vector_before_a_wall, args=(loaded,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
 def test_values_that_must_be_equal(export, rng: np.random.Generator) -> None:
     """What Python would repeat along an axis of size 1 is refused, and never computed wrongly."""
     exported = export("Conv3d(padding='same') -> Add('x')", "skip")
@@ -185,6 +286,7 @@ def test_solution_tells_an_error_and_returns(
 
 HOSTILE = """
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,8 +318,8 @@ int main(int count, char **words) {
             *one[at] = 1;
         args.threads = 2;
         args.scaling_factor = 1;
-        int code = run(&args);
-        if (code != SOLVED_OK && code != SOLVED_ARGUMENT)
+        errno = 77;
+        if (run(&args) != SOLVED_ARGUMENT || errno != 77)
             return 3;
         args.input.data = memory;
         args.output.data = memory + (1 << 15);
@@ -255,3 +357,24 @@ def test_hostile_use_gives_codes(export, tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     done = subprocess.run([str(program), exported.path], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PIPELINES)
+def test_sanitizers_find_nothing(export, name: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """The run-time of a library, with checks of addresses, leaks, and what C leaves undefined."""
+    text, dtype = PIPELINES[name]
+    exported = export(text, name, dtype)
+    (tmp_path / "runner.c").write_text(program(exported.subject))
+    checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sources = [str(tmp_path / "runner.c"), str(exported.folder / "src" / f"{name}.c")]
+    kernels = map(str, (exported.folder / "src/kernels").iterdir())
+    command = [str(compiler_of("c")), *FLAGS, *checks, f"-I{exported.folder}", *sources, *kernels]
+    done = subprocess.run(
+        [*command, "-lm", "-o", str(tmp_path / "runner")], capture_output=True, text=True, check=False
+    )
+    if "cannot find" in done.stderr:
+        pytest.skip("needs the sanitizers of the C compiler")
+    assert done.returncode == 0, done.stderr
+    cases = [drawn(exported.subject, exported.dtype, rng, number, large=number % 2 == 1) for number in range(1, 13)]
+    run_cases([str(tmp_path / "runner")], exported.subject, exported.dtype, cases)

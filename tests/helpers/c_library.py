@@ -12,7 +12,7 @@ import numpy.typing as npt
 from convt3d.cpu.plan.choice import Options
 from convt3d.cpu.runtime.execute import execute
 from convt3d.export.forms import Subject
-from convt3d.spec.dtypes import DType, bfloat16
+from convt3d.spec.dtypes import DType
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problem_file import SIZE
 from convt3d.spec.reference import evaluate
@@ -89,10 +89,11 @@ class Loaded:
         return tuple(shape)
 
 
-def by_python(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array) -> None:
-    """What a library promises the bits of: Python's, but for bfloat16, whose products Python adds up in pairs where the
-    processor can."""
-    execute(pipeline, dtype, x, tuple(operands), out, Options(plain=dtype == bfloat16))
+def by_python(
+    pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array, pairs: bool = True
+) -> None:
+    """What a library promises the bits of: Python's. `pairs` of bfloat16 numbers only this processor may multiply."""
+    execute(pipeline, dtype, x, tuple(operands), out, Options(pairs=pairs))
 
 
 def by_meaning(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array]) -> npt.NDArray[np.float64]:

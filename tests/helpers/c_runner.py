@@ -48,6 +48,7 @@ int main(void) {{
         for (int axis = 0; axis < 5; axis++)
             count *= (size_t)args.output.shape[axis];
         need(fwrite(args.output.data, sizeof({name}_real), count, stdout), count);
+{frees}
     }}
     fprintf(stderr, "%s\\n", {name}_isa());
     return 0;
@@ -58,7 +59,8 @@ int main(void) {{
 def program(subject: Subject) -> str:
     reads = [f"        read_array(&args.{name});" for name in ("input", *subject.operands, "output")]
     reads += [f"        need(fread(&args.{name}, 8, 1, stdin), 1);" for name, _ in subject.parameters]
-    return PROGRAM.format(name=subject.name, reads="\n".join(reads))
+    frees = [f"        free(args.{name}.data);" for name in ("input", *subject.operands, "output")]
+    return PROGRAM.format(name=subject.name, reads="\n".join(reads), frees="\n".join(frees))
 
 
 class Case:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..cpu import words
 from ..cpu.plan.plan import SweepPlan
-from ..cpu.steps import arrays, chain, conv, direct, interleave, padding, pool, reduce, winograd
+from ..cpu.steps import arrays, chain, conv, direct, elementwise, interleave, padding, pieces, pool, reduce, winograd
 from ..cpu.steps.base import Step
 from ..cpu.words import Words, layout, places
 from ..plan.names import INPUT, OUTPUT, ArrayName, OperandName, StatisticName, StatisticsName, ValueName
@@ -48,7 +48,17 @@ _OVER = {"channels": "OVER_CHANNELS", "spatial": "OVER_SPACE", "width": "OVER_WI
 _KINDS = {"out_channel": "CHANNEL"}
 _WORDS = (
     *(words.SweepWords, words.SweepCall, words.ArrayCall, words.SourceCall, words.DestinationCall, words.VectorCall),
-    *(arrays.LoadWords, padding.PadWords, conv.ConvWords, conv.PacedWords, direct.DirectWords, direct.PhaseWords),
+    *(
+        arrays.PartCall,
+        elementwise.ShareWords,
+        arrays.LoadWords,
+        padding.PadWords,
+        conv.ConvWords,
+        conv.PacedWords,
+        direct.DirectWords,
+        direct.PhaseWords,
+    ),
+    *(pieces.PiecesWords, pieces.PieceWords, pieces.RunWords),
     *(winograd.WinogradWords, winograd.GroupWords, winograd.PieceWords, winograd.PointWords),
     *(
         conv.ConvCall,
@@ -69,8 +79,9 @@ def word_places() -> str:
     lines = []
     for one in _WORDS:
         own, size = layout(one, False)
-        names = [f"{one.__name__}_{field.name} = {field.at}" for field in own]
-        lines.append(f"enum {{ {', '.join([*names, f'{one.__name__}_words = {size}'])} }};")
+        word = "CutWords" if one is pieces.PieceWords else one.__name__  # Winograd's method has pieces, too
+        names = [f"{word}_{field.name} = {field.at}" for field in own]
+        lines.append(f"enum {{ {', '.join([*names, f'{word}_words = {size}'])} }};")
     return "\n".join(lines)
 
 
@@ -98,6 +109,7 @@ class FormText:
             if sweep.finish is not None and isinstance(sweep.finish.result, ValueName):
                 self.values[sweep.finish.result] = self.shapes.index((*sweep.result[:2], 1, 1, 1))
         self.geometric = self.rooms = 1
+        self.from_sizes = self._from_sizes()
         self.text = "\n".join(self._lines())
 
     def _lines(self) -> Iterable[str]:
@@ -135,8 +147,30 @@ class FormText:
         return (
             f"static const form form_{n} = {{{stages}, {sweeps}, {len(self.values)}, {self.pipeline.conv_index}, "
             f"stages_{n}, sweeps_{n}, same_{n}, {len(self.plan.aliases)}, {{{aliases}}}, "
-            f"{len(self.pipeline.slots)}, kinds_{n}, {apart}, {tame}, {self._changes}, changes_{n}}};"
+            f"{len(self.pipeline.slots)}, kinds_{n}, {apart}, {tame}, {self._changes}, changes_{n}, "
+            f"{self._average()}}};"
         )
+
+    def _average(self) -> str:
+        """What is part of the weights, and, of a pool, its window and divisor."""
+        if not self.form.average:
+            return "0, {0, 0, 0}, 0"
+        kind, stage = PREPARED[self.form.average], self._changing[-1].before.stages[1]
+        if not isinstance(stage, s.AvgPool3d):
+            return f"{kind}, {{0, 0, 0}}, 0"
+        window = ", ".join(map(str, stage.triples[0]))
+        return f"{kind}, {{{window}}}, {stage.divisor_override or 0}"
+
+    def _from_sizes(self) -> dict[Any, str]:
+        """Of a sum over taps: numbers that sizes decide, by their value for the sample sizes."""
+        if self.form.average != "mean_over_taps":
+            return {}
+        at = self.pipeline.conv_index
+        before, behind = self.pipeline.stages[1:at], self.pipeline.stages[at + 1 :]
+        found: dict[Any, str] = {stage.other: "C3D_REALS" for stage in before if isinstance(stage, s.Multiply)}
+        if before and isinstance(self._changing[-1].before.stages[1], s.Sum):
+            found[behind[0].other] = "C3D_REALS + 1"  # type: ignore[attr-defined]
+        return found
 
     @property
     def _changing(self) -> list[RewriteStep]:
@@ -184,6 +218,8 @@ class FormText:
         """A constant, or the parameter whose sample value it is."""
         if value is None:
             return "{-2, 0.0}"
+        if value in self.from_sizes:
+            return f"{{{self.from_sizes[value]}, 0.0}}"
         for at, name in enumerate(self.subject.reals):
             if self.form.values[name] == value:
                 return f"{{{at}, 0.0}}"
@@ -195,6 +231,8 @@ class FormText:
         return str(-1 - names.index(name) if name in names else value)
 
     def _integers(self, stage: Stage) -> list[str]:
+        if isinstance(stage, s.ConvTranspose3d) and self.form.average == "pool_into_weights":
+            return [*(f"-1 - C3D_INTS - {n}" for n in range(12)), self._parameter("groups", stage.groups)]
         if isinstance(stage, s.ConvTranspose3d):
             triples = zip(("stride", "padding", "output_padding", "dilation"), stage.triples, strict=True)
             found = [
@@ -244,7 +282,8 @@ class FormText:
         return int(name == OUTPUT)
 
     def _sweep(self, planned: SweepPlan, name: str, others: Sequence[str]) -> str:
-        sweep, steps = planned.sweep, planned.structure.steps
+        sweep, steps = planned.sweep, _flat(planned.structure.steps)
+        in_order = int(isinstance(planned.structure.steps[0], elementwise.Elementwise))
         size = places([*planned.structure.words, *planned.structure.call_words], False)[-1]
         before = places(planned.structure.words, False)[-1]
         behind = steps[next((n + 1 for n, step in enumerate(steps) if step.convolves), len(steps)) :]
@@ -252,13 +291,15 @@ class FormText:
         finished = -1 if sweep.finish is None else self._array(sweep.finish.result)
         rows = int(any(step.needs_whole_rows for step in steps))
         parts = int(not any(step.couples_channels for step in behind))
+        pairs = int(any(isinstance(step, direct.PairedConvolution) for step in steps))
         by_rows = int(any(isinstance(step, direct.DirectConvolution) and bool(step.heights) for step in steps))
         pace = next((step.pace for step in steps if isinstance(step, winograd.WinogradConvolution)), 0)
         return (
             f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
             f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
-            f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, {by_rows}, {pace}, "
-            f"{others[0]}, {{{', '.join(others[1:])}}}}}"
+            f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, "
+            f"{by_rows}, {pairs}, {in_order}, {pace}, "
+            f"{others[0]}, {others[1]}, {{{', '.join(others[2:])}}}}}"
         )
 
     def _steps(self, planned: SweepPlan, sweep_name: str) -> Iterable[str]:
@@ -266,7 +307,9 @@ class FormText:
         word, call = layout(words.SweepWords, False)[1], places(structure.words, False)[-1]
         call += layout(words.SweepCall, False)[1]
         rows, rooms, geometric = [], 0, 0
-        for number, step in enumerate(structure.steps):
+        if isinstance(structure.steps[0], elementwise.Elementwise):
+            word += layout(elementwise.ShareWords, False)[1]
+        for number, step in enumerate(_flat(structure.steps)):
             links = getattr(step, "links", None) or ((step.link,) if isinstance(step, chain.RowNorm) else ())
             name = f"links_{sweep_name}_{number}" if links else "NULL"
             if links:
@@ -287,7 +330,7 @@ class FormText:
     def _step(self, step: Step, source: ArrayName, dest: ArrayName | None) -> tuple[str, int, int, int, int]:
         """Its kind, stage, array, statistics and pace."""
         if isinstance(step, arrays.Load):
-            return "LOAD", self.values.get(step.source, 0), self._array(step.source), 0, 0
+            return "LOAD", self.values.get(step.source, 0), self._array(step.source), int(step.in_parts), 0
         if isinstance(step, padding.PaddedLoad):
             return "PADDED", step.stage, self._array(step.source), 0, 0
         if isinstance(step, (direct.DirectConvolution, winograd.WinogradConvolution)):
@@ -320,6 +363,12 @@ class FormText:
             f"{{LINK_{kind}, {int(link.collapses_channels)}, {len(link.arrays)}, {{{own}}}, {shape}, "
             f"{len(numbers)}, {{{constants}}}}}"
         )
+
+
+def _flat(steps: Sequence[Step]) -> Sequence[Step]:
+    """Load, chain and store one by one, where they are one step."""
+    first = steps[0]
+    return [first.load, first.chain, first.store] if isinstance(first, elementwise.Elementwise) else steps
 
 
 def _length(sets: Sequence[type[Words]]) -> int:

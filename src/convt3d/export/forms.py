@@ -24,9 +24,9 @@ from ..spec.dtypes import DType
 from ..spec.pipeline import Pipeline
 from ..spec.problem_file import SIZE, Values
 from ..spec.problems import TENSOR_AXES, Problem
-from ..spec.rewrite import Rewritten, simplify
+from ..spec.rewrite import simplify
 from ..spec.shapes import LONG_STRIDE
-from ..spec.stages import AvgPool3d, Conv3d, ConvTranspose3d, GroupNorm, MaxPool3d, Mean, Sum
+from ..spec.stages import AvgPool3d, Conv3d, GroupNorm, MaxPool3d
 
 # Numbers that float32 holds exactly and that no stage has of itself: found again among the constants of kernels.
 SUM_WEIGHTS = {"fabs(sum_weight) <= 65536.0": 1.59375, "1": 70000.53125}
@@ -49,12 +49,13 @@ class Ways:
     """How a sweep can be computed; the library chooses, as the planner does."""
 
     direct: SweepPlan  # also where it holds no convolution
-    by_rows: SweepPlan | None  # where channels have taps of their own
+    by_rows: SweepPlan | None  # where channels have taps of their own: as many groups, or one channel
+    in_pieces: SweepPlan | None  # where taps lie far apart, or channels are very many
     winograd: tuple[SweepPlan | None, ...]  # a position is one output wide, or two; or any number
 
     @property
     def others(self) -> tuple[SweepPlan | None, ...]:
-        return (self.by_rows, *self.winograd)
+        return (self.by_rows, self.in_pieces, *self.winograd)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Form:
     plan: Plan
     values: Values  # of the parameters of a problem, in this form
     ways: tuple[Ways, ...]  # of each sweep
+    average: str = ""  # the rewrite that put one into the weights, which depends on sizes
     apart: Form | None = None  # the same with a pool before the convolution in a sweep of its own
     tame: Form | None = None  # the same with rewrites that rely on tame operands
 
@@ -113,6 +115,13 @@ class Subject:
             _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers)
             for condition, values in _choices(self.problem, dtype)
         ]
+
+    def averaged(self, dtype: DType, machine: Machine) -> list[Form]:
+        """Forms in which an average right behind the convolution is part of its weights. No problem has one."""
+        names = [] if self.problem else _changes(self.pipeline, dtype, machine, averages=True)
+        if not (names and names[-1] in AVERAGES):
+            return []
+        return [_form("1", self.pipeline, {}, dtype, machine, (), average=names[-1])]
 
 
 def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
@@ -178,26 +187,28 @@ def _form(
     may: Collection[str],
     tame: bool = False,
     apart: bool = False,
+    average: str = "",
 ) -> Form:
     """Plans for sizes that stand for all. `may` are words for what the convolution may have at the call."""
     x, operands = shapes_for(pipeline, LARGE)
 
     def planned(outputs: tuple[int, int, int]) -> Plan:
-        options = Options(outputs=outputs, apart=apart, plain=True)
-        return make_plan(pipeline, x, operands, dtype, options, tame, machine)
+        options = Options(outputs=outputs, apart=apart, plain=True, averages=bool(average))
+        return make_plan(pipeline, x, operands, dtype, options, tame or bool(average), machine)
 
     plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))
 
     def ways(at: int) -> Ways:
         if plan.sweeps[at].register_tile is None:
-            return Ways(plan.sweeps[at], None, (None, None, None))
+            return Ways(plan.sweeps[at], None, None, (None, None, None))
         direct = _directly(plan.sweeps[at], pointwise=False)
         found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
         any_pace = _for_any_kernel(wide.sweeps[at], 0) if "dilation_w" in may else None
-        grouped = pipeline.conv.groups > 1 or "groups" in may
         heights, high = tuple(range(1, HEIGHTS.stop)), direct.where.method.walks[1].pace
-        by_rows = _directly(direct, heights=heights, high=high)  # whatever the taps along the height
-        return Ways(direct, by_rows if grouped else None, (*found, any_pace))
+        by_rows = None
+        if not direct.where.pairs:
+            by_rows = _directly(direct, heights=heights, high=high)  # whatever the taps along the height
+        return Ways(direct, by_rows, _directly(direct, in_pieces=True), (*found, any_pace))
 
     own = tuple(map(ways, range(len(plan.sweeps))))
     before = plan.pipeline.stages[: plan.pipeline.conv_index]
@@ -205,9 +216,9 @@ def _form(
     other = rewritten = None
     if not apart and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
         other = _form(*given, tame=tame, apart=True)
-    if not (tame or apart) and knows(simplify(pipeline, dtype, tame=True)):
+    if not (tame or apart or average) and _changes(pipeline, dtype, machine, averages=False):
         rewritten = _form(*given, tame=True)
-    return Form(condition, plan, values, own, other, rewritten)
+    return Form(condition, plan, values, own, average, other, rewritten)
 
 
 # How operands change where a pipeline is rewritten: what a library calls it.
@@ -217,16 +228,19 @@ PREPARED = {
     "scale_into_softmax": "SAME_NUMBERS",
     "channel_constant_through_sum": "ADDED_UP",
     "batch_norm_into_weights": "INTO_WEIGHTS",
+    "pool_into_weights": "POOL_TAPS",
+    "mean_over_taps": "SUM_TAPS",
 }
+AVERAGES = ("pool_into_weights", "mean_over_taps")
 
 
-def knows(rewritten: Rewritten) -> bool:
-    """Whether a rewrite changes operands, and libraries know how each that does changes them. They leave averages right
-    behind a transposed convolution where they are: whether these go into the weights depends on sizes."""
-    changing = [step.name for step in rewritten.steps if step.prepare is not None]
-    first, *behind = rewritten.pipeline.stages
-    averaged = isinstance(first, ConvTranspose3d) and behind and isinstance(behind[0], (AvgPool3d, Sum, Mean))
-    return bool(changing) and all(name in PREPARED for name in changing) and not averaged
+def _changes(pipeline: Pipeline, dtype: DType, machine: Machine, averages: bool) -> list[str]:
+    """Rewrites for tame operands that change them; none where libraries do not know how each of them does."""
+    x, operands = shapes_for(pipeline, LARGE)
+    options = Options(plain=True, averages=averages)
+    steps = make_plan(pipeline, x, operands, dtype, options, True, machine).rewritten.steps
+    names = [step.name for step in steps if step.prepare is not None]
+    return names if all(name in PREPARED for name in names) else []
 
 
 def _directly(planned: SweepPlan, **changes: Any) -> SweepPlan:

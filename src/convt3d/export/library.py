@@ -21,9 +21,20 @@ from ..spec.text import ARROW, read_stages, write_pipeline
 from .examples import examples
 from .forms import Subject
 from .objects import TARGETS, Kernels, blocks_object, levels, team_object, transforms_object
-from .texts import RUNTIME, header, kernel_name, source
+from .texts import RUNTIME, FormSet, header, kernel_name, source
 
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
+FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+    "-pthread",
+)
+LINKED = ("nodelete", "noexecstack", "relro", "now")
 _CROSS = {"aarch64": "aarch64-linux-gnu-", "x86_64": "x86_64-linux-gnu-"}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -67,30 +78,40 @@ def write_library(
     for file in RUNTIME:
         text = (resources.files(__package__) / "c" / file).read_text(encoding="utf-8")
         (sources / "runtime" / file).write_text(text, encoding="utf-8")
-    own = levels(target)
-    forms = subject.forms(dtype, own[0].machine)
-    ways = [each for form in forms for one in form.all for each in one.ways]
-    found = [way for each in ways for way in (each.direct, *each.others) if way is not None]
-    structures = {way.structure.key: way.structure for way in found}
-    objects = []
+    own = levels(target, dtype)
+    objects: list[str] = []
+    sets: list[FormSet] = []
 
     def put(file: str, code: bytes) -> None:
         path = sources / "kernels" / f"{file}.o"
         path.write_bytes(code)
         objects.append(str(path))
 
+    code = {level: Kernels(level, f"{name}_{level.name}") for level in own}
+    for paired in (True, False):
+        served = [level for level in own if bool(level.more) == paired]
+        if not served:
+            continue
+        host = served[0].machine
+        forms, averaged = subject.forms(dtype, host), subject.averaged(dtype, host)
+        ways = [each for form in (*forms, *averaged) for one in form.all for each in one.ways]
+        found = [way.structure for each in ways for way in (each.direct, *each.others) if way is not None]
+        structures = {structure.key: structure for structure in found}
+        before = sum(len(one.kernels) for one in sets)
+        numbers = {key: before + at for at, key in enumerate(structures)}
+        sets.append(FormSet(served, forms, averaged, numbers))
+        for level in served:
+            for key, structure in structures.items():
+                symbol = kernel_name(name, numbers[key], level)
+                put(symbol, code[level].object(structure, symbol))
     for level in own:
-        of_level = f"{name}_{level.isa.name}"
-        code = Kernels(level, of_level)
-        for number, structure in enumerate(structures.values()):
-            symbol = kernel_name(name, number, level)
-            put(symbol, code.object(structure, symbol))
-        put(f"{of_level}_shared", code.shared())
+        of_level = f"{name}_{level.name}"
+        put(f"{of_level}_shared", code[level].shared())
         put(of_level, blocks_object(dtype, level, of_level))
         put(f"{of_level}_transforms", transforms_object(dtype, level, of_level))
     put(f"{name}_team", team_object(own[-1], name))
     (root / f"{name}.h").write_text(header(subject, dtype, own), encoding="utf-8")
-    (sources / f"{name}.c").write_text(source(subject, dtype, own, forms, list(structures)), encoding="utf-8")
+    (sources / f"{name}.c").write_text(source(subject, dtype, own, sets), encoding="utf-8")
     for file, text in _beside(subject, dtype, target, static).items():
         (root / file).write_text(text, encoding="utf-8")
     for file, text in examples(subject, dtype).items():
@@ -101,7 +122,7 @@ def write_library(
     if static:
         _run([archiver, "rcs", str(library), str(compiled), *objects])
     else:
-        options = ["-shared", "-Wl,-z,nodelete", "-Wl,-z,noexecstack", f"-Wl,-soname,{library.name}"]
+        options = ["-shared", *(f"-Wl,-z,{word}" for word in LINKED), f"-Wl,-soname,{library.name}"]
         _run([compiler, *options, "-o", str(library), str(compiled), *objects, "-lm", "-pthread"])
     return Library(str(root), str(library))
 
@@ -164,6 +185,7 @@ Build it again: `cc {" ".join(FLAGS)} -I. -shared src/{name}.c src/kernels/*.o -
             f"Cflags: -I${{prefix}}\nLibs: -L${{prefix}} -l{name}{' ' + private if private else ''}\n"
         ),
         f"{name}Config.cmake": (
+            f"if(TARGET {name}::{name})\n  return()\nendif()\n"
             f"add_library({name}::{name} {kind} IMPORTED)\n"
             f"set_target_properties({name}::{name} PROPERTIES\n"
             f'  IMPORTED_LOCATION "${{CMAKE_CURRENT_LIST_DIR}}/{library}"\n'

@@ -13,7 +13,7 @@ from ..cpu.plan.winograd import EXACT_OUTPUTS, EXACT_POINTS, GatherKind, Scatter
 from ..cpu.runtime.build import Target, compile_ir
 from ..cpu.runtime.team import team_ir
 from ..cpu.steps.conv import Convolution
-from ..spec.dtypes import DType
+from ..spec.dtypes import DType, bfloat16, float32
 
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 TARGETS = tuple(_TRIPLES)
@@ -25,12 +25,17 @@ class Level:
 
     target: str
     isa: Isa
+    more: tuple[str, ...] = ()  # features beside it
+
+    @property
+    def name(self) -> str:
+        return "_".join((self.isa.name, *self.more))
 
     @property
     def machine(self) -> Machine:
         """Any processor that has it. Caches and cores are those of the processor that runs the code, and are asked for
         then; no code depends on them."""
-        features = [f"+{name}" for name in sorted(self.isa.features)] or ["+neon"]
+        features = [f"+{name}" for name in sorted({*self.isa.features, *self.more})] or ["+neon"]
         tuning = ["-prefer-256-bit"] if self.target == "x86_64" else []
         return Machine(
             isa=self.isa.name,
@@ -57,9 +62,14 @@ class Level:
         return compile_ir(ir, Target.cross(_TRIPLES[self.target], host.cpu, host.features)).object_code
 
 
-def levels(target: str) -> list[Level]:
+def levels(target: str, dtype: DType = float32) -> list[Level]:
     """The best first."""
-    return [Level(target, isa) for isa in ((SVE,) if target == "aarch64" else ()) + LEVELS[target]]
+    found = [Level(target, isa) for isa in ((SVE,) if target == "aarch64" else ()) + LEVELS[target]]
+    paired = [Level(target, found[0].isa, (PAIRS,))] if target == "x86_64" and dtype == bfloat16 else []
+    return paired + found
+
+
+PAIRS = "avx512bf16"  # multiplies pairs of bfloat16 numbers, in forms whose rewrites leave the kernel as it is
 
 
 def for_any_channels(structure: Structure, level: Level) -> Structure:

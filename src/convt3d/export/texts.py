@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..cpu.plan.winograd import EXACT_PIECES, Matrix
+from ..cpu.runtime import elementary
 from ..cpu.steps.direct import HEIGHTS, SUMMED
 from ..spec.dtypes import DType
 from ..spec.problem_file import SIZE, TENSOR
@@ -16,8 +18,31 @@ from .objects import LONGEST, SCHEMES, Level, gather_kinds, scatter_kinds
 STORED = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 17}
 REALS = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t"}
 RUNTIME = (
-    *("core.h", "geometry.c", "winograd.c", "shapes.c", "tiling.c", "cost.c", "choice.c", "places.c", "transforms.c"),
-    *("tables.c", "statistics.c", "meaning.c", "machine.c", "weights.c", "tame.c", "execute.c", "api.c"),
+    *(
+        "core.h",
+        "geometry.c",
+        "winograd.c",
+        "shapes.c",
+        "pieces.c",
+        "tiling.c",
+        "cost.c",
+        "choice.c",
+        "places.c",
+        "transforms.c",
+    ),
+    *(
+        "tables.c",
+        "elementary.c",
+        "statistics.c",
+        "meaning.c",
+        "machine.c",
+        "cores.c",
+        "weights.c",
+        "tame.c",
+        "average.c",
+        "execute.c",
+        "api.c",
+    ),
 )
 
 HEADER = """\
@@ -82,6 +107,7 @@ SOURCE = """\
 #include "{name}.h"
 
 typedef {number} number;
+#define C3D_REAL {name}_real
 #define C3D_ARRAY struct {name}_array
 #define C3D_ARGS struct {name}_args
 #define C3D_RUN {name}_run
@@ -112,8 +138,6 @@ static const i64 C3D_ROWS[] = {{{rows}}}, C3D_COLUMNS[] = {{{columns}}}; /* of t
 
 {forms}
 
-static const form *const forms[] = {{{chosen}}};
-
 static const C3D_ARRAY *operand_of(const C3D_ARGS *args, int slot) {{
     const C3D_ARRAY *found[] = {{{operands}}};
     return found[slot];
@@ -123,13 +147,38 @@ static void parameters_of(const C3D_ARGS *args, i64 *ints, double *reals) {{
     (void)args, (void)ints, (void)reals;
 {parameters}}}
 
-/* The first form that serves these parameters. */
-static int form_of(const i64 *ints, const double *reals) {{
-    (void)ints, (void)reals;
+/* The first form that serves these parameters, for an instruction set. */
+static const form *form_of(int isa, const i64 *ints, const double *reals) {{
+    (void)isa, (void)ints, (void)reals;
 {choice}}}
+
+/* The first one with an average in its weights, or NULL. */
+static const form *averaged_of(int isa, const i64 *ints, const double *reals) {{
+    (void)isa, (void)ints, (void)reals;
+{averaging}}}
 
 {includes}
 {solution}"""
+
+
+@dataclass(frozen=True)
+class FormSet:
+    """Forms, those with an average in their weights, the levels that they serve, and the numbers of their kernels."""
+
+    levels: Sequence[Level]
+    forms: Sequence[Form]
+    averaged: Sequence[Form]
+    kernels: Mapping[str, int]  # by the key of a structure
+
+    @property
+    def every(self) -> list[Form]:
+        return [*self.forms, *self.averaged]
+
+    def isas(self, levels: Sequence[Level]) -> str:
+        """As a condition in C."""
+        if len(self.levels) == len(levels):
+            return "1"
+        return " || ".join(f"isa == {at}" for at, level in enumerate(levels) if level in self.levels)
 
 
 def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
@@ -146,20 +195,25 @@ def header(subject: Subject, dtype: DType, levels: Sequence[Level]) -> str:
         upper=subject.name.upper(),
         real=REALS[dtype.name],
         fields="\n".join(fields),
-        isas=", ".join(level.isa.name for level in levels),
+        isas=", ".join(dict.fromkeys(level.isa.name for level in levels)),
         solution=solution,
     )
 
 
 def source(
-    subject: Subject, dtype: DType, levels: Sequence[Level], forms: Sequence[Form], kernels: Sequence[str]
+    subject: Subject,
+    dtype: DType,
+    levels: Sequence[Level],
+    sets: Sequence[FormSet],
 ) -> str:
-    """`kernels` are the keys of the structures that have code, in the order of their numbers."""
+    """The forms of a set serve some of the levels."""
     name = subject.name
-    names = {key: f"kernels_{number}" for number, key in enumerate(kernels)}
-    every = [one for form in forms for one in form.all]
+    every = [one for own in sets for form in own.every for one in form.all]
     numbers = {id(form): number for number, form in enumerate(every)}
-    texts = [FormText(subject, form, numbers[id(form)], names) for form in every]
+    texts = []
+    for own in sets:
+        names = {key: f"kernels_{number}" for key, number in own.kernels.items()}
+        texts += [FormText(subject, one, numbers[id(one)], names) for form in own.every for one in form.all]
     sizes = {
         "STORED": STORED[dtype.name],
         "ITEM": dtype.itemsize,
@@ -194,19 +248,19 @@ def source(
         rows=", ".join(str(level.tile.rows) for level in levels),
         columns=", ".join(str(level.tile.columns) for level in levels),
         transforms="\n".join([*_matrices(), *_transforms(name, levels)]),
-        kernels="\n".join(_kernels(name, levels, len(kernels))),
+        kernels="\n".join(_kernels(name, levels, sets)),
         forms="\n".join(f"{text.text}\n{text.row(numbers)}" for text in texts),
-        chosen=", ".join(f"&form_{numbers[id(form)]}" for form in forms),
         operands=", ".join(f"&args->{operand}" for operand in subject.operands),
         parameters="".join(_parameters(subject)),
-        choice="".join(_choice(subject, forms)),
+        choice="".join(_choice(subject, [(own.isas(levels), own.forms) for own in sets], numbers)),
+        averaging="".join(_choice(subject, [(own.isas(levels), own.averaged) for own in sets], numbers)),
         includes="\n".join(f'#include "runtime/{file}"' for file in RUNTIME[1:]),
         solution=_solution(subject) if subject.problem else "",
     )
 
 
 def kernel_name(name: str, number: int, level: Level) -> str:
-    return f"{name}_{number}_{level.isa.name}"
+    return f"{name}_{number}_{level.name}"
 
 
 def _what(subject: Subject) -> str:
@@ -224,21 +278,31 @@ def _exported(subject: Subject) -> list[str]:
     return [*found, f"{weak}{_signature(subject)};"] if subject.problem else found
 
 
-def _kernels(name: str, levels: Sequence[Level], count: int) -> list[str]:
+def _kernels(name: str, levels: Sequence[Level], sets: Sequence[FormSet]) -> list[str]:
     lines = []
-    for number in range(count):
-        own = [kernel_name(name, number, level) for level in levels]
-        lines += [f"void {one}(i64 *, i64);" for one in own]
-        lines.append(f"static const kernel_fn kernels_{number}[] = {{{', '.join(own)}}};")
+    for one in sets:
+        for number in one.kernels.values():
+            own = [kernel_name(name, number, level) if level in one.levels else "NULL" for level in levels]
+            lines += [f"void {symbol}(i64 *, i64);" for symbol in own if symbol != "NULL"]
+            lines.append(f"static const kernel_fn kernels_{number}[] = {{{', '.join(own)}}};")
     for way in ("read", "write"):
-        own = [f"{name}_{level.isa.name}_{way}" for level in levels]
+        own = [f"{name}_{level.name}_{way}" for level in levels]
         lines += [f"void {one}(void);" for one in own]
         lines.append(f"static void (*const C3D_{way.upper()}[])(void) = {{{', '.join(own)}}};")
     return lines
 
 
 def _matrices() -> Iterator[str]:
-    """Of the schemes of Winograd's method that make two outputs together."""
+    """Of the schemes of Winograd's method that make two outputs together; and the factors of elementary.c."""
+    numbers = {
+        "LN2": elementary.LN2,
+        "LN2_REST": elementary.LN2_REST,
+        "LOG2_E": elementary.LOG2_E,
+        "FAR": elementary.FAR,
+    }
+    yield f"static const double {', '.join(f'C3D_{word} = {value!r}' for word, value in numbers.items())};"
+    for word, factors in {"EXP": elementary.EXP, "LOG": elementary.LOG}.items():
+        yield f"static const double C3D_{word}[] = {{{', '.join(map(repr, factors))}}};"
     sides = {
         "INPUTS": ("inputs_matrix", 4, 4),
         "WEIGHTS": ("weights_matrix", 4, 3),
@@ -258,7 +322,7 @@ def _transforms(name: str, levels: Sequence[Level]) -> Iterator[str]:
     """Where the code of each is, for each instruction set."""
     gathers, scatters = [kind.name for kind in gather_kinds()], [kind.name for kind in scatter_kinds()]
     for word, found in {"GATHER": gathers, "SCATTER": scatters}.items():
-        own = [[f"{name}_{level.isa.name}_{one}" for one in found] for level in levels]
+        own = [[f"{name}_{level.name}_{one}" for one in found] for level in levels]
         yield from (f"void {one}(void);" for each in own for one in each)
         yield f"static void (*const C3D_{word}[][{len(found)}])(void) = {{"
         yield from (f"    {{{', '.join(each)}}}," for each in own)
@@ -270,13 +334,18 @@ def _parameters(subject: Subject) -> list[str]:
     return ints + [f"    reals[{at}] = args->{name};\n" for at, name in enumerate(subject.reals)]
 
 
-def _choice(subject: Subject, forms: Sequence[Form]) -> list[str]:
-    used = " ".join(form.condition for form in forms)
-    lines = [f"    const i64 {name} = ints[{at}];\n" for at, name in enumerate(subject.integers) if name in used]
-    lines += [f"    const double {name} = reals[{at}];\n" for at, name in enumerate(subject.reals) if name in used]
-    for number, form in enumerate(forms[:-1]):
-        lines.append(f"    if ({form.condition})\n        return {number};\n")
-    return [*lines, f"    return {len(forms) - 1};\n"]
+def _choice(
+    subject: Subject, choices: Sequence[tuple[str, Sequence[Form]]], numbers: Mapping[int, int]
+) -> Iterator[str]:
+    """Forms by their conditions, for each set that serves some instruction sets."""
+    used = " ".join(form.condition for _, forms in choices for form in forms)
+    yield from (f"    const i64 {name} = ints[{at}];\n" for at, name in enumerate(subject.integers) if name in used)
+    yield from (f"    const double {name} = reals[{at}];\n" for at, name in enumerate(subject.reals) if name in used)
+    for isas, forms in choices:
+        for form in forms:
+            condition = " && ".join(f"({one})" for one in (isas, form.condition) if one != "1") or "1"
+            yield f"    if ({condition})\n        return &form_{numbers[id(form)]};\n"
+    yield "    return NULL;\n"
 
 
 def _signature(subject: Subject) -> str:

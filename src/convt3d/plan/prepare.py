@@ -12,13 +12,13 @@ from ..spec.windows import axes_as_windows
 
 
 def rewrite(
-    pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool, keep_kernel: bool = False
+    pipeline: Pipeline, trace: Trace, dtype: DType, tame: bool, keep_kernel: bool = False, averages: bool = True
 ) -> tuple[Rewritten, Trace]:
     """The pipeline as it runs on arrays of known shapes, and its shapes."""
     rewritten = simplify(pipeline, dtype, tame, keep_kernel)
     operands = operand_shapes(rewritten.pipeline, pipeline, trace)
     simplified = rewritten.pipeline.trace(trace.values[0], operands)
-    if tame:
+    if tame and averages:
         rewritten, kernel = fold_averages(rewritten, simplified)
         if kernel is not None:
             operands[0] = kernel

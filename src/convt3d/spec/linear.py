@@ -66,12 +66,18 @@ def mean_over_taps(conv: ConvTranspose3d, after: Stage, axes: Sequence[ConvAxis]
     voxels = float(prod(axis.out for axis in axes))
     single = replace(conv, stride=1, padding=0, output_padding=0, dilation=1)
     if isinstance(after, Sum) and not conv.bias:
-        return Folded((Sum("spatial"), single), (*kernel[:2], 1, 1, 1), lambda w: w.sum(axis=(2, 3, 4), keepdims=True))
+        return Folded((Sum("spatial"), single), (*kernel[:2], 1, 1, 1), _over_taps)
     share = prod(axis.size for axis in axes) / voxels  # inputs for each output
     # A stage of its own, not part of the weights: they are kept for every size of the input.
     stages: tuple[Stage, ...] = (Mean("spatial"), *([Multiply(share)] if share != 1 else []), single)
     stages = (*stages, Multiply(voxels)) if isinstance(after, Sum) else stages
-    return Folded(stages, (*kernel[:2], 1, 1, 1), lambda w: w.sum(axis=(2, 3, 4), keepdims=True))
+    return Folded(stages, (*kernel[:2], 1, 1, 1), _over_taps)
+
+
+def _over_taps(w: Array) -> Array:
+    """In the order of the taps, whatever the layout of the array."""
+    total: Array = w.reshape(*w.shape[:2], -1).sum(axis=-1)
+    return total.reshape(*w.shape[:2], 1, 1, 1)
 
 
 def pool_into_weights(conv: ConvTranspose3d, after: Stage, axes: Sequence[ConvAxis], kernel: Kernel) -> Folded | None:

@@ -32,7 +32,8 @@ class Options:
     (docs/math.md has the figures). No caller gives the others. outputs: made together along each axis, for parts of a
     result whose plan has chosen them, with its pieces and deep. apart: whether a pool before the convolution has a
     sweep of its own. plain: code without the shortcuts that libraries for C leave out (docs/c_library.md). masked:
-    products with what surrounds the array are left out, as weights that are not finite want it.
+    products with what surrounds the array are left out, as weights that are not finite want it. averages: whether those
+    right after the convolution may go into its weights. pairs: whether those of bfloat16 numbers may be multiplied.
     """
 
     algorithm: str = "auto"
@@ -41,6 +42,8 @@ class Options:
     apart: bool | None = None
     plain: bool = False
     masked: bool = False
+    averages: bool = True
+    pairs: bool = True
     pieces: Pieces | None = None
     deep: int = 0
 
@@ -104,7 +107,7 @@ _FEWEST_DEEP = 8
 def _deep(where: Where) -> int:
     """Pairs of channels of a product of tiles, 0 where there are no tiles or they would be used badly: as many as
     divide the channels of a group, so that none is of two taps."""
-    if not where.pairs or not where.machine.multiplies_tiles:
+    if not where.pairs or not where.machine.multiplies_tiles or where.plain:
         return 0
     most = max(deep for deep in range(1, 17) if where.in_group % deep == 0)
     return most if most >= _FEWEST_DEEP and where.kernel[1] >= _FEWEST_DEEP else 0

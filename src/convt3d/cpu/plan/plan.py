@@ -222,7 +222,8 @@ def _make_plan(
 ) -> Plan:
     trace = pipeline.trace(x, operands)
     pairs = _pairs(dtype, options, host)
-    rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep_kernel=pairs and pipeline.conv_index == 0)
+    keep = pairs and pipeline.conv_index == 0
+    rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep, options.averages)
     made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
     nominal = work.count(pipeline, trace).nominal
     return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})
@@ -301,7 +302,7 @@ def _cut(where: Where, options: Options) -> tuple[tuple[Sweep, ...], list[Choice
 
 def _pairs(dtype: DType, options: Options, host: Machine) -> bool:
     """Whether the convolution may multiply pairs of bfloat16 numbers."""
-    return dtype == bfloat16 and host.multiplies_bfloat16 and not (options.plain or options.masked)
+    return dtype == bfloat16 and host.multiplies_bfloat16 and options.pairs and not options.masked
 
 
 def _factors_as_given(rewritten: Rewritten) -> bool:

@@ -11,6 +11,7 @@ from ...plan.names import ArrayName, StatisticWord, ValueName
 from ...plan.sweeps import Finish
 from ...spec.stage import Stage
 from ...spec.stages import GroupNorm, InstanceNorm, LogSumExp, Max, Mean, Softmax
+from .elementary import exp, log
 
 Array = npt.NDArray[np.float64]
 
@@ -35,7 +36,7 @@ def finish(
 def _reduced(stage: Stage, partials: Array, counts: Array) -> Array:
     if isinstance(stage, LogSumExp):
         most, total = _max_and_total(partials)
-        return _finite_or_zero(most) + np.log(total)
+        return _finite_or_zero(most) + log(total)
     if isinstance(stage, Max):
         largest: Array = partials[..., 0].max(axis=1)
         return largest
@@ -56,7 +57,7 @@ def _finite_or_zero(x: Array) -> Array:
 def _max_and_total(partials: Array) -> tuple[Array, Array]:
     """Largest value, and the sum of exp(value - largest); an infinite maximum counts as zero in the exponent."""
     most = partials[..., 0].max(axis=1)
-    moved = np.exp(_finite_or_zero(partials[..., 0]) - _finite_or_zero(most)[:, None])
+    moved = exp(_finite_or_zero(partials[..., 0]) - _finite_or_zero(most)[:, None])
     return most, over_tiles(partials[..., 1] * moved)
 
 

@@ -38,7 +38,7 @@ class Where:
     item: int  # bytes of a number
     method: Method
     pairs: bool = False  # input and kernel are bfloat16 as they are stored, and the machine multiplies pairs of these
-    plain: bool = False  # as a library for C knows it: no sums straight into the output, no channels in parts alone
+    plain: bool = False  # as a library for C knows it: no sums straight into the output, no tiles of AMX
     masked: bool = False  # no product with what surrounds the array takes part
     deep: int = 0  # pairs of channels that a product of tiles (AMX) takes at once; 0: none does
     pieces: Pieces | None = None  # in which direct summation takes taps and input channels

@@ -42,7 +42,6 @@ class _Lowering:
         sweep = self.sweep
         if not (sweep.ops and isinstance(sweep.ops[0], (sweeps.Conv, sweeps.Pad))):  # these read the array themselves
             in_parts = not any(op.couples_channels or isinstance(op, sweeps.Conv) for op in sweep.ops)
-            in_parts = in_parts and not self.where.plain
             self.steps.append(Load(sweep.source.kind, in_parts, sweep.source))
         for at, op in enumerate(sweep.ops):
             if type(op) not in STEPS:
@@ -51,7 +50,7 @@ class _Lowering:
         if not self.stored and sweep.dest is not None:
             self.steps.append(Store(sweep.dest.kind, sweep.dest))
         match self.steps:
-            case [Load() as load, Chain(elementwise=True) as chain, Store() as store] if not self.where.plain:
+            case [Load() as load, Chain(elementwise=True) as chain, Store() as store]:
                 return (Elementwise(replace(load, in_parts=False), chain, store),)
         return tuple(self.steps)
 

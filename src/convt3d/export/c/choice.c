@@ -1,7 +1,7 @@
 /* Which tiles a sweep takes, and by which method it is convolved: the cheapest by the model of cycles. Follows
    cpu/plan/tile_cost.py and choice.py of convt3d. */
 
-enum { MOST_TILES = 1024, MOST_SCRATCH = 64, MOST_PARTS = 130, TRIED = 3, SUMMED = C3D_SUMMED };
+enum { MOST_TILES = 1024, MOST_SCRATCH = 64, MOST_PARTS = 130, TRIED = 3, SUMMED = C3D_SUMMED, SHORTEST_RUN = 64 << 10 };
 
 static int falling(const void *one, const void *other) {
     i64 a = *(const i64 *)one, b = *(const i64 *)other;
@@ -99,7 +99,19 @@ static void periods_of(const sweep_case *c, i64 *period) {
     }
 }
 
+/* Items that lie in memory as one run, or as few as can be: channels, or planes or rows of one. */
+static tiling tiling_in_order(const sweep_case *c) {
+    const i64 *size = c->values[c->s->result];
+    i64 item = sizeof(number), all = item * (size[1] * size[2] * size[3] * size[4]);
+    i64 longest_run = most(SHORTEST_RUN, least(c->m->l2 / 2, all / (4 * c->m->cores))) / item;
+    i64 w = least(size[4], longest_run), h = least(size[3], most(1, longest_run / w));
+    i64 d = least(size[2], most(1, longest_run / (h * w))), channels = most(1, longest_run / (d * h * w));
+    return tiling_of(c, (const i64[]){d, h, w}, 0, ceil_div(size[1], channels));
+}
+
 static tiling choose_tiling(const sweep_case *c) {
+    if (c->s->in_order)
+        return tiling_in_order(c);
     const i64 *result = c->values[c->s->result], *shape = c->values[c->s->shape];
     i64 period[3], limit = 4 * c->m->l2, shares = least(c->m->cores, 8);
     periods_of(c, period);
@@ -165,10 +177,14 @@ typedef struct {
 typedef struct {
     const sweep *s;
     const method *by;
-    i64 tile[3], shares;
-    int copies;
+    const cutting *cut;
+    i64 tile[3], shares, scratch;
+    int copies, large; /* a slab of all taps and channels is too large */
     double cost;
 } choice;
+
+/* Input channels of a group as they are multiplied: one by one, or in pairs. */
+static i64 in_group_of(const convolution *c, int pairs) { return ceil_div(c->in_channels / c->groups, pairs ? 2 : 1); }
 
 static void make_case(sweep_case *c, const plan_case *p, const sweep *s, const method *by) {
     i64 per_out = p->conv->out_channels / p->conv->groups;
@@ -176,6 +192,7 @@ static void make_case(sweep_case *c, const plan_case *p, const sweep *s, const m
     c->in_channels = p->conv->in_channels;
     c->out_channels = p->conv->out_channels;
     c->groups = p->conv->groups;
+    c->in_group = in_group_of(p->conv, s->pairs);
     c->tile = registers_for(per_out, p->m->registers);
     for (int axis = 0; axis < 3; axis++) {
         c->kernel[axis] = p->conv->axes[axis].kernel;
@@ -195,7 +212,7 @@ static void make_case(sweep_case *c, const plan_case *p, const sweep *s, const m
 
 /* Whether each position meets the input at its own place, and no other: convt3d needs no slab for it. */
 static int meets_one_input(const sweep_case *c) {
-    int one = c->conv == 0 && c->s->step[0].kind == STEP_CONV && !c->s->by_rows;
+    int one = c->conv == 0 && c->s->step[0].kind == STEP_CONV && !c->s->by_rows && !c->s->pairs;
     for (int axis = 0; axis < 3; axis++) {
         const walk *w = &c->by->walks[axis];
         one &= w->low == 0 && w->high == 0 && w->positions <= w->axis.size && w->pace == 1;
@@ -203,13 +220,15 @@ static int meets_one_input(const sweep_case *c) {
     return one;
 }
 
-static choice chosen_for(const plan_case *p, const sweep *s, const method *by) {
+static choice chosen_for(const plan_case *p, const sweep *s, const method *by, const cutting *cut) {
     sweep_case c;
     make_case(&c, p, s, by);
-    c.pointwise = meets_one_input(&c);
+    c.cut = cut;
+    c.pointwise = !cut && meets_one_input(&c);
     tiling t = choose_tiling(&c);
-    choice found = {s, by, {t.tile[D], t.tile[H], t.tile[W]}, t.asked, t.copies, cycles_of(&c, &t)};
-    return found;
+    int large = t.passing > p->m->l2 || t.axes[W].tiles > 1;
+    return (choice){s,         by,       cut,      {t.tile[D], t.tile[H], t.tile[W]}, t.asked,
+                    t.scratch, t.copies, large, cycles_of(&c, &t)};
 }
 
 /* Cycles of the convolution alone, in tiles like those of direct summation; infinity where chunks are too large. */
@@ -246,9 +265,24 @@ static int sums_rows(const plan_case *p, const sweep *s) {
     return longest_phase >= C3D_LOW && longest_phase <= C3D_HIGH;
 }
 
+/* Direct summation, in pieces where the slab of a whole tile would be too large and that costs less. */
+static choice choose_direct(const plan_case *p, const sweep *s) {
+    choice whole = chosen_for(p, sums_rows(p, s) ? s->rows : s, p->direct, NULL), best = whole;
+    const cutting *ways[3];
+    i64 room_for = 4 * p->m->l2, in_group = in_group_of(p->conv, s->pairs);
+    int count = s->pieces && whole.large ? ways_to_cut(p->r, p->direct->walks, in_group, ways) : 0;
+    for (int n = 0; n < count; n++) {
+        choice one = chosen_for(p, s->pieces, p->direct, ways[n]);
+        int small = one.scratch <= room_for, was_small = best.scratch <= room_for;
+        if (small == was_small ? one.cost < best.cost : small)
+            best = one;
+    }
+    return best;
+}
+
 static choice choose_method(const plan_case *p, const sweep *s) {
     const convolution *conv = p->conv;
-    choice best = chosen_for(p, sums_rows(p, s) ? s->rows : s, p->direct), direct = best;
+    choice best = choose_direct(p, s), direct = best;
     if (!p->winograd || !s->winograd[0] ||
         conv->in_channels / conv->groups * (conv->out_channels / conv->groups) < FEWEST_PAIRS ||
         inputs_per_output(&conv->axes[W]) > MOST_PACE)
@@ -281,7 +315,7 @@ static choice choose_method(const plan_case *p, const sweep *s) {
     }
     for (int n = 0; n < count; n++)
         if (tried[n].cost < INFINITY) {
-            choice one = chosen_for(p, paced_sweep(s, tried[n].by), tried[n].by);
+            choice one = chosen_for(p, paced_sweep(s, tried[n].by), tried[n].by, NULL);
             if (!found || one.cost < best.cost)
                 best = one;
             found = 1;

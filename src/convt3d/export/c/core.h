@@ -1,5 +1,6 @@
 /* What all parts of the library share: errors that leave a run, its memory, and what a pipeline is described by. */
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +70,7 @@ typedef struct {
     int words, call;  /* where its sets begin in the table */
     int stage;        /* of the pipeline */
     int array;        /* that it reads or writes; NOTHING: the tile's memory */
-    int numbers;      /* of a reduction: for each channel of a tile */
+    int numbers;      /* of a reduction: for each channel of a tile; of a load: 1: channels are taken in parts */
     int paced;        /* of a convolution: a position may be several inputs wide */
     int links;
     const chain_link *link;
@@ -86,13 +87,16 @@ typedef struct sweep {
     int words, call; /* of the table: all, and where those of a call begin */
     const kernel_fn *kernels; /* for each instruction set */
     int by_rows; /* of channels that have taps of their own, rows are summed together */
+    int pairs;   /* two input channels lie in each lane, and are multiplied at once */
+    int in_order; /* elementwise: through memory in its order */
     i64 pace;    /* of Winograd's method: inputs of a position along the width; 0: any number */
     const struct sweep *rows;        /* the same, with rows summed together */
+    const struct sweep *pieces;      /* the same, in pieces of taps and input channels */
     const struct sweep *winograd[3]; /* the same: a position is one output wide, or two; or of any pace */
 } sweep;
 
 /* How operands change where a pipeline is rewritten. */
-enum change_kind { LEAVE_OUT, SAME_NUMBERS, ADDED_UP, INTO_WEIGHTS };
+enum change_kind { LEAVE_OUT, SAME_NUMBERS, ADDED_UP, INTO_WEIGHTS, POOL_TAPS, SUM_TAPS };
 
 typedef struct {
     enum change_kind kind;
@@ -114,6 +118,8 @@ typedef struct form {
     const struct form *tame;  /* the same, rewritten for tame operands, which change */
     int changes;
     const change *change;
+    int average;           /* POOL_TAPS, SUM_TAPS: one behind the convolution is part of the weights; 0: none */
+    i64 window[3], divisor; /* of its pool; 0: divided by as many as a window has */
 } form;
 
 /* --- errors and memory -------------------------------------------------------------------------------------------- */
@@ -129,10 +135,14 @@ typedef struct {
     size_t size, used, peak;
     int counting; /* nothing is computed: large arrays are not needed */
     chunk *chunks;
+    const form *averaged; /* tried first; NULL: there is none for these parameters */
     const C3D_ARRAY *input, *output, *operand[C3D_SLOTS + 1];
     int wide[C3D_SLOTS + 1]; /* operands that are double, made from those that were given */
-    const i64 *ints; /* parameters */
-    const double *reals;
+    i64 *ints; /* parameters, and what an average's form takes from sizes */
+    double *reals;
+    const i64 *place[3]; /* there, of each tap among the new ones */
+    i64 taps[3];
+    double divisor, voxels_of_window;
     int threads;
 } run;
 
@@ -202,6 +212,15 @@ static i64 floor_div(i64 a, i64 b) { return a / b - (a % b != 0 && (a < 0) != (b
 static i64 modulo(i64 a, i64 b) { return a - floor_div(a, b) * b; }
 static i64 ceil_div(i64 a, i64 b) { return -floor_div(-a, b); }
 static i64 round_up(i64 a, i64 to) { return ceil_div(a, to) * to; }
+
+/* Of sizes; what no memory could hold is all the same, and sums of some such products are numbers still. */
+#define TOO_MUCH ((i64)1 << 48)
+static i64 times(i64 a, i64 b) {
+    i64 found;
+    return __builtin_mul_overflow(a, b, &found) || found > TOO_MUCH ? TOO_MUCH : found;
+}
+
+#define ADDRESS(p) ((i64)(intptr_t)(p))
 
 static i64 elements_of(const i64 *shape) { return shape[0] * shape[1] * shape[2] * shape[3] * shape[4]; }
 

@@ -31,37 +31,51 @@ static double within(const sweep_case *c) {
     return (double)multiplications(&depth->axis) / (double)(depth->axis.kernel * depth->positions);
 }
 
+/* What pieces add: slabs that are filled again, and sums that begin again for each of their runs. */
+static double pieces_cycles(const sweep_case *c, const tiling *t, i64 turns) {
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_group, boxes = boxes_of(c->cut);
+    i64 blocks = ceil_div(in_group, c->cut->channels), runs = boxes;
+    for (int axis = 0; axis < 3; axis++)
+        runs *= c->by->walks[axis].phases;
+    runs = blocks > 1 ? c->kernel[D] * c->kernel[H] * c->kernel[W] * blocks : runs;
+    double ends = (double)ends_cost(&c->tile, per_out, c->tile.columns, 30);
+    double again = (double)(6 * t->slab.channel) / (double)c->m->lanes + (double)(100 * t->slab.depth);
+    return (double)(c->groups * turns) * (double)runs * ends +
+           (double)(c->groups * in_group) * (double)(boxes * t->slab.copies) * again;
+}
+
 static double direct_cycles(const sweep_case *c, const tiling *t) {
     i64 per_out = c->out_channels / c->groups, planes, vectors, phases = t->slab.out_channel / t->slab.phase;
     const register_tile *own = &c->tile;
     vectors_in(c, t, &planes, &vectors);
-    double taps = (double)(c->kernel[D] * c->kernel[H] * c->kernel[W] * (c->in_channels / c->groups)) * within(c);
+    double taps = (double)(c->kernel[D] * c->kernel[H] * c->kernel[W] * c->in_group) * within(c);
     double cycles[2];
     i64 columns[2] = {own->columns, vectors % own->columns};
     for (int n = 0; n < 2; n++) {
         double steps = (double)(columns[n] ? tile_cycles(own, per_out, columns[n]) : 0);
-        cycles[n] = steps * taps + (double)(phases * ends_cost(own, per_out, columns[n], 30));
+        cycles[n] = steps * taps + (double)phases * (double)ends_cost(own, per_out, columns[n], 30);
     }
     double each = (double)(vectors / own->columns) * cycles[0] + (columns[1] ? cycles[1] : 0.0);
-    double products = (double)(c->groups * planes) * each, weights = fetched(c, (double)(c->groups * per_out) * taps);
+    double products = (double)(c->groups * planes) * each;
+    if (c->cut)
+        products += pieces_cycles(c, t, planes * (vectors / own->columns + (columns[1] != 0)));
+    double weights = fetched(c, (double)(c->groups * per_out) * taps);
     return products > weights ? products : weights;
 }
 
 /* Where rows are summed together: a vector of the slab serves all taps along the height. */
 static double rows_cycles(const sweep_case *c, const tiling *t) {
-    i64 position[3], phases = 1;
-    for (int axis = 0; axis < 3; axis++) {
+    i64 position[3];
+    for (int axis = 0; axis < 3; axis++)
         position[axis] = t->axes[axis].longest[c->conv].positions;
-        phases *= c->by->walks[axis].kept;
-    }
     double taps = (double)(c->kernel[D] * c->kernel[H] * c->kernel[W]) * within(c);
     i64 vectors = c->groups * position[D] * position[H] * ceil_div(position[W], c->m->lanes);
-    return (double)vectors * (0.8 * taps + (double)(8 * phases));
+    return (double)vectors * (0.8 * taps + (double)(8 * kept_phases(c->by->walks)));
 }
 
 /* Of products, and of the transforms around them. */
 static double winograd_cycles(const sweep_case *c, const tiling *t) {
-    i64 per_out = c->out_channels / c->groups, in_group = c->in_channels / c->groups, runs, in_run;
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_group, runs, in_run;
     const register_tile *own = &c->tile;
     const method *m = c->by;
     vectors_in(c, t, &runs, &in_run);

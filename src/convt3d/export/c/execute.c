@@ -57,7 +57,7 @@ static place find(const execution *x, int array, const i64 *shape) {
 
 static number *vector_numbers(run *r, int slot, i64 count) {
     double *wide = wide_vector(r, slot, count);
-    i64 length = most(count, vector_of(r, r->operand[slot], C3D_NAMES[slot]).length);
+    i64 length = numbers_of(vector_of(r, r->operand[slot], C3D_NAMES[slot]), count);
     number *found = take(r, length * sizeof *found);
     for (i64 at = 0; !r->counting && at < length; at++)
         found[at] = (number)wide[at];
@@ -125,6 +125,8 @@ static void put_vector(const execution *x, i64 *words, int array, i64 channels) 
     words[VectorCall_b] = channels;
 }
 
+#define ALL ((i64)1 << 31) /* more groups, blocks and channels than there are */
+
 /* The words of a call. */
 static void put_call(const execution *x, const sweep_case *c, const tiling *t, i64 *table, double *partials) {
     const sweep *s = c->s;
@@ -138,19 +140,23 @@ static void put_call(const execution *x, const sweep_case *c, const tiling *t, i
         case STEP_LOAD:
         case STEP_PADDED:
             put_source(x, table, words, p->array, x->values[p->stage], s->call);
+            if (p->kind == STEP_LOAD && p->numbers) { /* as many channels as the first-level cache has room for */
+                int beside = s->dest != NOTHING && find(x, s->dest, x->values[s->result]).adjacent;
+                i64 pitch = table[p->words + LoadWords_box + 1], room_for = x->m->l1 / 2 / (pitch * (i64)sizeof(number));
+                words[SourceCall_words + PartCall_part] = beside || words[SourceCall_adjacent] ? ALL : most(1, room_for);
+            }
             break;
         case STEP_CONV:
         case STEP_WINOGRAD: {
-            i64 all = (i64)1 << 31;
             int beside = s->dest != NOTHING && find(x, s->dest, x->values[s->result]).adjacent;
             int parts = t->in_parts && !beside, direct = p->kind == STEP_CONV;
             words[ConvCall_weights] = ADDRESS(x->packed);
             words[ConvCall_bias] = ADDRESS(x->bias);
             if (direct) {
-                words[DirectCall_part_groups] = parts ? t->part.groups : all;
-                words[DirectCall_part_blocks] = parts ? t->part.blocks : all;
+                words[DirectCall_part_groups] = parts ? t->part.groups : ALL;
+                words[DirectCall_part_blocks] = parts ? t->part.blocks : ALL;
             } else {
-                words[WinogradCall_part_channels] = parts ? t->part.channels : all;
+                words[WinogradCall_part_channels] = parts ? t->part.channels : ALL;
                 words[WinogradCall_skipped] = ADDRESS(x->skipped);
             }
             words += direct ? DirectCall_words : WinogradCall_words;
@@ -237,9 +243,12 @@ static void run_sweep(execution *x, const plan_case *plan, const choice *chosen)
     const sweep *s = chosen->s;
     sweep_case c;
     make_case(&c, plan, s, chosen->by);
+    c.cut = chosen->cut;
     i64 per_out = c.out_channels / c.groups, rows = C3D_ROWS[x->m->isa];
     c.tile = (register_tile){rows, per_out % rows, C3D_COLUMNS[x->m->isa]}; /* our own */
     tiling t = tiling_of(&c, chosen->tile, chosen->copies, chosen->shares);
+    if (t.scratch >= TOO_MUCH)
+        STOP(r, C3D_MEMORY, "memory: a tile of these sizes would take more than there can be");
     int numbers = 0;
     for (int n = 0; n < s->steps; n++)
         numbers = s->step[n].kind == STEP_REDUCE ? s->step[n].numbers : numbers;
@@ -293,25 +302,37 @@ static C3D_ARRAY view_of(const C3D_ARRAY *a, i64 sample) {
     return one;
 }
 
+/* One sample of all arrays of a run takes their place; `arrays` are C3D_SLOTS + 2. */
+static void take_sample(run *r, const run *whole, const form *f, i64 sample, C3D_ARRAY *arrays) {
+    arrays[0] = view_of(whole->input, sample);
+    arrays[1] = view_of(whole->output, sample);
+    r->input = &arrays[0];
+    r->output = &arrays[1];
+    for (int slot = 0; slot < f->slots; slot++)
+        if (f->kinds[slot] == KIND_TENSOR) {
+            arrays[2 + slot] = view_of(whole->operand[slot], sample);
+            r->operand[slot] = &arrays[2 + slot];
+        }
+}
+
+/* The arrays of a run again. */
+static void take_whole(run *r, const run *whole) {
+    r->input = whole->input;
+    r->output = whole->output;
+    memcpy(r->operand, whole->operand, sizeof whole->operand);
+    memcpy(r->wide, whole->wide, sizeof whole->wide);
+}
+
 /* Samples with huge inputs: a transform would spread what is not finite. */
 static void execute_skipped(execution *x, const form *f, mark since) {
     run *r = x->r, whole = *r;
-    for (i64 sample = 0; sample < x->batch; sample++) {
-        if (!x->skipped[sample])
-            continue;
-        C3D_ARRAY arrays[C3D_SLOTS + 2] = {view_of(whole.input, sample), view_of(whole.output, sample)};
-        r->input = &arrays[0];
-        r->output = &arrays[1];
-        for (int slot = 0; slot < f->slots; slot++)
-            if (f->kinds[slot] == KIND_TENSOR) {
-                arrays[2 + slot] = view_of(whole.operand[slot], sample);
-                r->operand[slot] = &arrays[2 + slot];
-            }
-        execute_directly(r, f, since);
-    }
-    r->input = whole.input;
-    r->output = whole.output;
-    memcpy(r->operand, whole.operand, sizeof whole.operand);
+    C3D_ARRAY arrays[C3D_SLOTS + 2];
+    for (i64 sample = 0; sample < x->batch; sample++)
+        if (x->skipped[sample]) {
+            take_sample(r, &whole, f, sample, arrays);
+            execute_directly(r, f, since);
+        }
+    take_whole(r, &whole);
 }
 
 /* All sweeps by the methods that cost least; the sum of their costs, up to that of the convolution. */
@@ -353,15 +374,19 @@ static int execute(run *r, const form *f, int winograd) {
     } else
         choose_all(&x, &plan, f);
     const method *by = &direct;
-    for (int n = 0; n < x.f->sweeps; n++)
+    int pairs = 0;
+    for (int n = 0; n < x.f->sweeps; n++) {
         by = x.chosen[n].by != &direct ? x.chosen[n].by : by;
+        pairs |= x.chosen[n].s->pairs;
+    }
     const stage *conv = &f->stage[f->conv];
     sweep_case c = {.r = r, .m = x.m, .by = by, .in_channels = x.conv.in_channels,
-                    .out_channels = x.conv.out_channels, .groups = x.conv.groups};
+                    .out_channels = x.conv.out_channels, .groups = x.conv.groups,
+                    .in_group = in_group_of(&x.conv, pairs)};
     for (int axis = 0; axis < 3; axis++)
         c.kernel[axis] = x.conv.axes[axis].kernel;
     x.packed = take_large(r, packed_numbers(&c) * sizeof(number));
-    double largest = pack_weights(&c, conv->slot, x.packed);
+    double largest = pack_weights(&c, conv->slot, x.packed, pairs);
     x.bias = take(r, x.conv.out_channels * sizeof *x.bias);
     memset(x.bias, 0, x.conv.out_channels * sizeof *x.bias);
     if (conv->slots > 1)
@@ -378,6 +403,21 @@ static int execute(run *r, const form *f, int winograd) {
     return 1;
 }
 
+/* Samples one by one: those that are wild as asked, the others rewritten. */
+static void execute_apart(run *r, const form *f, const form *tame, const run *asked, const _Atomic char *wild) {
+    const run rewritten = *r;
+    C3D_ARRAY arrays[C3D_SLOTS + 2];
+    for (i64 sample = 0; sample < rewritten.input->shape[0]; sample++) {
+        const form *own = wild[sample] ? f : tame;
+        const run *whole = wild[sample] ? asked : &rewritten;
+        mark since = marked(r);
+        take_whole(r, whole);
+        take_sample(r, whole, own, sample, arrays);
+        execute(r, own, 1);
+        give_back(r, since);
+    }
+}
+
 /* The pipeline rewritten, where its operands allow that, or as it was asked for. */
 static void execute_all(run *r, const form *f) {
     i64 values[C3D_STAGES + 1][5];
@@ -389,14 +429,24 @@ static void execute_all(run *r, const form *f) {
                  (long long)r->output->shape[axis], (long long)values[f->stages][axis]);
     if (!values[0][0])
         return;
-    run whole = *r;
+    const run asked = *r;
+    const form *tame = f->tame, *averaging = r->averaged;
     mark since = marked(r);
-    int done = f->tame && made_tame(r, f->tame) && execute(r, f->tame, 1);
-    memcpy(r->operand, whole.operand, sizeof whole.operand);
-    memcpy(r->wide, whole.wide, sizeof whole.wide);
+    if (averaging && (averaging->average == POOL_TAPS ? pool_fits(r, averaging, &conv) : mean_fits(r, &conv)))
+        tame = averaging;
+    int done = tame && made_tame(r, tame);
+    if (done) {
+        const _Atomic char *wild = tame->average ? wild_samples(r) : NULL;
+        if (wild)
+            execute_apart(r, f, tame, &asked, wild);
+        else
+            done = execute(r, tame, 1);
+    }
+    take_whole(r, &asked);
     if (done && !r->counting)
         return;
-    give_back(r, since);
+    if (!(tame && tame->average && r->counting)) /* samples that are wild need both */
+        give_back(r, since);
     if (!execute(r, f, 1))
         by_meaning(r, f, (const i64 (*)[5])values, &conv);
 }

@@ -1,5 +1,5 @@
 /* What the processor offers: the best instruction set that the library has code for, caches and cores; and the threads
-   that do the work. CONVT3D_ISA and CONVT3D_NUM_THREADS mean what they mean to convt3d. */
+   that do the work. CONVT3D_ISA means what it means to convt3d. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -28,7 +28,9 @@ static int level_of_host(void) {
     if (!__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & 1u << 5)) /* lzcnt */
         return 0;
     unsigned wide = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31; /* avx512: f, dq, cd, bw, vl */
-    return (low & 0xe6) == 0xe6 && (seven & wide) == wide ? 2 : 1;
+    if ((low & 0xe6) != 0xe6 || (seven & wide) != wide)
+        return 1;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) ? 3 : 2; /* avx512bf16 */
 }
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
@@ -122,16 +124,6 @@ static void know_host(void) {
 static const machine *this_machine(void) {
     pthread_once(&host_known, know_host);
     return &host;
-}
-
-static int usable_threads(void) {
-    const char *text = getenv("CONVT3D_NUM_THREADS");
-    long asked = text ? strtol(text, NULL, 10) : 0;
-    cpu_set_t usable;
-    CPU_ZERO(&usable);
-    if (asked < 1)
-        asked = sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
-    return (int)least(asked, 1024);
 }
 
 /* --- threads: those of cpu/runtime/team.py, which are started when first needed ----------------------------------- */

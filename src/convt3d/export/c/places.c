@@ -1,8 +1,6 @@
 /* Where words, phases and inputs stand: in a kernel's table, in a tile's result, in its slab. Follows
    cpu/plan/geometry.py and slab.py of convt3d. */
 
-#define ADDRESS(p) ((i64)(intptr_t)(p))
-
 static void put_room(i64 *words, const room *q) {
     words[0] = q->offset;
     words[1] = q->pitch;
@@ -19,9 +17,9 @@ static i64 *places_table(run *r, const walk *w) {
     return found;
 }
 
-/* Where an input lies in the slab, given by its shift. */
-static i64 slab_place(const walk *w, const slab *s, int axis, i64 shift) {
-    i64 from = clipped(&w[axis], shift) - w[axis].low;
+/* Where an input lies in the slab, or in that of its piece, given by its shift. */
+static i64 slab_place(const walk *w, const slab *s, const cutting *c, int axis, i64 shift) {
+    i64 low = c ? c->own[axis][interval_of(c, w, axis, shift)].low : w[axis].low, from = clipped(&w[axis], shift) - low;
     if (axis == D)
         return from * s->height * s->pitch;
     if (axis == H)

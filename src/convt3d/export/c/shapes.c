@@ -21,11 +21,14 @@ static vector_shape vector_of(run *r, const C3D_ARRAY *a, const char *name) {
     return found;
 }
 
-/* An operand with one number for each channel, in double; a single one as often as it is needed. */
+/* Numbers that an operand is taken as: those that it has; a single one as often as it is needed. */
+static i64 numbers_of(vector_shape s, i64 count) { return s.length == 1 ? count : s.length; }
+
+/* An operand with one number for each channel, in double. */
 static double *wide_vector(run *r, int slot, i64 count) {
     vector_shape s = vector_of(r, r->operand[slot], C3D_NAMES[slot]);
-    double *found = take(r, most(count, s.length) * sizeof *found);
-    for (i64 at = 0; !r->counting && at < most(count, s.length); at++)
+    double *found = take(r, numbers_of(s, count) * sizeof *found);
+    for (i64 at = 0; !r->counting && at < numbers_of(s, count); at++)
         found[at] = number_at(r, slot, s.length == 1 ? 0 : at * s.stride);
     return found;
 }
@@ -80,10 +83,10 @@ static void conv_shape(run *r, const form *f, const stage *s, const i64 *in, i64
         stage padding = *s;
         memcpy(padding.ints, s->ints + 3, 3 * sizeof *padding.ints);
         a.padding = pad_side(r, f, &padding, axis, 0);
-        a.extra = conv_int(r, s, 6 + axis, 0, "output_padding");
+        a.extra = f->average ? integer(r, s->ints[6 + axis], 0) : conv_int(r, s, 6 + axis, 0, "output_padding");
         if (forward)
             a.extra = pad_side(r, f, &padding, axis, 1) - a.padding;
-        if (!forward && a.extra >= most(a.stride, a.dilation))
+        if (!forward && !f->average && a.extra >= most(a.stride, a.dilation))
             STOP(r, C3D_ARGUMENT, "output_padding: must be smaller than stride or dilation along %s", AXIS[axis]);
         out[2 + axis] = conv_out(&a);
         if (out[2 + axis] < 1)

@@ -61,7 +61,7 @@ static double maximum(const statistics *s, i64 sample, i64 channel) {
 /* The sum of exp(value - largest); an infinite maximum counts as zero in the exponent. */
 static double exponentials(const statistics *s, i64 sample, i64 channel, double largest) {
     for (i64 tile = 0; tile < s->tiles; tile++) {
-        double moved = exp(finite_or_zero(partial(s, sample, tile, channel, 0)) - finite_or_zero(largest));
+        double moved = exponential(finite_or_zero(partial(s, sample, tile, channel, 0)) - finite_or_zero(largest));
         s->room[tile] = partial(s, sample, tile, channel, 1) * moved;
     }
     return pairwise(s->room, s->tiles, 1);
@@ -75,7 +75,7 @@ static void finish_value(const statistics *s, const stage *of, number *value) {
             double found;
             if (of->op == OP_LOG_SUM_EXP) {
                 double largest = maximum(s, sample, channel);
-                found = finite_or_zero(largest) + log(exponentials(s, sample, channel, largest));
+                found = finite_or_zero(largest) + logarithm(exponentials(s, sample, channel, largest));
             } else if (of->op == OP_MAX)
                 found = maximum(s, sample, channel);
             else {

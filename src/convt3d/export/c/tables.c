@@ -4,7 +4,9 @@
 /* A row for each phase that has taps, and the offset in the slab of every step; how many steps there are. */
 static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table, i64 **offsets) {
     const walk *w = c->by->walks;
-    i64 in_group = c->in_channels / c->groups, per_out = c->out_channels / c->groups;
+    const cutting *cut = c->cut;
+    i64 in_group = c->in_group, per_out = c->out_channels / c->groups;
+    i64 together = cut ? cut->channels : in_group;
     i64 phases = w[D].phases * w[H].phases * w[W].phases, steps = c->kernel[D] * c->kernel[H] * c->kernel[W] * in_group;
     i64 *row = *table = take(r, phases * PhaseWords_words * sizeof *row);
     i64 *offset = *offsets = take(r, (steps + 1) * sizeof *offset), start = 0;
@@ -26,10 +28,11 @@ static i64 phase_tables(run *r, const sweep_case *c, const slab *s, i64 **table,
                 for (i64 d = w[D].first[a]; d < w[D].first[a + 1]; d++)
                     for (i64 h = w[H].first[b]; h < w[H].first[b + 1]; h++)
                         for (i64 v = w[W].first[g]; v < w[W].first[g + 1]; v++) {
-                            i64 place = slab_place(w, s, D, w[D].taps[d].shift);
-                            place += slab_place(w, s, H, w[H].taps[h].shift) + slab_place(w, s, W, w[W].taps[v].shift);
+                            i64 place = slab_place(w, s, cut, D, w[D].taps[d].shift);
+                            place += slab_place(w, s, cut, H, w[H].taps[h].shift);
+                            place += slab_place(w, s, cut, W, w[W].taps[v].shift);
                             for (i64 channel = 0; channel < in_group; channel++)
-                                *offset++ = place + channel * s->channel;
+                                *offset++ = place + channel % together * s->channel;
                         }
             }
     *offset = 0;
@@ -40,7 +43,7 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
     i64 *words = table + p->words, *own = words + ConvWords_words, *phases, *offsets;
     const slab *s = &t->slab;
     const walk *w = c->by->walks;
-    i64 per_out = c->out_channels / c->groups, in_group = c->in_channels / c->groups, numbers;
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_group, numbers;
     if (p->kind == STEP_WINOGRAD) {
         i64 steps = most_pieces_of(c->by) * in_group;
         put_room(own + PacedWords_row, &q[1]);
@@ -58,6 +61,8 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
         own[DirectWords_share_blocks] = t->share.blocks;
         if (p->paced)
             put_room(own + DirectWords_words + PacedWords_row, &q[1]);
+        if (c->cut)
+            put_pieces(r, c->cut, w, in_group, phases, own + DirectWords_words + (p->paced ? PacedWords_words : 0));
     }
     put_room(words + ConvWords_slab, &q[0]);
     words[ConvWords_row] = s->pitch;
@@ -76,7 +81,7 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
     words[ConvWords_out_group] = per_out;
     words[ConvWords_groups] = c->groups;
     words[ConvWords_biased] = c->f->stage[c->f->conv].slots > 1;
-    words[ConvWords_phases] = w[D].kept * w[H].kept * w[W].kept;
+    words[ConvWords_phases] = kept_phases(w);
     words[ConvWords_pooled_phases] = together_at(c);
     words[ConvWords_phases_with_taps] = w[D].phases * w[H].phases * w[W].phases;
     for (int axis = 0; axis < 3; axis++) {
@@ -135,6 +140,11 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
     for (int axis = 0; axis < 3; axis++) {
         table[SweepWords_tiles + axis] = t->axes[axis].tiles;
         table[SweepWords_tables + axis] = ADDRESS(axis_table(r, &t->axes[axis]));
+    }
+    if (s->in_order) {
+        i64 *share = table + s->step[0].words - ShareWords_words;
+        share[ShareWords_channels] = t->share.channels;
+        share[ShareWords_voxels] = piece_of(c, t->tile[W]);
     }
     table[SweepWords_scratch_size] = t->scratch / (i64)sizeof(number);
     for (int n = 0; n < s->steps; n++) {

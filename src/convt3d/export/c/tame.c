@@ -88,9 +88,13 @@ static int kernel_is_tame(run *r, int slot) {
     return good;
 }
 
+static int into_taps(run *r, const change *c);
+
 /* One change of the operands; whether it holds for them. */
 static int changed(run *r, const form *f, const change *c) {
     int good = 1;
+    if (c->kind == POOL_TAPS || c->kind == SUM_TAPS)
+        return into_taps(r, c);
     if (c->kind == INTO_WEIGHTS) {
         const stage *conv = &f->stage[f->conv];
         return into_weights(r, c, conv->op == OP_CONV, integer(r, conv->ints[12], 0));

@@ -39,9 +39,11 @@ typedef struct {
     const method *by;       /* of the convolution */
     register_tile tile;     /* as convt3d would take it to choose, our own to run */
     i64 in_channels, out_channels, groups, kernel[3];
+    i64 in_group; /* input channels of a group, as they are multiplied */
     axis_step geometry[3][C3D_GEOMETRIC];
     int geometric, conv; /* steps; which of them is the convolution, or -1 */
     int shared;          /* threads may share its output channels */
+    const cutting *cut;  /* in pieces; NULL: whole */
     int pointwise;       /* to choose: convt3d would read the array without a slab */
 } sweep_case;
 
@@ -65,6 +67,7 @@ typedef struct {
     const tiling *t;
     i64 lanes, beyond, channels, total, chunk, held; /* `held`: pitches of what a part of the channels goes through */
     int step;
+    i64 piece; /* of a row, where a tile goes through its boxes in pieces; or 0 */
 } rooms;
 
 static i64 longest(const tiling *t, int axis, int step, int written) {
@@ -85,7 +88,7 @@ static i64 rows_together(i64 width) { return most(1, 2048 / most(1, width)); }
 
 static room add_room(rooms *q, i64 channels, i64 pitch, int again) {
     room found = {q->total, pitch};
-    i64 size = round_up(channels * pitch + 4 * q->lanes, 64);
+    i64 size = round_up(times(channels, pitch) + 4 * q->lanes, 64);
     q->held += channels == q->channels ? pitch : 0;
     q->total += size;
     q->chunk += again ? size : 0;
@@ -95,7 +98,8 @@ static room add_room(rooms *q, i64 channels, i64 pitch, int again) {
 static room add_box(rooms *q, int step, int written, i64 slack) {
     i64 extent = 1;
     for (int axis = 0; axis < 3; axis++)
-        extent *= longest(q->t, axis, step, written);
+        extent = times(extent, longest(q->t, axis, step, written));
+    extent = q->piece ? q->piece : extent;
     return add_room(q, q->channels, pitch_of(extent + slack, q->lanes), 0);
 }
 
@@ -104,17 +108,21 @@ static room add_value(rooms *q, i64 slack) {
     return q->step ? add_box(q, q->step - 1, 1, slack) : add_box(q, 0, 0, slack);
 }
 
+/* Phases that have a place of their own. */
+static i64 kept_phases(const walk *w) { return times(times(w[D].kept, w[H].kept), w[W].kept); }
+
 static slab slab_of(const sweep_case *c, const tiling *t, const rooms *q, i64 channels) {
     int copies = t->copies;
     const walk *w = c->by->walks;
-    i64 position[3], extent[3], lanes = q->lanes;
+    i64 position[3], extent[3], shifts[3], lanes = q->lanes;
     for (int axis = 0; axis < 3; axis++) {
         position[axis] = t->axes[axis].longest[c->conv].positions;
-        extent[axis] = reach(&w[axis], position[axis]);
+        shifts[axis] = c->cut ? c->cut->longest[axis] : reach(&w[axis], 1);
+        extent[axis] = w[axis].pace * (position[axis] - 1) + shifts[axis];
     }
     slab s = {0};
-    s.planes = least(w[D].pace, w[D].high - w[D].low + 1);
-    s.turns = least(w[H].pace, w[H].high - w[H].low + 1);
+    s.planes = least(w[D].pace, shifts[D]);
+    s.turns = least(w[H].pace, shifts[H]);
     s.depth = extent[D];
     s.height = ceil_div(extent[H], w[H].pace) * s.turns;
     s.row = s.pitch = extent[W];
@@ -122,20 +130,21 @@ static slab slab_of(const sweep_case *c, const tiling *t, const rooms *q, i64 ch
         s.pitch = position[W];
     else if (w[W].pace > 1)
         s.pitch = ceil_div(s.row, w[W].pace);
-    else if (t->axes[W].tiles == 1 && s.planes == w[D].pace) {
+    else if (t->axes[W].tiles == 1 && s.planes == w[D].pace && !c->cut) {
         span found[C3D_GEOMETRIC];
         spans_of(&t->axes[W], 0, found);
         const i64 *at = found[c->conv].position;
         i64 shared = most(0, least(-(at[0] + w[W].low), at[1] + w[W].high - w[W].axis.size));
         s.pitch = most(s.pitch - shared, position[W]);
     }
-    s.merged = s.depth == position[D] && s.height == position[H] && w[D].low >= 0;
-    s.plane = s.merged ? position[H] * s.pitch : round_up(position[H] * s.pitch, lanes);
-    s.phase = round_up(position[D] * s.plane, lanes);
-    s.channel = pitch_of((s.depth * s.height + 1) * s.pitch + lanes, lanes);
-    s.copies = copies ? w[W].high - w[W].low + 1 : w[W].pace;
-    s.copy = channels * s.channel;
-    s.out_channel = pitch_of(w[D].kept * w[H].kept * w[W].kept * s.phase, lanes);
+    s.merged = s.depth == position[D] && s.height == position[H] && w[D].low >= 0 && !c->cut;
+    s.plane = times(position[H], s.pitch);
+    s.plane = s.merged ? s.plane : round_up(s.plane, lanes);
+    s.phase = round_up(times(position[D], s.plane), lanes);
+    s.channel = pitch_of(times(times(s.depth, s.height) + 1, s.pitch) + lanes, lanes);
+    s.copies = copies ? shifts[W] : w[W].pace;
+    s.copy = times(channels, s.channel);
+    s.out_channel = pitch_of(times(kept_phases(w), s.phase), lanes);
     return s;
 }
 
@@ -192,7 +201,7 @@ static i64 most_inputs(const method *m, i64 in_group, i64 vectors) {
 static blocking blocking_of(const sweep_case *c, const slab *s) {
     static const i64 turns[] = {8, 6, 4, 3, 2, 1};
     const register_tile *t = &c->tile;
-    i64 per_out = c->out_channels / c->groups, in_group = c->in_channels / c->groups, lanes = c->m->lanes;
+    i64 per_out = c->out_channels / c->groups, in_group = c->in_group, lanes = c->m->lanes;
     i64 room_for = (i64)(0.7 * (double)c->m->l2) / (i64)sizeof(number), count = blocks_of(t, per_out);
     i64 in_phase = ceil_div(s->phase, lanes), blocks[] = {count, ceil_div(count, 2), 2, 1};
     blocking found = {0};
@@ -216,8 +225,11 @@ static void share_channels(const sweep_case *c, tiling *t) {
     i64 per_out = c->out_channels / c->groups, blocks = blocks_of(&c->tile, per_out);
     t->share = (channel_part){c->groups, blocks, c->out_channels};
     t->shares = 1;
-    if (c->conv < 0)
-        t->share.channels = c->values[c->s->shape][1];
+    if (c->conv < 0) {
+        i64 channels = c->values[c->s->shape][1];
+        t->share.channels = ceil_div(channels, c->s->in_order ? t->asked : 1);
+        t->shares = ceil_div(channels, t->share.channels);
+    }
     if (!c->shared)
         return;
     if (c->groups > 1) {
@@ -241,7 +253,7 @@ static channel_part part_for(const sweep_case *c, const channel_part *share, i64
         i64 groups = least(share->groups, most(1, room_for / per_out));
         return (channel_part){groups, share->blocks, least(groups * per_out, share->channels)};
     }
-    if (share->groups > 1 && inputs + 2 * per_out * channel > c->m->l1)
+    if (share->groups > 1 && inputs + times(2 * per_out, channel) > c->m->l1)
         return (channel_part){1, share->blocks, least(per_out, share->channels)};
     if (room_for >= per_out) {
         i64 groups = least(share->groups, room_for / per_out);
@@ -256,13 +268,19 @@ static i64 together_at(const sweep_case *c) {
     return c->by->walks[D].together * c->by->walks[H].together * c->by->walks[W].together;
 }
 
+/* Of an elementwise sweep: voxels of a row that go through scratch memory together, with all their channels. */
+static i64 piece_of(const sweep_case *c, i64 width) {
+    i64 room_for = c->m->l2 / 4 / (c->values[c->s->shape][1] * (i64)sizeof(number));
+    return c->s->in_order ? least(width, round_up(most(1, room_for), c->m->lanes)) : 0;
+}
+
 static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 shares) {
     tiling t = {.tile = {tile[D], tile[H], tile[W]}, .copies = copies, .asked = shares};
     i64 item = sizeof(number), vector = c->m->lanes;
     for (int axis = 0; axis < 3; axis++)
         t.axes[axis] = spans_along(c->geometry[axis], c->geometric, c->values[c->s->result][2 + axis], t.tile[axis]);
     share_channels(c, &t);
-    rooms q = {&t, 2 * vector, vector, c->values[c->s->shape][1], 0, 0, 0, 0};
+    rooms q = {&t, 2 * vector, vector, c->values[c->s->shape][1], 0, 0, 0, 0, piece_of(c, tile[W])};
     room *at = t.rooms;
     for (int n = 0; n < c->s->steps; n++) {
         const step *p = &c->s->step[n];
@@ -273,13 +291,15 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
             break;
         case STEP_CONV:
         case STEP_WINOGRAD: {
-            i64 channels = t.share.groups * (c->in_channels / c->groups), pace = c->by->walks[W].pace;
+            i64 channels = t.share.groups * c->in_group, pace = c->by->walks[W].pace;
+            if (c->cut) /* of one group */
+                channels = least(c->in_group, c->cut->channels);
             t.slab = slab_of(c, &t, &q, channels);
-            *at++ = add_room(&q, channels * t.slab.copies, t.slab.channel, c->pointwise);
+            *at++ = add_room(&q, times(channels, t.slab.copies), t.slab.channel, c->pointwise);
             if (c->pointwise) { /* panels of positions of all input channels of a group, twice */
-                i64 in_group = c->in_channels / c->groups, panel = c->tile.columns * vector;
-                i64 together = least(ceil_div(512, panel * item), c->m->l2 / 4 / (in_group * panel * item));
-                add_room(&q, 2 * in_group, most(1, together) * panel, 1);
+                i64 panel = c->tile.columns * vector;
+                i64 together = least(ceil_div(512, panel * item), c->m->l2 / 4 / (c->in_group * panel * item));
+                add_room(&q, 2 * c->in_group, most(1, together) * panel, 1);
             }
             if (p->kind == STEP_WINOGRAD)
                 t.blocking = blocking_of(c, &t.slab);
@@ -327,7 +347,7 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
             break;
         case STEP_PHASE_POOL:
             q.step++;
-            *at++ = add_room(&q, q.channels, pitch_of(together_at(c) * t.slab.phase, q.lanes), 0);
+            *at++ = add_room(&q, q.channels, pitch_of(times(together_at(c), t.slab.phase), q.lanes), 0);
             break;
         default:
             break;
@@ -338,10 +358,10 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
     if (c->conv >= 0 && c->s->in_parts) {
         i64 behind = c->by->direct ? q.held : q.held - t.slab.out_channel;
         t.in_parts = 1;
-        i64 inputs = c->in_channels / c->groups * t.slab.copies * t.slab.channel * item;
+        i64 inputs = times(times(c->in_group, t.slab.copies), t.slab.channel) * item;
         t.part = part_for(c, &t.share, q.held * item, inputs);
-        t.passing -= (q.channels - t.part.channels) * behind * item;
-        t.near = c->by->direct ? 0 : q.channels * behind * item;
+        t.passing -= times(q.channels - t.part.channels, behind) * item;
+        t.near = c->by->direct ? 0 : times(q.channels, behind) * item;
     }
     return t;
 }

@@ -60,10 +60,10 @@ static void add_piece(transform_tables *q, volume_group g, const i64 *number_of_
     for (int axis = H; axis <= W; axis++)
         for (i64 at = 0; at < points[axis]; at++) {
             i64 shift = g[axis]->first[number_of_piece[axis]] + m->axis[axis]->apart * at;
-            q->gather[q->gathered++] = slab_place(w, &q->t->slab, axis, shift);
+            q->gather[q->gathered++] = slab_place(w, &q->t->slab, NULL, axis, shift);
         }
     for (i64 at = 0; at < points[D]; at++)
-        inputs[at] = slab_place(w, &q->t->slab, D, g[D]->first[number_of_piece[D]] + m->axis[D]->apart * at);
+        inputs[at] = slab_place(w, &q->t->slab, NULL, D, g[D]->first[number_of_piece[D]] + m->axis[D]->apart * at);
     i64 terms = terms_of(input_factor, m->axis[D]->outputs, length[D]);
     for (i64 point = 0; point < points[D]; point++) {
         row_terms(input_factor, m->axis[D]->outputs, length[D], point, terms, columns, q->factors + q->factored);
@@ -71,7 +71,7 @@ static void add_piece(transform_tables *q, volume_group g, const i64 *number_of_
         for (i64 term = 0; term < terms; term++)
             q->gather[q->gathered++] = inputs[columns[term]];
     }
-    i64 in_group = q->c->in_channels / q->c->groups, all[3];
+    i64 in_group = q->c->in_group, all[3];
     for (i64 i = 0; i < points[D]; i++)
         for (i64 j = 0; j < points[H]; j++)
             for (i64 n = 0; n < points[W]; n++) {
@@ -99,7 +99,7 @@ static void add_group(transform_tables *q, volume_group g) {
     const walk *w = m->walks;
     i64 *row = q->groups + q->group++ * GroupWords_words, begin = q->point, first = q->piece, inputs = 0;
     i64 places[(LONGEST + 1) * (LONGEST + 1) * (LONGEST + 1)], columns[LONGEST + 1], number_of_point = 0;
-    i64 in_group = q->c->in_channels / q->c->groups, vectors = q->t->blocking.vectors;
+    i64 in_group = q->c->in_group, vectors = q->t->blocking.vectors;
     for (i64 i = 0; i < g[D]->points; i++)
         for (i64 j = 0; j < g[H]->points; j++)
             for (i64 n = 0; n < g[W]->points; n++) {

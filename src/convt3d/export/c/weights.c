@@ -7,6 +7,7 @@ enum { PACKED_TOGETHER = 16, PACKED_BY_ALL = 1 << 16 };
 typedef struct {
     const sweep_case *c;
     int slot; /* of the weights */
+    int pairs;
     number *packed;
     i64 rows, numbers; /* of a block, and of a group's weights */
     double *room;      /* of all threads */
@@ -32,11 +33,24 @@ static weight_strides strides_of_weights(const packing *q) {
     return w;
 }
 
+/* Two channels of bfloat16 numbers in one; a channel without a partner gets a zero. */
+static number pair_of(const packing *q, i64 at, i64 along_in, i64 pair, double *largest) {
+    uint32_t bits = 0;
+    for (i64 n = 0; n < 2 && 2 * pair + n < q->c->in_channels / q->c->groups; n++) {
+        i64 from = at + (2 * pair + n) * along_in;
+        *largest = larger(fabs(number_at(q->c->r, q->slot, from)), *largest);
+        bits |= (uint32_t)((const uint16_t *)q->c->r->operand[q->slot]->data)[from] << 16 * n;
+    }
+    number found = 0;
+    memcpy(&found, &bits, sizeof bits);
+    return found;
+}
+
 static double pack_directly(const packing *q, i64 group, i64 low, i64 high) {
     const sweep_case *c = q->c;
     const walk *w = c->by->walks;
     const weight_strides s = strides_of_weights(q);
-    i64 in_group = c->in_channels / c->groups, per_out = c->out_channels / c->groups, start = group * q->numbers;
+    i64 in_group = c->in_group, per_out = c->out_channels / c->groups, start = group * q->numbers;
     double largest = 0.0;
     for (i64 a = 0; a < w[D].phases; a++)
         for (i64 b = 0; b < w[H].phases; b++)
@@ -52,8 +66,12 @@ static double pack_directly(const packing *q, i64 group, i64 low, i64 high) {
                                 number *to = q->packed + start + first * steps + (step_number + low) * rows;
                                 for (i64 channel = low; channel < high; channel++)
                                     for (i64 row = 0; row < rows; row++) {
-                                        i64 at = tap + channel * s.along_in + (first + row) * s.along_out;
-                                        double one = number_at(c->r, q->slot, at);
+                                        i64 at = tap + (first + row) * s.along_out;
+                                        if (q->pairs) {
+                                            *to++ = pair_of(q, at, s.along_in, channel, &largest);
+                                            continue;
+                                        }
+                                        double one = number_at(c->r, q->slot, at + channel * s.along_in);
                                         largest = larger(fabs(one), largest);
                                         *to++ = (number)one;
                                     }
@@ -123,7 +141,7 @@ static i64 transform_room(const method *m) {
 static void put_products(const packing *q, volume_group g, const double *from, i64 start, i64 channel, i64 first,
                          i64 rows) {
     const method *m = q->c->by;
-    i64 in_group = q->c->in_channels / q->c->groups, per_out = q->c->out_channels / q->c->groups;
+    i64 in_group = q->c->in_group, per_out = q->c->out_channels / q->c->groups;
     i64 outputs[3] = {m->axis[D]->outputs, m->axis[H]->outputs, m->axis[W]->outputs}, count[3];
     i64 width = products_in(m->axis[W], g[W]), plane = width * products_in(m->axis[H], g[H]);
     for (i64 i = 0, before_d = 0; i < g[D]->points; before_d += count[D], i++) {
@@ -153,7 +171,7 @@ static double pack_transformed(const packing *q, i64 group, i64 low, i64 high, d
     const sweep_case *c = q->c;
     const method *m = c->by;
     const weight_strides s = strides_of_weights(q);
-    i64 in_group = c->in_channels / c->groups, per_out = c->out_channels / c->groups, start = group * q->numbers;
+    i64 in_group = c->in_group, per_out = c->out_channels / c->groups, start = group * q->numbers;
     double *one = room_of_thread, *other = room_of_thread + q->room_each / 2, largest = 0.0;
     for (i64 a = 0; a < m->axis[D]->groups; a++)
         for (i64 b = 0; b < m->axis[H]->groups; b++)
@@ -194,7 +212,7 @@ static double pack_transformed(const packing *q, i64 group, i64 low, i64 high, d
 
 static void pack_some(i64 *table, i64 worker) {
     packing *q = (packing *)(void *)table;
-    i64 in_group = q->c->in_channels / q->c->groups, each = ceil_div(in_group, PACKED_TOGETHER), item;
+    i64 in_group = q->c->in_group, each = ceil_div(in_group, PACKED_TOGETHER), item;
     while ((item = q->taken++) < q->items) {
         i64 low = item % each * PACKED_TOGETHER, high = least(low + PACKED_TOGETHER, in_group);
         double seen = q->c->by->direct ? pack_directly(q, item / each, low, high)
@@ -206,16 +224,16 @@ static void pack_some(i64 *table, i64 worker) {
 /* Numbers that the weights become. */
 static i64 packed_numbers(const sweep_case *c) {
     i64 taps = c->by->direct ? c->kernel[D] * c->kernel[H] * c->kernel[W] : products_of(c->by);
-    return taps * (c->in_channels / c->groups) * c->out_channels;
+    return taps * c->in_group * c->out_channels;
 }
 
 /* The largest magnitude of a weight, NaN if there is one. */
-static double pack_weights(const sweep_case *c, int slot, number *packed) {
+static double pack_weights(const sweep_case *c, int slot, number *packed, int pairs) {
     run *r = c->r;
-    i64 all = packed_numbers(c), items = c->groups * ceil_div(c->in_channels / c->groups, PACKED_TOGETHER);
+    i64 all = packed_numbers(c), items = c->groups * ceil_div(c->in_group, PACKED_TOGETHER);
     i64 threads = all >= PACKED_BY_ALL ? least(r->threads, items) : 1;
     packing *q = take(r, sizeof *q);
-    *q = (packing){.c = c, .slot = slot, .packed = packed, .rows = C3D_ROWS[c->m->isa], .items = items};
+    *q = (packing){.c = c, .slot = slot, .packed = packed, .pairs = pairs, .rows = C3D_ROWS[c->m->isa], .items = items};
     q->numbers = all / c->groups;
     q->room_each = c->by->direct ? 0 : transform_room(c->by);
     q->room = take_large(r, threads * q->room_each * sizeof *q->room);
