@@ -12,7 +12,7 @@ from helpers.data import signed
 
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate
-from convt3d.spec.rewrite import pool_over_phases
+from convt3d.spec.rewrite import Rewritten, max_pool_over_phases, pool_over_phases
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import (
     GELU,
@@ -63,3 +63,39 @@ def test_pool_over_phases(stages: tuple[Stage, ...], index: int | None, rng: np.
     phases = [value[..., a::1, b::2, c::3][..., :d, :h, :w] for a, b, c in product(range(1), range(2), range(3))]
     expected = np.mean(phases, axis=0) if isinstance(stages[index], AvgPool3d) else np.max(phases, axis=0)
     assert_same(pooled, expected, 1e-14)
+
+
+SPLIT = [
+    pytest.param((ALIGNED, MaxPool3d((2, 4, 6))), ((2, 2, 2), (2, 2, 2)), id="windows side by side"),
+    pytest.param((ALIGNED, GELU(), MaxPool3d((1, 4, 3), (1, 2, 3))), ((1, 2, 1), (1, 1, 1)), id="windows that overlap"),
+    pytest.param((ALIGNED, MaxPool3d((1, 2, 3))), None, id="over phases already"),
+    pytest.param((ALIGNED, MaxPool3d((1, 4, 4), (1, 4, 3))), None, id="a part of the phases"),
+    pytest.param((ALIGNED, MaxPool3d((1, 2, 3), (1, 4, 3))), None, id="windows apart from each other"),
+    pytest.param((ALIGNED, MaxPool3d((1, 4, 6), padding=(0, 2, 3))), None, id="padding"),
+    pytest.param((ALIGNED, MaxPool3d((1, 4, 6), ceil_mode=True)), None, id="ceil_mode"),
+    pytest.param((ALIGNED, AvgPool3d((1, 4, 6))), None, id="a mean"),
+    pytest.param((ALIGNED, Softmax("spatial"), MaxPool3d((1, 4, 6))), None, id="softmax couples voxels"),
+    pytest.param((ConvTranspose3d(), MaxPool3d(2)), None, id="one phase"),
+]
+
+
+@pytest.mark.parametrize(("stages", "outer"), SPLIT)
+def test_max_pool_over_phases(
+    stages: tuple[Stage, ...], outer: tuple[tuple[int, ...], ...] | None, rng: np.random.Generator
+) -> None:
+    """A pool over phases and a pool of what is left, which mean the same, NaN and infinities included."""
+    before = Pipeline(*stages)
+    after = max_pool_over_phases(Rewritten(before, ())).pipeline
+    if outer is None:
+        assert after == before
+        return
+    *first, inner, last = after.stages
+    assert tuple(first) == stages[:-1]
+    assert isinstance(inner, MaxPool3d)
+    assert isinstance(last, MaxPool3d)
+    assert last.triples[:2] == outer
+    assert pool_over_phases(after) == len(first)
+    operands, x = operand_data(before, SHAPE, KERNEL, rng), signed(rng, SHAPE)
+    for wild in (0.0, np.nan, np.inf):
+        x[0, 0, 1, 2, 1] += wild
+        np.testing.assert_array_equal(evaluate(after, x, operands), evaluate(before, x, operands))

@@ -291,17 +291,42 @@ def simplify(pipeline: Pipeline, dtype: DType, tame: bool, keep_kernel: bool = F
 
 def pool_over_phases(pipeline: Pipeline) -> int | None:
     """The pool whose windows hold each phase of the convolution exactly once, if there is one: kernel = stride = the
-    convolution's stride, which is not long, and no stage between them couples voxels. It is a mean (or maximum) over
-    phases."""
+    convolution's stride. It is a mean (or maximum) over phases."""
+    if (found := _pool_of_phases(pipeline)) is None:
+        return None
+    index, pool, stride = found
+    plain = not pool.ceil_mode and getattr(pool, "divisor_override", None) is None
+    return index if pool.triples == (stride, stride, (0, 0, 0)) and plain else None
+
+
+def max_pool_over_phases(rewritten: Rewritten) -> Rewritten:
+    """The inverse of `max_pool_of_max_pool`, where that makes a pool over phases: of windows that hold each phase of
+    the convolution equally often, the maximum over phases comes first. Rows are then put together from fewer voxels."""
+    before = rewritten.pipeline
+    if (found := _pool_of_phases(before)) is None:
+        return rewritten
+    index, pool, phases = found
+    kernel, stride, padding = pool.triples
+    axes = list(zip(kernel, stride, phases, strict=True))
+    whole = all(k % n == t % n == 0 and t <= k for k, t, n in axes) and kernel != phases != (1, 1, 1)
+    if not isinstance(pool, MaxPool3d) or pool.ceil_mode or any(padding) or not whole:
+        return rewritten
+    outer = MaxPool3d(tuple(k // n for k, _, n in axes), tuple(t // n for _, t, n in axes))  # type: ignore[arg-type]
+    after = Pipeline(*before.stages[:index], MaxPool3d(phases, phases), outer, *before.stages[index + 1 :])
+    step = Step(max_pool_over_phases.__name__, before, after, 0, 0, None)
+    return Rewritten(after, (*rewritten.steps, step))
+
+
+def _pool_of_phases(pipeline: Pipeline) -> tuple[int, MaxPool3d | AvgPool3d, tuple[int, int, int]] | None:
+    """The first pool behind a transposed convolution whose strides are not long, and these, if no stage between couples
+    voxels."""
+    conv = pipeline.conv
+    if not isinstance(conv, ConvTranspose3d) or max(conv.triples[0]) > LONG_STRIDE:
+        return None
     for index in range(pipeline.conv_index + 1, len(pipeline.stages)):
         stage = pipeline.stages[index]
         if isinstance(stage, (MaxPool3d, AvgPool3d)):
-            if not isinstance(pipeline.conv, ConvTranspose3d):
-                return None
-            stride = pipeline.conv.triples[0]
-            plain = not stage.ceil_mode and getattr(stage, "divisor_override", None) is None
-            fits = stage.triples == (stride, stride, (0, 0, 0)) and plain
-            return index if fits and max(stride) <= LONG_STRIDE else None
+            return index, stage, conv.triples[0]
         if stage.couples & SPATIAL:
             return None
     return None

@@ -8,8 +8,8 @@ from llvmlite import ir
 
 from ..ir.builder import Builder
 from ..ir.frame import Kernel
-from ..ir.move import LINE
 from ..ir.values import I64, PTR, Number, Storage, constant, size_of, vector
+from ..plan.machine import LINE
 
 NULL = ir.Constant(PTR, None)
 

@@ -246,7 +246,7 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
                 b.store(largest, seen, 0)
         return
     with b.loop(0, copies, pace) as s:
-        start = [] if seen is None else [b.load(seen, 0, integer(k), k.lanes)]
+        start = [] if seen is None else [constant(vector(integer(k), k.lanes), 0)]  # no row waits for another
         with b.loop_carrying(0, pitch, k.lanes, start) as (q, largest):
             first = k.dot((1, s), (q, pace))
             parts = [b.load(row, b.add(first, part * k.lanes), k.number, k.lanes) for part in range(pace)]
@@ -259,7 +259,7 @@ def _sort(k: Kernel, conv: ConvWords, row: ir.Value, target: ir.Value, pace: int
                 found = [b.max(found[0], magnitude(k, part))]
             largest.next = found
         if seen is not None:
-            b.store(largest.result[0], seen, 0)
+            b.store(b.max(largest.result[0], b.load(seen, 0, integer(k), k.lanes)), seen, 0)
 
 
 def _read(

@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from ..plan.machine import LINE
 from ..words import ArrayCall, DestinationCall, SourceCall
 from . import blocks
 from .frame import Kernel, Scratch
 from .values import Number, Storage, constant, size_of, vector
-
-LINE = 64  # bytes of a cache line
 
 # Receives (offset in the row, vector of numbers, lanes that count or None for all).
 Sink: TypeAlias = "Callable[[Number, ir.Value, Number | None], None]"
@@ -195,13 +194,16 @@ class Destination(ArrayRows):
 
         with b.if_else(b.compare("==", step, 1)) as (contiguous, strided):
             with contiguous, b.if_else(self.streamed) as (past, through):
-                with past:
-                    ahead = b.min(b.to_boundary(pointer, place, self.storage.memory, k.lanes), count)
-                    whole = b.add(ahead, b.bits("and_", b.sub(count, ahead), -k.lanes))
-                    put(0, ahead)
-                    with b.loop(ahead, whole, k.lanes) as at:
-                        b.store_past_caches(value(at), pointer, b.add(place, at))
-                    put(whole, b.sub(count, whole))
+                with past:  # whole lines: a part of one would be fetched, and written on its own
+                    line = max(k.lanes, LINE // size_of(self.storage.memory))
+                    ahead = b.min(b.to_boundary(pointer, place, self.storage.memory, line), count)
+                    whole = b.add(ahead, b.bits("and_", b.sub(count, ahead), -line))
+                    in_vectors(k, ahead, put)
+                    with b.loop(ahead, whole, line) as first:
+                        for part in range(0, line, k.lanes):
+                            at = b.add(first, part)
+                            b.store_past_caches(value(at), pointer, b.add(place, at))
+                    in_vectors(k, b.sub(count, whole), lambda at, lanes: put(b.add(whole, at), lanes))
                 with through:
                     in_vectors(k, count, put)
             with strided, b.loop(0, count) as at:

@@ -34,6 +34,8 @@ class Isa:
     features: frozenset[str] = frozenset()
 
 
+LINE = 64  # bytes of a cache line
+
 _X86_BASELINE = frozenset({"64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"})
 _X86_V2 = _X86_BASELINE | {"crc32", "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"}
 _X86_V3 = _X86_V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}

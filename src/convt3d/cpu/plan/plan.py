@@ -16,7 +16,7 @@ from ...spec import work
 from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
-from ...spec.rewrite import Rewritten
+from ...spec.rewrite import Rewritten, max_pool_over_phases
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
 from ..steps.base import Where
@@ -224,6 +224,8 @@ def _make_plan(
     pairs = _pairs(dtype, options, host)
     keep = pairs and pipeline.conv_index == 0
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep, options.averages)
+    if not options.plain and (split := max_pool_over_phases(rewritten)) is not rewritten:
+        rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
     made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
     nominal = work.count(pipeline, trace).nominal
     return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})

@@ -40,7 +40,9 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
         return tiling.items * tiling.scratch > _MOST_SCRATCH * item * elements
 
     w = sizes[2]
-    if not any(step.needs_whole_rows for step in steps):  # rows are cut only where a few are too much already
+    if not any(
+        step.needs_whole_rows for step in steps
+    ):  # rows are cut only where few are too much already, and it pays
         least, room = (1, 1), machine.l2 // 2
         if not method.direct:
             least, room = (min(sizes[0], whole[0]), min(sizes[1], whole[1])), 2 * machine.l2
@@ -55,18 +57,18 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     def small(most_tiles: float) -> list[Tiling]:
         """Tilings of small scratch and not too many tiles."""
         found = []
-        for copies, h in product(both, heights):
+        for width, copies, h in product(dict.fromkeys((w, sizes[2])), both, heights):
             for d in depths:
-                if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // w) > most_tiles:
+                if -(-sizes[0] // d) * -(-sizes[1] // h) * -(-sizes[2] // width) > most_tiles:
                     continue
-                tiling = tilings.of((d, h, w), copies)
+                tiling = tilings.of((d, h, width), copies)
                 if not fits(tiling, limit):
                     break  # deeper ones are larger still
                 found.append(tiling)
                 if (
                     tilings.shared and tiling.items < shares and 2 * tiling.passing <= machine.l2
                 ):  # weights come beside it
-                    found.append(tilings.of((d, h, w), copies, shares))
+                    found.append(tilings.of((d, h, width), copies, shares))
         return found
 
     options = small(_MOST_TILES) or small(inf)

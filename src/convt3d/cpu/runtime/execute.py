@@ -15,6 +15,7 @@ from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline
 from ..plan.choice import AUTO, Options
 from ..plan.cores import get_num_threads
+from ..plan.machine import LINE
 from ..plan.plan import Plan, make_plan
 from ..plan.rooms import rows_together
 from ..plan.tail_plan import TailPlan
@@ -267,6 +268,8 @@ class Call:
         if planned.streamed and (dense or adjacent):
             vector, address = self.machine.lanes(self.run.number.itemsize) * item, dest.ctypes.data
             begins = 0 if whole_rows else tiling.tile[2] * item
+            if dense:  # no line is written in two parts
+                vector = max(vector, LINE)
             if adjacent:  # shares of channels begin inside a voxel
                 begins = tiling.share.channels * item if tiling.share.number > 1 else 0
             gaps = [gap for gap, size in zip(dest.strides, dest.shape, strict=True) if size > 1 and gap != item]

@@ -53,7 +53,7 @@ static tiling largest_tiles(const sweep_case *c, const choices *q) {
     return best;
 }
 
-/* Rows are cut only where a few are too much already. */
+/* Rows are cut only where few are too much already, and it pays. */
 static i64 width_of(const sweep_case *c, const i64 *size, const i64 *period) {
     i64 widths[MOST_PARTS], chosen, scratch = 0, smallest = INT64_MAX, tile[3] = {1, 1, 0};
     i64 room_for = c->by->direct ? c->m->l2 / 2 : 2 * c->m->l2;
@@ -109,11 +109,36 @@ static tiling tiling_in_order(const sweep_case *c) {
     return tiling_of(c, (const i64[]){d, h, w}, 0, ceil_div(size[1], channels));
 }
 
+/* Of tiles so high, in tilings of at most so many, the depth that costs least replaces `best`, if it costs less. */
+static void cheapest_depth(const sweep_case *c, const choices *q, int h, int copies, double most_tiles, tiling *best,
+                           double *cost) {
+    const i64 *result = c->values[c->s->result];
+    i64 limit = 4 * c->m->l2, shares = least(c->m->cores, 8);
+    for (int d = q->depths - 1; d >= 0; d--) {
+        double tiles = (double)ceil_div(result[2], q->d[d]) * (double)ceil_div(result[3], q->h[h]) *
+                       (double)ceil_div(result[4], q->w);
+        if (tiles > most_tiles)
+            continue;
+        tiling t = tiling_at(c, q, d, h, copies, 1);
+        if (!fits(c, &t, limit))
+            break; /* deeper ones are larger still */
+        double own = cycles_of(c, &t);
+        if (!best->scratch || own < *cost)
+            *best = t, *cost = own;
+        if (!c->shared || items_of(&t) >= (double)shares || 2 * t.passing > c->m->l2)
+            continue;
+        t = tiling_at(c, q, d, h, copies, shares);
+        own = cycles_of(c, &t);
+        if (own < *cost)
+            *best = t, *cost = own;
+    }
+}
+
 static tiling choose_tiling(const sweep_case *c) {
     if (c->s->in_order)
         return tiling_in_order(c);
     const i64 *result = c->values[c->s->result], *shape = c->values[c->s->shape];
-    i64 period[3], limit = 4 * c->m->l2, shares = least(c->m->cores, 8);
+    i64 period[3];
     periods_of(c, period);
     choices q = {.w = result[4], .copies = c->conv >= 0};
     if (!c->s->whole_rows)
@@ -122,27 +147,15 @@ static tiling choose_tiling(const sweep_case *c) {
     q.heights = parts_of(result[3], period[H], q.h);
     tiling best = {0};
     double cost = 0;
+    const i64 widths[] = {q.w, result[4]};
     for (int pass = 0; pass < 2 && !best.scratch; pass++)
-        for (int copies = 0; copies <= q.copies; copies++)
-            for (int h = q.heights - 1; h >= 0; h--)
-                for (int d = q.depths - 1; d >= 0; d--) {
-                    double tiles = (double)ceil_div(result[2], q.d[d]) * (double)ceil_div(result[3], q.h[h]) *
-                                   (double)ceil_div(result[4], q.w);
-                    if (!pass && tiles > MOST_TILES)
-                        continue;
-                    tiling t = tiling_at(c, &q, d, h, copies, 1);
-                    if (!fits(c, &t, limit))
-                        break; /* deeper ones are larger still */
-                    double own = cycles_of(c, &t);
-                    if (!best.scratch || own < cost)
-                        best = t, cost = own;
-                    if (!c->shared || items_of(&t) >= (double)shares || 2 * t.passing > c->m->l2)
-                        continue;
-                    t = tiling_at(c, &q, d, h, copies, shares);
-                    own = cycles_of(c, &t);
-                    if (own < cost)
-                        best = t, cost = own;
-                }
+        for (int n = 0; n < (q.w < result[4] ? 2 : 1); n++) {
+            q.w = widths[n];
+            for (int copies = 0; copies <= q.copies; copies++)
+                for (int h = q.heights - 1; h >= 0; h--)
+                    cheapest_depth(c, &q, h, copies, pass ? INFINITY : MOST_TILES, &best, &cost);
+            q.w = widths[0];
+        }
     if (!best.scratch)
         for (int copies = 0; copies <= q.copies; copies++)
             for (int h = q.heights - 1; h >= 0; h--)

@@ -92,6 +92,8 @@ static void put_destination(const execution *x, const sweep *s, const tiling *t,
     int streamed = 0, direct = dense;
     if (streams(x, s, &p) && (dense || p.adjacent)) {
         i64 vector = x->m->lanes * item, begins = whole_rows ? 0 : t->tile[W] * item;
+        if (dense) /* no line is written in two parts */
+            vector = most(vector, 64);
         if (p.adjacent) /* shares of channels begin inside a voxel */
             begins = t->shares > 1 ? t->share.channels * item : 0;
         int even = address % vector == 0 && begins % vector == 0;
