@@ -215,7 +215,7 @@ def test_attributes_count_at_once() -> None:
 
 @EACH
 def test_gradients(name: str) -> None:
-    """Recorded past PyTorch's dispatcher, the same as through it."""
+    """Recorded past PyTorch's dispatcher: the same bits each time, and but for rounding the same as through it."""
     model = MODELS[name]()
     x = X.clone().requires_grad_()
     found = []
@@ -227,8 +227,11 @@ def test_gradients(name: str) -> None:
         with torch.autograd.profiler.profile():  # which the dispatcher must see
             y = model(x)
         found.append(torch.autograd.grad(y.square().sum(), [x, *model.parameters()]))
-    for other in found[1:]:
-        assert all(map(torch.equal, found[0], other))
+    past, again, through = found
+    assert all(map(torch.equal, past, again))
+    # there the convolution's result is not kept, and sums of the fused pipeline have another order
+    for mine, other in zip(past, through, strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 def test_a_change_between_forward_and_backward_is_refused() -> None:

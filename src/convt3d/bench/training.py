@@ -1,7 +1,7 @@
 """Forward and backward of a case, as training does them: the step, and the float64 step that it is compared with.
 
-BatchNorm takes the statistics of the batch. Before each step one number of the weights grows by a
-rounding, so nobody finds again what it has made from them.
+BatchNorm takes the statistics of the batch. Between two steps one number of the weights grows by a rounding, so nobody
+finds again what it has made from them.
 """
 
 from __future__ import annotations
