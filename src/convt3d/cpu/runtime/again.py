@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ...plan.names import ArrayName
 from ..plan.cores import get_num_threads
+from ..plan.machine import LINE
 from ..words import Words
 from .bind import BEFORE, COUNTER, Binding
 from .memory import empty, shared_scratch
@@ -22,7 +23,6 @@ from .team import launch
 
 Array = npt.NDArray[Any]
 
-LINE = 64  # bytes of a cache line, which holds a vector
 _FIRST = 2  # number of the input
 
 

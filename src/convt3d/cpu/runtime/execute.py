@@ -22,7 +22,7 @@ from ..plan.tail_plan import TailPlan
 from ..plan.window import WindowPlan
 from ..plan.winograd import HUGE
 from ..words import DestinationCall, SourceCall, StripsCall, SweepCall, VectorCall, Words
-from .again import LINE, Again, Finished, Left, SweepAgain
+from .again import Again, Finished, Left, SweepAgain
 from .bind import Binding
 from .blocks import channels_adjacent, transposing_code
 from .build import Code
