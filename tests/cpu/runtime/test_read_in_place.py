@@ -4,14 +4,22 @@ layout that end where memory does."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.guard import Fence
+from helpers.tilings import planned_by
 
 import convt3d as ct
-from convt3d.cpu.plan.choice import DIRECT
+from convt3d.cpu.plan.choice import DIRECT, Choice
+from convt3d.cpu.plan.geometry import conv_axes
+from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
+from convt3d.cpu.plan.tiles import Tilings
+from convt3d.cpu.plan.winograd import EXACT_POINTS, AxisMethod, Method
+from convt3d.cpu.steps.lowering import steps_of
 from convt3d.spec import pipeline as specs
 from convt3d.spec.dtypes import DTYPES
 from convt3d.spec.reference import evaluate
@@ -69,6 +77,33 @@ def test_sums_of_fenced_arrays(name: str, dtype: type, layout: str) -> None:
         del x, out
     for fence in fences:
         fence.free()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_tiles_that_meet_inside_a_vector(depth: int, blocks: int) -> None:
+    """What one leaves to the next is written, also where that one is shorter than a vector; wherever the result begins
+    in a vector."""
+
+    def choose_method(one: Any, where: Any, options: Any) -> Choice:
+        axes = conv_axes(where.pipeline, where.trace)
+        where = replace(where, method=Method(tuple(AxisMethod(axis, 1, EXACT_POINTS) for axis in axes)))
+        steps = steps_of(one, where)
+        return Choice(where, steps, Tilings(one, steps, where).of((depth, 1, width)))
+
+    rng, lanes = np.random.default_rng(depth), machine().lanes(4)
+    width = lanes // 2
+    x = rng.standard_normal((1, 3, 8, 1, width)).astype(np.float32)
+    w = rng.standard_normal((20 * blocks, 3, 1, 1, 1)).astype(np.float32)
+    wanted = np.einsum("bcdhw,oc->bodhw", x.astype(float), w[..., 0, 0, 0].astype(float))
+    with planned_by(choose_method):
+        for ahead in range(lanes):
+            memory = np.full(wanted.size + 2 * lanes, np.nan, np.float32)
+            start = -memory.ctypes.data % 64 // 4 % lanes + ahead
+            out = memory[start : start + wanted.size].reshape(wanted.shape)
+            ct.Pipeline(ct.Conv3d())(x, w, out=out, algorithm="direct")
+            np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
+            assert np.isnan(memory).sum() == 2 * lanes
 
 
 def test_which_positions_meet_one_input() -> None:

@@ -163,7 +163,8 @@ def _span(
         *(b.compare("==", apart, plane) for apart in (target.plane, source.words.d)),
     )
     from_before = b.all_true(follow, b.compare(">", first, 0), b.compare(">", ahead, 0))
-    to_next = b.all_true(follow, b.compare("<", b.add(first, depth), deep), b.compare(">", behind, 0))
+    left = b.mul(b.sub(deep, b.add(first, depth)), plane)  # fewer than a vector go through a buffer, and begin anew
+    to_next = b.all_true(follow, b.compare(">=", left, lanes), b.compare(">", behind, 0))
     start = b.select(from_before, b.sub(ahead, lanes), 0)
     begin = b.select(from_before, start, b.select(even, ahead, 0))
     return start, begin, b.select(to_next, b.add(length, b.sub(behind, lanes)), length)
