@@ -360,3 +360,19 @@ def test_results_past_the_caches(monkeypatch: pytest.MonkeyPatch, shape: tuple[i
         assert np.isnan(memory[start + x.size :]).all()
     assert len(layer._kept.quick) == 1
     plan._make_plan.cache_clear()
+
+
+def test_memory_that_runs_out_in_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the words of a first call."""
+
+    def exhausted(*_: object) -> None:
+        raise MemoryError("no")
+
+    case = make(PIPELINES["convolution"], (1, 3, 3, 4, 5), (3, 3, 3, 3, 3), "float32")
+    layer = PIPELINES["convolution"].prepare(*case.operands)
+    layer(case.x)
+    monkeypatch.setattr("convt3d.cpu.runtime.again.launch", exhausted)
+    assert layer(case.x).tobytes() == PIPELINES["convolution"](case.x, *case.operands).tobytes()
+    monkeypatch.setattr("convt3d.cpu.runtime.execute.launch", exhausted)
+    with pytest.raises(ct.AllocationError, match="Prepared: scratch"):
+        layer(case.x)

@@ -65,7 +65,10 @@ def _quickly(kept: Weights, x: Storage, out: Any) -> Storage | None:
     source, target = x.ctypes.data, result.ctypes.data
     if source % x.itemsize or target % x.itemsize:
         return None
-    return result if quick.run(source, target) else None
+    try:
+        return result if quick.run(source, target) else None
+    except MemoryError:  # for scratch and intermediate values: the usual way has words for it
+        return None
 
 
 class Prepared:
