@@ -385,6 +385,9 @@ STRIDES = {
     "adaptive pool": lambda y, x: F.adaptive_max_pool3d(y[..., :6], (1, 2, 3)),
     "norm of channels": lambda y, x: F.layer_norm(y.movedim(1, -1), (6,)).movedim(-1, 1) * 2,
     "tokens": lambda y, x: F.layer_norm(y.flatten(2).transpose(1, 2), (6,)),
+    "tokens turned": lambda y, x: F.layer_norm(y.flatten(2).transpose(1, 2), (6,)).transpose(1, 2) * 2,
+    "axes reversed": lambda y, x: F.gelu(F.layer_norm(y.movedim(1, -1), (6,)).permute(0, 4, 3, 2, 1)),
+    "slope between two": lambda y, x: F.rrelu(y.transpose(2, 4)) * 2,
 }
 
 

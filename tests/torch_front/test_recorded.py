@@ -1,10 +1,11 @@
 """Recorded calls: which way they go, what they keep, and that a convolution's result that is kept serves once, twice,
-and for gradients of gradients."""
+in several threads, and for gradients of gradients."""
 
 from __future__ import annotations
 
 import copy
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def nodes(result: Any) -> set[str]:
     return found
 
 
-def test_the_kept_result_is_written_over_once_and_made_again() -> None:
+def test_the_kept_result_serves_twice_and_for_gradients_of_gradients() -> None:
     """Backward, backward again over the same graph, then with gradients of gradients, which reach the weight."""
     values = given()
     got, truth = ct.pipeline(values[0], values[1:], KEPT), eager(*values)
@@ -60,6 +61,42 @@ def test_the_kept_result_is_written_over_once_and_made_again() -> None:
     ]
     for mine, theirs in zip(*twice, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_a_graph_that_is_kept_serves_threads_at_once() -> None:
+    torch.manual_seed(3)
+    values = tensors((2, 8, 12, 12, 12), (16, 8, 3, 3, 3), (16,), (16,), (16,), dtype=torch.float64)
+    got = ct.pipeline(values[0], values[1:], KEPT)
+    assert "_BehindBackward" in nodes(got)
+    expected = torch.autograd.grad(eager(*values).sum(), values)
+
+    def back(_: int) -> Any:
+        return torch.autograd.grad(got.sum(), values, retain_graph=True)
+
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(back, range(12)):
+            for mine, theirs in zip(found, expected, strict=True):
+                torch.testing.assert_close(mine, theirs)
+
+
+def test_what_hooks_have_seen_does_not_change() -> None:
+    """Saved tensors that somebody holds, and gradients of a graph that is gone back through again; the kept result is
+    written over where nobody does."""
+    values, held = given(), []
+
+    def pack(tensor: Any) -> Any:
+        held.append((tensor, tensor.detach().clone()))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        ct.pipeline(values[0], values[1:], KEPT).sum().backward()
+    result = ct.pipeline(values[0], values[1:], KEPT)
+    convolution, kept = result.grad_fn.next_functions[1][0], result.grad_fn.saved_tensors[1]
+    convolution.register_prehook(lambda grads: held.append((grads[0], grads[0].clone())))
+    result.sum().backward(retain_graph=True)
+    result.sin().sum().backward()
+    assert all(torch.equal(tensor, before) for tensor, before in held)
+    assert held[-1][0].data_ptr() == kept.data_ptr()
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (4,), (0, 3)])

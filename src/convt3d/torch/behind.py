@@ -15,13 +15,18 @@ from torch.nn import functional
 from ..spec.pipeline import Pipeline
 from ..spec.stages import BatchNorm
 from . import stock
-from .convolutions import multiply_adds, own_convolutions, takes
+from .convolutions import multiply_adds, takes
 from .direct import direct
 from .gradients import needs_result, of_shape, operands_read, through_stages
 from .layout import result_format
 from .stage_gradients import first_stage, label_places, needed_values
 from .stock import Tensor
 from .tails import Moments, Tail, starts_behind, trained, trained_way, way_back
+
+# Whether the graph that is gone back through may be so once more, and the caller's hooks for what is saved; early
+# releases do not tell.
+_graph_is_kept: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda tracing: ())
 
 # Multiply-adds for a number of a convolution's result from which on the result is kept: to compute it again then takes
 # longer than to write it in forward, and to read it there once more.
@@ -73,13 +78,14 @@ def run_behind(
 
 class _Behind(torch.autograd.Function):  # type: ignore[misc]
     """apply(pipeline, moments or None, x, the convolution's result, *operands). Backward writes the gradient of that
-    result over it; whoever goes back once more (`retain_graph`) has it computed again."""
+    result over it, unless somebody else may read it: whoever goes back once more (`retain_graph`), also in another
+    thread, or a hook that was given it to keep."""
 
     @staticmethod
     def forward(
         ctx: Any, pipeline: Pipeline, moments: list[Moments] | None, x: Tensor, value: Tensor, *own: Tensor
     ) -> Tensor:
-        ctx.pipeline, ctx.by_batch, ctx.written_over = pipeline, moments is not None, False
+        ctx.pipeline, ctx.by_batch, ctx.seen = pipeline, moments is not None, _hooks(False) is not None
         read = [True] * len(own)
         if moments is None:
             front = [slot.stage <= pipeline.conv_index for slot in pipeline.slots]
@@ -104,13 +110,10 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
         _, own, _ = stock.batched(pipeline, x, given)
         way = trained_way(pipeline, wanted) if ctx.by_batch else way_back(pipeline, wanted, False)
         pending: dict[int, Tensor] = {}
-        if ctx.written_over:
-            _compute_again(pipeline, x, own, value)
-            ctx.written_over = False
         if way is not None and takes(grad, value, *own) and direct((grad, value, *own)):
-            ctx.written_over = way.reads
+            over = way.reads and not ctx.seen and not _graph_is_kept()
             tail = Tail(trained(pipeline) if ctx.by_batch else pipeline, x, own, way.start, value)
-            grad, of_operands = tail.back(way, grad, wanted, pending, way.reads)
+            grad, of_operands = tail.back(way, grad, wanted, pending, over)
         elif ctx.by_batch:
             found = _by_batch_gradients(pipeline, grad, (x, value, *own), ctx.needs_input_grad[2:])
             return None, None, *found
@@ -123,13 +126,6 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
             None,
             *(of_shape(each, of.shape) if want and each is not None else None for each, of, want in every),
         )
-
-
-def _compute_again(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], value: Tensor) -> None:
-    """The convolution's result, where a gradient has been written over it. Autograd is not to see that it changes."""
-    with torch.no_grad():
-        behind = pipeline.conv_index + 1
-        value.data.copy_(stock.values(pipeline, x, operands, {behind}, own_convolutions(pipeline))[behind])
 
 
 def _stock_gradients(

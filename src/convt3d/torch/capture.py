@@ -102,12 +102,17 @@ def _with_layout(graph: Any, new: Any, last: Any) -> Any:
             seen.add(user)
             if user.op == "call_method" and user.target == "view":
                 user.target = "reshape"
-    formats = torch.contiguous_format, torch.channels_last_3d
-    wanted = next((each for each in formats if example(last).is_contiguous(memory_format=each)), None)
-    if not leaves or wanted is None:
+    if not leaves:
         return new
+    expected, formats = example(last), (torch.contiguous_format, torch.channels_last_3d)
+    wanted = next((each for each in formats if expected.is_contiguous(memory_format=each)), None)
     with graph.inserting_before(last):
-        copied = graph.call_method("contiguous", (new,), {"memory_format": wanted})
+        if wanted is not None:
+            copied = graph.call_method("contiguous", (new,), {"memory_format": wanted})
+        else:
+            order = sorted(range(expected.dim()), key=expected.stride, reverse=True)
+            dense = graph.call_method("contiguous", (graph.call_method("permute", (new, *order)),))
+            copied = graph.call_method("permute", (dense, *map(order.index, range(expected.dim()))))
     copied.meta = {key: value for key, value in new.meta.items() if key != FUSED}
     return copied
 

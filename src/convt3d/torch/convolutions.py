@@ -143,10 +143,10 @@ def weight_gradients(
     stage: Convolution, g: Tensor, v: Tensor, padding: Triple, own: Sequence[Tensor], want: Sequence[bool]
 ) -> list[Tensor | None] | None:
     """Of the weight and the bias, where wanted, by our kernels: called at once, or, where something must see the call
-    (tracing, a profiler), as an operator. None where PyTorch's own must do it: a transform cannot go into ours.
-    `padding` are the zeros around the input v."""
+    (tracing, a profiler), as an operator. None where PyTorch's own must do it: on a GPU, and
+    within a transform, which cannot go into ours. `padding` are the zeros around the input v."""
     tensors = g, v, own[0]
-    if not takes(*tensors) or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+    if g.is_cuda or not takes(*tensors) or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
         return None
     geometry = as_triple(stage.stride), padding, as_triple(stage.dilation), stage.groups
     wanted = want[0], len(own) > 1 and want[1]

@@ -46,18 +46,27 @@ def _softshrink(input: Any, lambd: Any = 0.5) -> Meaning:
     return mapped(input, s.Clamp(-bound, bound), s.Subtract(SELF, reverse=True))
 
 
+def _contiguous(result: Any) -> None:
+    """The result of an operation whose memory is contiguous, whatever it is on tensors without numbers."""
+    if not result.is_contiguous():
+        raise NoStageError("has contiguous results only, whatever is said of their strides")
+
+
 @rule("logsigmoid", "log_sigmoid")
 def _logsigmoid(input: Any, *, result: Any) -> Meaning:
     """-softplus(-x); beyond 40, exp(-x) is nothing beside x in float64 either."""
-    if not result.is_contiguous():
-        raise NoStageError("has contiguous results only, whatever is said of their strides")
+    _contiguous(result)
     return mapped(input, s.Multiply(-1.0), s.Softplus(threshold=40.0), s.Multiply(-1.0))
 
 
 @rule("rrelu")
-def _rrelu(input: Any, lower: Any = 1 / 8, upper: Any = 1 / 3, training: Any = False, inplace: Any = False) -> Meaning:
+def _rrelu(
+    input: Any, lower: Any = 1 / 8, upper: Any = 1 / 3, training: Any = False, inplace: Any = False, *, result: Any
+) -> Meaning:
     if training:
         raise NoStageError("draws random numbers")
+    if not inplace:
+        _contiguous(result)
     return mapped(input, s.LeakyReLU((number(lower) + number(upper)) / 2))
 
 
