@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import time
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -130,22 +134,21 @@ def test_unknown_sizes_are_refused_with_the_remedy(name: str) -> None:
     assert same_bits(pipeline(*lazy.values()).compute(scheduler="sync"), pipeline(*given.values()))
 
 
-@pytest.mark.parametrize("name", ["instance norm", "one number", "the convolution behind it"])
-def test_a_batch_of_none_and_chunks_of_none(name: str) -> None:
-    for pipeline in (LOCAL["convolution"][0], OVER_SPACE[name], SEVERAL["a block"][0]):
-        x, *operands = arrays_for(pipeline, X, (W, W) if len(pipeline.convolutions) > 1 else W)
-        none = pipeline(da.from_array(x[:0], chunks=4), *operands)
-        assert none.shape == pipeline(x[:0], *operands).shape == none.compute(scheduler="sync").shape
-        expected = pipeline(x, *operands)
-        for result in (
-            pipeline(da.from_array(x, chunks=((1, 0, 1), (8, 0), (4, 0, 5), (0, 10), (11, 0))), *operands),
-            convt3d.dask.apply(
-                pipeline, da.from_array(x), *operands, chunks=((1, 0, 1), *map(_ends, expected.shape[1:]))
-            ),
-        ):
-            found = result.compute(scheduler="sync")
-            assert found.shape == expected.shape
-            np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
+@pytest.mark.parametrize(
+    "pipeline", [LOCAL["convolution"][0], OVER_SPACE["instance norm"], OVER_SPACE["one number"], SEVERAL["a block"][0]]
+)
+def test_a_batch_of_none_and_chunks_of_none(pipeline: convt3d.Pipeline) -> None:
+    x, *operands = arrays_for(pipeline, X, (W, W) if len(pipeline.convolutions) > 1 else W)
+    none = pipeline(da.from_array(x[:0], chunks=4), *operands)
+    assert none.shape == pipeline(x[:0], *operands).shape == none.compute(scheduler="sync").shape
+    expected = pipeline(x, *operands)
+    for result in (
+        pipeline(da.from_array(x, chunks=((1, 0, 1), (8, 0), (4, 0, 5), (0, 10), (11, 0))), *operands),
+        convt3d.dask.apply(pipeline, da.from_array(x), *operands, chunks=((1, 0, 1), *map(_ends, expected.shape[1:]))),
+    ):
+        found = result.compute(scheduler="sync")
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
 
 
 def _ends(size: int) -> tuple[int, ...]:
@@ -285,20 +288,26 @@ def test_only_parts_of_larger_chunks_are_sent() -> None:
     assert same_bits(result.compute(scheduler="sync"), pipeline(x, *operands))
 
 
-def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread() -> None:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Of two processes with two threads each."""
     distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread(client: Any) -> None:
     pipeline, shape, weight = LOCAL["convolution"]
     x, *operands = arrays_for(pipeline, shape, weight)
     result = pipeline(da.from_array(x, chunks=(1, 8, 3, 3, 6)), *operands)
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        future = client.compute(result)
-        assert same_bits(future.result(timeout=120), pipeline(x, *operands))
-        received = client.run(_weights_received, result.name.removeprefix("convt3d-"))
-        assert sorted(received.values()) == [0, 1]  # one worker holds them, the other has asked once
-        assert set(client.run(_threads_of_a_task).values()) == {1}
+    future = client.compute(result)
+    assert same_bits(future.result(timeout=120), pipeline(x, *operands))
+    received = client.run(_weights_received, result.name.removeprefix("convt3d-"))
+    assert sorted(received.values()) == [0, 1]  # one worker holds them, the other has asked once
+    assert set(client.run(_threads_of_a_task).values()) == {1}
 
 
 def _weights_received(token: str, dask_worker: Any) -> int:
@@ -315,6 +324,26 @@ def _threads_of_a_task(dask_worker: Any) -> int:
             return get_num_threads()
 
     return dask_worker.executors["default"].submit(inside).result()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="processes cannot be killed by a signal")
+def test_a_worker_that_is_lost_is_made_up_for(client: Any) -> None:
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 12, 12, 12), weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 4, 4, 4)).map_blocks(_slowly, dtype=x.dtype), *operands)
+    client.wait_for_workers(2, timeout=60)
+    processes, future = client.run(os.getpid), client.compute(result)
+    key, holders = f"convt3d-operands-{result.name.removeprefix('convt3d-')}", ()
+    while not holders:
+        time.sleep(0.01)
+        holders = client.who_has().get(key, ())
+    os.kill(processes[holders[0]], signal.SIGKILL)
+    assert same_bits(future.result(timeout=120), pipeline(x, *operands))
+
+
+def _slowly(block: Any) -> Any:
+    time.sleep(0.02)
+    return block
 
 
 def test_a_cluster_gives_the_same_bits() -> None:
