@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import random
 import shutil
 import subprocess
@@ -35,11 +36,11 @@ def make_volume(folder: Path, size: int) -> None:
     np.savez(folder / "w.npz", weight=rng.standard_normal((4, 4, 3, 3, 3), dtype=np.float32))
 
 
-def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, told: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     arguments = ["volume", str(folder / "in.zarr"), str(folder / name), "--pipeline", PIPELINE]
     arguments += ["--weights", str(folder / "w.npz"), "--chunks", "16", "--json"]
     code = SMALL_SHARDS + f"sys.exit(main({arguments!r}))"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=told)
 
 
 def content(path: Path) -> dict[str, str]:
@@ -48,27 +49,31 @@ def content(path: Path) -> dict[str, str]:
     return {each.relative_to(path).as_posix(): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
-def lines(journal: Path) -> int:
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+def entered(journal: Path) -> int:
+    """Boxes in the journal, whose first line is none; a run that ends removes it."""
+    try:
+        return max(journal.read_bytes().count(b"\n") - 1, 0)
+    except FileNotFoundError:
+        return 0
 
 
 def undisturbed(folder: Path, name: str) -> tuple[float, float, int]:
     """Seconds that a run takes until its first box is finished, and for each box from there on; and its boxes."""
-    journal, first, boxes = folder / f"{name}.journal", 0.0, 0
     begun = time.monotonic()
-    process = start(folder, name)
-    while process.poll() is None:
-        boxes = max(boxes, lines(journal) - 1)
-        first = first or (time.monotonic() - begun if boxes else 0.0)
+    process = start(folder, name, subprocess.PIPE)
+    while process.poll() is None and not entered(folder / f"{name}.journal"):
         time.sleep(0.01)
+    first = time.monotonic() - begun
+    told, _ = process.communicate()
     if process.returncode:
         raise SystemExit("the undisturbed run failed")
+    boxes = json.loads(told)["boxes"]
     return first, (time.monotonic() - begun - first) / boxes, boxes
 
 
 def killed_in_time(process: subprocess.Popen[bytes], journal: Path, wanted: int, seconds: float) -> bool:
-    """Kills a run so many seconds after its journal has the wanted lines; False: it ended before."""
-    while lines(journal) < wanted:
+    """Kills a run so many seconds after its journal has the wanted boxes; False: it ended before."""
+    while entered(journal) < wanted:
         if process.poll() is not None:
             return False
         time.sleep(0.001)
@@ -92,13 +97,13 @@ def run(folder: Path, kills: int, seed: int, size: int = 48) -> tuple[int, int, 
     target = folder / "killed.zarr"
     journal = target.with_name(target.name + ".journal")
     while killed < kills or not finished:
-        before = lines(journal)
-        ahead = rng.randrange(boxes + 1 - max(before - 1, 0))
+        before = entered(journal)
+        ahead = rng.randrange(boxes + 1 - min(before, boxes))  # a line that was cut short counts, too
         process = start(folder, target.name)
-        wanted = 0 if not ahead else before + ahead + (not before)  # its first line is no box
+        wanted = before + ahead if ahead else 0
         if killed < kills and killed_in_time(process, journal, wanted, rng.uniform(0, each if ahead else first)):
             killed += 1
-            working += lines(journal) > max(before, 1)
+            working += entered(journal) > before
             continue
         if code := process.wait():
             raise SystemExit(f"a run failed with exit code {code} after {killed} kills")

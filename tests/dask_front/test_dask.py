@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import time
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -118,6 +122,75 @@ def test_every_operator_takes_dask_arrays() -> None:
         np.testing.assert_allclose(result.compute(scheduler="sync"), function(x, *arguments), atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["input", "weight", "bias"])
+def test_unknown_sizes_are_refused_with_the_remedy(name: str) -> None:
+    pipeline = LOCAL["convolution"][0]
+    given = dict(zip(("input", "weight", "bias"), arrays_for(pipeline, X, W), strict=True))
+    lazy = {key: da.from_array(array, chunks=4) for key, array in given.items()}
+    lazy[name] = lazy[name][lazy[name].reshape(len(lazy[name]), -1)[:, 0] < np.inf]
+    with pytest.raises(convt3d.ArgumentTypeError, match=rf"{name} = shape \(nan.* Use its compute_chunk_sizes"):
+        pipeline(*lazy.values())
+    lazy[name].compute_chunk_sizes()
+    assert same_bits(pipeline(*lazy.values()).compute(scheduler="sync"), pipeline(*given.values()))
+
+
+@pytest.mark.parametrize(
+    "pipeline", [LOCAL["convolution"][0], OVER_SPACE["instance norm"], OVER_SPACE["one number"], SEVERAL["a block"][0]]
+)
+def test_a_batch_of_none_and_chunks_of_none(pipeline: convt3d.Pipeline) -> None:
+    x, *operands = arrays_for(pipeline, X, (W, W) if len(pipeline.convolutions) > 1 else W)
+    none = pipeline(da.from_array(x[:0], chunks=4), *operands)
+    assert none.shape == pipeline(x[:0], *operands).shape == none.compute(scheduler="sync").shape
+    expected = pipeline(x, *operands)
+    for result in (
+        pipeline(da.from_array(x, chunks=((1, 0, 1), (8, 0), (4, 0, 5), (0, 10), (11, 0))), *operands),
+        convt3d.dask.apply(pipeline, da.from_array(x), *operands, chunks=((1, 0, 1), *map(_ends, expected.shape[1:]))),
+    ):
+        found = result.compute(scheduler="sync")
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
+
+
+def _ends(size: int) -> tuple[int, ...]:
+    return 0, size, 0
+
+
+def test_numbers_in_the_other_order_of_bytes() -> None:
+    pipeline = LOCAL["convolution"][0]
+    x, w, bias = arrays_for(pipeline, X, W)
+    turned = [array.astype(array.dtype.newbyteorder()) for array in (x, w, bias)]
+    result = pipeline(da.from_array(turned[0], chunks=5), turned[1], da.from_array(turned[2]))
+    assert result.dtype == np.float32
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x, w, bias))
+
+
+def test_weights_may_be_tensors_in_any_order() -> None:
+    torch = pytest.importorskip("torch")
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    pipeline = LOCAL["convolution"][0]
+    x, w, bias = (array.astype(dtype) for array in arrays_for(pipeline, X, W))
+    turned = torch.from_numpy(w.astype(np.float32).transpose()).bfloat16().permute(4, 3, 2, 1, 0)
+    result = pipeline(da.from_array(x, chunks=(1, 3, 4, 5, 6)), turned, torch.from_numpy(bias.astype("f4")).bfloat16())
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x, w, bias))
+    with pytest.raises(convt3d.ArgumentTypeError, match="requires grad"):
+        pipeline(da.from_array(x), torch.nn.Parameter(turned), bias)
+
+
+def test_chunks_that_are_asked_for() -> None:
+    pipeline = convt3d.Pipeline(convt3d.Conv3d(), convt3d.Sum(keepdim=False))
+    x, w = arrays_for(pipeline, X, W)
+    result = convt3d.dask.apply(pipeline, da.from_array(x[0]), w, chunks=(3, 4, 5))  # of the axes that are left
+    assert result.chunks == ((3, 3, 1), (4, 4), (5, 4))
+    assert same_bits(result.compute(scheduler="sync"), pipeline(x[0], w))
+    small = convt3d.dask.apply(
+        convt3d.Pipeline(convt3d.Conv3d(), convt3d.Mean("spatial")), da.from_array(x), w, chunks=3
+    )
+    assert small.chunks == ((2,), (3, 3, 2), (1,), (1,), (1,))
+    for chunks in (0, (3, 4), ((3,), (4, 4), (5, 4)), "few"):
+        with pytest.raises(convt3d.ArgumentError, match=r"must be chunks of a result of shape \(7, 8, 9\)"):
+            convt3d.dask.apply(pipeline, da.from_array(x[0]), w, chunks=chunks)
+
+
 def test_nothing_is_computed_before_it_is_asked_for() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("computed")
@@ -215,20 +288,26 @@ def test_only_parts_of_larger_chunks_are_sent() -> None:
     assert same_bits(result.compute(scheduler="sync"), pipeline(x, *operands))
 
 
-def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread() -> None:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Of two processes with two threads each."""
     distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread(client: Any) -> None:
     pipeline, shape, weight = LOCAL["convolution"]
     x, *operands = arrays_for(pipeline, shape, weight)
     result = pipeline(da.from_array(x, chunks=(1, 8, 3, 3, 6)), *operands)
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        future = client.compute(result)
-        assert same_bits(future.result(timeout=120), pipeline(x, *operands))
-        received = client.run(_weights_received, result.name.removeprefix("convt3d-"))
-        assert sorted(received.values()) == [0, 1]  # one worker holds them, the other has asked once
-        assert set(client.run(_threads_of_a_task).values()) == {1}
+    future = client.compute(result)
+    assert same_bits(future.result(timeout=120), pipeline(x, *operands))
+    received = client.run(_weights_received, result.name.removeprefix("convt3d-"))
+    assert sorted(received.values()) == [0, 1]  # one worker holds them, the other has asked once
+    assert set(client.run(_threads_of_a_task).values()) == {1}
 
 
 def _weights_received(token: str, dask_worker: Any) -> int:
@@ -245,6 +324,26 @@ def _threads_of_a_task(dask_worker: Any) -> int:
             return get_num_threads()
 
     return dask_worker.executors["default"].submit(inside).result()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="processes cannot be killed by a signal")
+def test_a_worker_that_is_lost_is_made_up_for(client: Any) -> None:
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 12, 12, 12), weight)
+    result = pipeline(da.from_array(x, chunks=(1, 8, 4, 4, 4)).map_blocks(_slowly, dtype=x.dtype), *operands)
+    client.wait_for_workers(2, timeout=60)
+    processes, future = client.run(os.getpid), client.compute(result)
+    key, holders = f"convt3d-operands-{result.name.removeprefix('convt3d-')}", ()
+    while not holders:
+        time.sleep(0.01)
+        holders = client.who_has().get(key, ())
+    os.kill(processes[holders[0]], signal.SIGKILL)
+    assert same_bits(future.result(timeout=120), pipeline(x, *operands))
+
+
+def _slowly(block: Any) -> Any:
+    time.sleep(0.02)
+    return block
 
 
 def test_a_cluster_gives_the_same_bits() -> None:

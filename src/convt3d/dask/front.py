@@ -7,13 +7,16 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.array.core import normalize_chunks
 
 from ..cpu.plan.choice import AUTO, Options
-from ..errors import ArgumentTypeError, DTypeError, OutputError, described, named
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, OutputError, described, named
 from ..front.apply import LATER, options_of
+from ..front.arrays import take
 from ..spec import pipeline as spec
 from ..spec.checks import answers, is_a
 from ..spec.dtypes import DTYPES
+from .chunks import Chunks
 from .pipeline import lazily
 
 
@@ -84,7 +87,8 @@ def _later(
     operands: Sequence[Any],
     out: Any,
     options: Options = AUTO,
-    **how: Any,
+    chunks: Any = None,
+    persist: bool = False,
 ) -> da.Array:
     """Takes the place of front/apply.py where the input is a dask array."""
     if out is not None:
@@ -97,30 +101,53 @@ def _later(
         raise DTypeError(
             operator, "input", described(f"array of {x.dtype.name}"), f"must be {', '.join(DTYPES)}", "Convert it"
         )
-    if any(np.isnan(size) for size in x.shape):
-        rule = "must have known sizes"
-        raise ArgumentTypeError(operator, "input", described(f"shape {x.shape}"), rule, "Use compute_chunk_sizes()")
-    unbatched = x.ndim == 4
-    arrays = [
-        _operand(operator, slot, operand, x, unbatched) for slot, operand in zip(pipeline.slots, operands, strict=True)
-    ]
-    source = x[None] if unbatched else x
-    pipeline.trace(source.shape, [array.shape for array in arrays])  # says what does not fit
-    made = lazily(spec.Pipeline(*pipeline.stages), source, arrays, options, **how)
-    dropped = (0, *pipeline.dropped) if unbatched else pipeline.dropped
+    source = _native(operator, "input", x)
+    arrays = [_operand(operator, slot, operand, source) for slot, operand in zip(pipeline.slots, operands, strict=True)]
+    source = source[None] if x.ndim == 4 else source
+    output = pipeline.trace(source.shape, [array.shape for array in arrays]).output  # says what does not fit
+    dropped = (0, *pipeline.dropped) if x.ndim == 4 else pipeline.dropped
+    cut = None if chunks is None else _asked_chunks(operator, chunks, output, dropped, source)
+    if not source.shape[0]:
+        made = da.empty(output, dtype=source.dtype, chunks=-1)
+    else:
+        filled = source.rechunk(tuple(tuple(filter(None, lengths)) for lengths in source.chunks))
+        made = lazily(spec.Pipeline(*pipeline.stages), filled, arrays, options, cut, persist)
+    made = made if cut is None else made.rechunk(cut)  # small results come in one chunk
     return made[tuple(0 if axis in dropped else slice(None) for axis in range(5))] if dropped else made
 
 
-def _operand(operator: str, slot: spec.Slot, operand: Any, x: da.Array, unbatched: bool) -> Any:
-    array = operand if isinstance(operand, da.Array) else np.asarray(operand)
-    if array.dtype != x.dtype:
+def _native(operator: str, name: str, x: da.Array) -> da.Array:
+    """An array of known sizes, in the machine's order of bytes."""
+    if any(np.isnan(size) for size in x.shape):
+        rule, remedy = "must have known sizes", "Use its compute_chunk_sizes()"
+        raise ArgumentTypeError(operator, name, described(f"shape {x.shape}"), rule, remedy)
+    return x.astype(x.dtype.newbyteorder("="))
+
+
+def _operand(operator: str, slot: spec.Slot, operand: Any, x: da.Array) -> Any:
+    given = operand if isinstance(operand, da.Array) else take(operator, slot.name, operand)
+    if given.dtype.name != x.dtype.name:
         rule = f"must have the same type as input, which is {x.dtype.name}"
-        raise DTypeError(operator, slot.name, described(f"array of {array.dtype.name}"), rule, "Convert one of them")
+        raise DTypeError(operator, slot.name, described(f"array of {given.dtype.name}"), rule, "Convert one of them")
+    array = _native(operator, slot.name, given) if isinstance(given, da.Array) else given.storage.view(x.dtype)
     if slot.operand.kind != "tensor":
         return array
     lazy = array if isinstance(array, da.Array) else da.from_array(array, chunks=-1)
     missing = 5 - lazy.ndim
     return lazy.reshape((1,) * missing + lazy.shape) if missing > 0 else lazy
+
+
+def _asked_chunks(operator: str, chunks: Any, output: Sequence[int], dropped: Sequence[int], x: da.Array) -> Chunks:
+    """Chunks along all axes, of those along the axes that the caller sees."""
+    seen = [axis for axis in range(5) if axis not in dropped]
+    previous = tuple(x.chunks[axis] for axis in seen)
+    try:
+        found = normalize_chunks(chunks, tuple(output[axis] for axis in seen), dtype=x.dtype, previous_chunks=previous)
+    except (ValueError, TypeError, ArithmeticError, NotImplementedError) as problem:
+        rule = f"must be chunks of a result of shape {tuple(output[axis] for axis in seen)} ({problem})"
+        raise ArgumentError(operator, "chunks", chunks, rule, "Write them as dask does") from None
+    along = dict(zip(seen, found, strict=True))
+    return tuple(along.get(axis, (output[axis],)) for axis in range(5))
 
 
 LATER["dask"] = _later

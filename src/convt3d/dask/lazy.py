@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 from dask._task_spec import Task, TaskRef
-from dask.array.core import Array, normalize_chunks
+from dask.array.core import Array
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.utils import parse_bytes
@@ -28,7 +28,7 @@ def blockwise(
     x: Array,
     operands: Sequence[Any],
     options: Options = AUTO,
-    chunks: Any = None,
+    chunks: Chunks | None = None,
 ) -> Array:
     """A 5-D result of a pipeline whose boxes depend on boxes: 5-D `x`, operands in slot order. Tensors of the value's
     shape are dask arrays, all others whatever holds their numbers."""
@@ -44,7 +44,7 @@ def blockwise(
         given = prod(max(lengths, default=0) for lengths in x.chunks) * x.dtype.itemsize
         output = result_chunks(boxes, x.chunks, max(limit, given))
     else:
-        output = normalize_chunks(chunks, boxes.output, dtype=x.dtype, previous_chunks=x.chunks)
+        output = tuple(tuple(filter(None, lengths)) for lengths in chunks)
     graph = _Graph(token)
     own = [_in_one(operand) for operand, tensor in zip(operands, names, strict=True) if not tensor]
     weights = graph.operands(own)
