@@ -156,7 +156,7 @@ def _rows(path: Path, manifest: bytes) -> list[dict[str, Any]]:
 def _member(path: Path, archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     """The bytes of a member, however large it says it is."""
     try:
-        if archive.getinfo(name).compress_type != zipfile.ZIP_DEFLATED:
+        if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _damaged(path, f"holds {name[:12]} compressed in another way than ours")
         with archive.open(name) as file:
             content = file.read(most + 1)
