@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from ..cpu.plan.cores import get_num_threads
 from ..errors import ArgumentError, described
 from ..front.boxes import Boxes, Part
 from ..spec.shapes import Box, Range
 from ..units import amount
+from .source import Source
 
 CHUNK = 64  # voxels of a chunk along each axis, inside of a shard
 MOST_BYTES = 1 << 27  # of a shard: larger ones save nothing more, and are lost whole when a run is ended
-READ_AHEAD, BEHIND = 2, 3  # boxes of the input, and of the result with its encoded form, that are in memory at once
+READ_AHEAD = 2  # boxes of the input that are in memory at once
+BEHIND = 4  # boxes of the result: computed, written, its encoded chunks, and these in one piece
+CODED = 3  # a chunk that is decoded or encoded: its numbers, its bytes, and a copy in between
 SPARE = 96 << 20  # what the interpreter and its libraries take beside that, for each run
 
 
@@ -42,12 +46,12 @@ class Grid:
         return number * step, min((number + 1) * step, self.output[2 + axis])
 
 
-def choose(boxes: Boxes, memory: int, raw: int, base: int, chunk: Sequence[int] | None) -> Grid:
-    """The grid whose boxes fit in `memory` bytes, of which `base` are taken; `raw` bytes for a voxel on disk."""
+def choose(boxes: Boxes, memory: int, source: Source, base: int, chunk: Sequence[int] | None) -> Grid:
+    """The grid whose boxes fit in `memory` bytes, of which `base` are taken."""
     sizes = boxes.output[2:]
     d, h, w = (min(size, given) for size, given in zip(sizes, chunk or (CHUNK,) * 3, strict=True))
     small = (d, h, w)
-    least = need(boxes, small, raw, base)
+    least = need(Grid(boxes.output, small, small), boxes, source, base)
     if least > memory:
         received = described(amount(memory))
         rule = f"must be at least {amount(least)}: a chunk of {' x '.join(map(str, small))} voxels, what it reads, and "
@@ -62,19 +66,27 @@ def choose(boxes: Boxes, memory: int, raw: int, base: int, chunk: Sequence[int] 
             d, h, w = (length + small[axis] * (at == axis) for at, length in enumerate(shard))
             larger = (d, h, w)
             whole = prod(larger) * boxes.output[1] * boxes.dtype.itemsize
-            if whole <= MOST_BYTES and need(boxes, larger, raw, base) <= memory:
+            if whole <= MOST_BYTES and need(Grid(boxes.output, small, larger), boxes, source, base) <= memory:
                 shard, growing = larger, True
     return Grid(boxes.output, small, shard)
 
 
-def need(boxes: Boxes, shard: tuple[int, int, int], raw: int, base: int) -> int:
+def need(grid: Grid, boxes: Boxes, source: Source, base: int) -> int:
     """Bytes that a run takes with such boxes, at most."""
-    part = boxes.part(_middle(boxes, shard))
-    read = prod(take.size for take in part.reads)
-    made = prod(high - low for low, high in part.computed)
+    part = boxes.part(_middle(boxes, grid.shard))
     item = boxes.dtype.itemsize
+    read = prod(take.size for take in part.reads) * (item + source.item)
+    made = prod(high - low for low, high in part.computed) * item
     tensors = sum(prod(high - low for low, high in box) for box in part.tensors) * item
-    return base + SPARE + READ_AHEAD * read * (item + raw) + tensors + BEHIND * made * item + boxes.scratch(part)
+    touched = prod(
+        min(-(-take.size // step) + 1, -(-size // step))
+        for take, step, size in zip(part.reads, source.chunk[1:], source.shape[1:], strict=True)
+    )
+    decoded = min(get_num_threads(), touched) * prod(source.chunk) * source.item
+    chunks = prod(-(-length // step) for length, step in zip(grid.shard, grid.chunk, strict=True))
+    encoded = min(get_num_threads(), chunks) * boxes.output[1] * prod(grid.chunk) * item
+    coded = CODED * (decoded + encoded)
+    return base + SPARE + READ_AHEAD * read + tensors + BEHIND * made + coded + boxes.scratch(part)
 
 
 def _middle(boxes: Boxes, shard: tuple[int, int, int]) -> Box:
@@ -87,12 +99,12 @@ def _middle(boxes: Boxes, shard: tuple[int, int, int]) -> Box:
     return (0, boxes.output[1]), d, h, w
 
 
-def bytes_read(boxes: Boxes, grid: Grid, raw: int) -> int:
+def bytes_read(boxes: Boxes, grid: Grid, source: Source) -> int:
     """Of the input, what boxes share counted as often as it is read."""
     seen: dict[Box, Part] = {}
     total = 0
     for _, _, box in grid:
         part = seen.get(box) or boxes.part(box)
         seen[box] = part
-        total += prod(take.size for take in part.reads) * raw
+        total += prod(take.size for take in part.reads) * source.item
     return total

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..cpu.plan.choice import AUTO, Options
+from ..cpu.plan.cores import get_num_threads
 from ..cpu.runtime.ready import Owner
 from ..errors import ArgumentError, DTypeError, ShapeError, described
 from ..front.boxes import Boxes, Request, Storage, Take
@@ -66,7 +67,7 @@ class Job:
         if known is not None and known.get("job") == self.fingerprint:
             self.grid = Grid(self.boxes.output, tuple(known["chunk"]), tuple(known["shard"]))
         else:
-            self.grid = choose(self.boxes, self.memory, self.raw, self.base, self.chunk)
+            self.grid = choose(self.boxes, self.memory, self.source, self.base, self.chunk)
 
     def _settled(self, chunks: Sequence[int]) -> tuple[Pipeline, Sequence[Any]]:
         """The pipeline whose boxes depend on boxes, and its operands: statistics over space, of chunks of that size,
@@ -90,11 +91,6 @@ class Job:
             received, rule = described(write_pipeline(plain)), "gives one number for each channel, and no volume"
             raise ArgumentError("volume", "--pipeline", received, rule, "Use convt3d.dask")
         return found
-
-    @property
-    def raw(self) -> int:
-        """Bytes of a voxel as it is stored."""
-        return int(self.source.array.dtype.itemsize)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -129,7 +125,8 @@ class Job:
     def run(self, told: Told = lambda done, total: None, overwrite: bool = False) -> int:
         """Computes what is missing; how many boxes that was."""
         try:
-            with alone(self.target):
+            threads = {"async.concurrency": get_num_threads()}  # chunks that are decoded or encoded at once
+            with alone(self.target), zarr_module().config.set(threads):
                 return self._run(told, overwrite)
         except OSError as problem:
             rule = f"cannot be written ({problem.strerror or problem})"

@@ -43,6 +43,18 @@ class Source:
         return b, c, d, h, w
 
     @property
+    def item(self) -> int:
+        """Bytes of a voxel as it is stored."""
+        return int(self.array.dtype.itemsize)
+
+    @property
+    def chunk(self) -> Shape:
+        """Sizes of what is decoded at once."""
+        sizes = dict(zip(self.axes, self.array.chunks, strict=True))
+        b, c, d, h, w = (sizes.get(name, 1) for name in AXES)
+        return b, c, d, h, w
+
+    @property
     def state(self) -> str:
         """Of its files: names, lengths, and when they were changed."""
         digest, root = hashlib.sha256(), Path(self.path)
