@@ -41,7 +41,7 @@ def test_every_place_may_be_damaged(pack: Path, tmp_path: Path, rng: np.random.G
     assert refused > 400
 
 
-@pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED])
+@pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_other_compressions_are_refused(pack: Path, tmp_path: Path, way: int) -> None:
     manifest = b'{"convt3d pack": 1, "entries": []}'
     with zipfile.ZipFile(pack, "w", way) as archive:

@@ -63,7 +63,6 @@ class MaskWords(Words):
 @dataclass(eq=False)
 class PanelWords(Words):
     panels: Buffer  # of positions, of all input channels of a group: those at work, and those that come next
-    together: Size  # panels side by side, each as many vectors as a register tile has
     positions: Sizes  # of the whole array
 
 
@@ -134,11 +133,7 @@ class DirectConvolution(Convolution):
         share = binding.tiling.share
         own = DirectWords(table, where.method.walks[0].axis.size, share.groups, share.blocks)
         if self.pointwise:
-            return (
-                conv,
-                own,
-                PanelWords(rooms[1], panels_together(where), tuple(walk.positions for walk in where.method.walks)),
-            )
+            return conv, own, PanelWords(rooms[1], tuple(walk.positions for walk in where.method.walks))
         paced = () if self.pace is None else (PacedWords(rooms[1]),)
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
         return (conv, own, *paced, *pieces)
