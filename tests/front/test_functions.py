@@ -190,31 +190,31 @@ def softmax_cases(draw: st.DrawFn) -> Case:
 
 
 @given(conv_cases())
-@settings(max_examples=60)
+@settings(max_examples=120)
 def test_conv_transpose3d(case: Case) -> None:
     check(CONV, case)
 
 
 @given(conv_cases(least=6))
-@settings(max_examples=15)
+@settings(max_examples=30)
 def test_max_max_sum(case: Case) -> None:
     check(MAX_SUM, case)
 
 
 @given(st.composite(_with_norm)("sum_weight", 2))
-@settings(max_examples=15)
+@settings(max_examples=30)
 def test_sum_layernorm_avgpool_gelu(case: Case) -> None:
     check(SUM_NORM, case)
 
 
 @given(softmax_cases())
-@settings(max_examples=15)
+@settings(max_examples=30)
 def test_avgpool_clamp_softmax_multiply(case: Case) -> None:
     check(SOFTMAX, case)
 
 
 @given(st.composite(_with_norm)("scaling_factor", 1))
-@settings(max_examples=15)
+@settings(max_examples=30)
 def test_layernorm_gelu_scaling(case: Case) -> None:
     check(SCALING, case)
 

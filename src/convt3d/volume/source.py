@@ -38,9 +38,7 @@ class Source:
 
     @property
     def shape(self) -> Shape:
-        sizes = dict(zip(self.axes, self.array.shape, strict=True))
-        b, c, d, h, w = (sizes.get(name, 1) for name in AXES)
-        return b, c, d, h, w
+        return self._by_axis(self.array.shape)
 
     @property
     def item(self) -> int:
@@ -50,7 +48,11 @@ class Source:
     @property
     def chunk(self) -> Shape:
         """Sizes of what is decoded at once."""
-        sizes = dict(zip(self.axes, self.array.chunks, strict=True))
+        return self._by_axis(self.array.chunks)
+
+    def _by_axis(self, given: Sequence[int]) -> Shape:
+        """1 for axes that it has not."""
+        sizes = dict(zip(self.axes, given, strict=True))
         b, c, d, h, w = (sizes.get(name, 1) for name in AXES)
         return b, c, d, h, w
 
