@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from convt3d.cpu.runtime import memory
+from convt3d.cpu.runtime.arena import Arena
 from convt3d.cpu.runtime.memory import (
     HUGE_FROM,
     HUGE_PAGE,
@@ -53,16 +56,19 @@ def test_large_arrays_start_on_a_huge_page_and_hold_their_memory():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_mapping_is_returned_when_the_last_array_goes():
-    def mapped() -> int:
+def test_pages_are_returned_when_the_last_array_goes():
+    def resident() -> int:
         with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    before = mapped()
-    array = empty(256 << 20, np.uint8)
-    assert mapped() - before >= 256 << 20
+    before = resident()
+    array = empty(OUTPUTS_KEPT + (128 << 20), np.uint8)
+    array[::4096] = 1
+    assert resident() - before >= OUTPUTS_KEPT + (127 << 20)
     del array
-    assert mapped() - before < 128 << 20
+    assert resident() - before <= OUTPUTS_KEPT + HUGE_PAGE
+    free_scratch()
+    assert resident() - before < 32 << 20
 
 
 needs_mappings = pytest.mark.skipif(sys.platform == "win32", reason="no mappings of our own there")
@@ -83,10 +89,14 @@ def test_memory_of_an_array_that_is_gone_is_used_again():
 
 
 @needs_mappings
-def test_memory_far_too_large_is_not_used_again():
-    address = empty(8 * HUGE_FROM, np.uint8).ctypes.data
-    small = empty(HUGE_FROM, np.uint8)
-    assert small.ctypes.data != address
+def test_memory_of_a_large_array_serves_smaller_ones_and_the_other_way_round():
+    large = empty(8 * HUGE_FROM, np.uint8)
+    address = large.ctypes.data
+    del large
+    parts = [empty(HUGE_FROM, np.uint8) for _ in range(8)]
+    assert {part.ctypes.data for part in parts} == {address + at * HUGE_FROM for at in range(8)}
+    assert memory._arena.kept == 0
+    del parts
     assert empty(8 * HUGE_FROM - 1000, np.uint8).ctypes.data == address
 
 
@@ -95,7 +105,7 @@ def test_memory_left_over_is_bounded():
     arrays = [empty(5 << 20, np.uint8) for _ in range(40)]
     arrays.append(empty(2 * OUTPUTS_KEPT, np.uint8))
     del arrays
-    assert 0 < sum(map(len, memory._left)) <= OUTPUTS_KEPT
+    assert 0 < memory._arena.kept <= OUTPUTS_KEPT
 
 
 @needs_mappings
@@ -105,20 +115,21 @@ def test_more_is_kept_while_somebody_asks_for_it():
     place = first.ctypes.data
     del first
     assert empty(2 * OUTPUTS_KEPT, np.uint8).ctypes.data == place
-    assert sum(map(len, memory._left)) > OUTPUTS_KEPT
+    assert memory._arena.kept > OUTPUTS_KEPT
     del spare
-    assert sum(map(len, memory._left)) <= OUTPUTS_KEPT
+    assert memory._arena.kept <= OUTPUTS_KEPT
     assert not memory._spares
 
 
 @needs_mappings
 def test_with_what_is_kept_no_more_memory_is_taken_than_was_in_use_at_once(monkeypatch: pytest.MonkeyPatch):
     """Whatever the sizes of new arrays, and whether what is kept fits them."""
+    arena = memory._arena
 
     def taken() -> int:
-        return sum(map(len, memory._left)) + sum(size for _, size in memory._watched.values())
+        return arena.kept + arena.used
 
-    memory.free_scratch()
+    gc.collect()
     monkeypatch.setattr(memory, "_peak", 0)
     arrays = [empty(9 << 20, np.uint8), empty(17 << 20, np.uint8)]
     most = taken()
@@ -126,13 +137,49 @@ def test_with_what_is_kept_no_more_memory_is_taken_than_was_in_use_at_once(monke
         arrays.pop(0)
         assert taken() <= most
         arrays.append(empty(size, np.uint8))
-        most = max(most, sum(size for _, size in memory._watched.values()))
+        most = max(most, arena.used)
         assert taken() <= most
     arrays.clear()
-    assert 0 < sum(map(len, memory._left)) <= most
+    assert 0 < arena.kept <= most
     with pytest.raises(MemoryError):
         empty(1 << 60, np.uint8)
     assert memory._peak == most
+
+
+@needs_mappings
+def test_ranges_never_meet_and_are_all_given_back():
+    """Drawn sizes and lives: each array keeps what was written to it, and in the end there is one hole."""
+    draw, arena = random.Random(3), Arena(lambda used: draw.choice((0, 20, 400)) << 20)
+    alive: list[tuple[int, np.ndarray]] = []
+    for turn in range(150):
+        while alive and draw.random() < 0.45:
+            number, array = alive.pop(draw.randrange(len(alive)))
+            assert (array[::4096] == number % 251).all()
+            assert array[-1] == number % 251
+        array = arena.take(draw.randrange(1, 12 << 20))
+        array[::4096] = array[-1] = turn % 251
+        alive.append((turn, array))
+        del array
+        assert arena.used >= sum(array.size for _, array in alive)
+        places = sorted((array.ctypes.data, array.size) for _, array in alive)
+        assert all(start + size <= other for (start, size), (other, _) in pairwise(places))
+    mappings = arena._mappings
+    alive.clear()
+    assert arena.used == 0
+    arena.clear()
+    assert not arena._mappings
+    assert all(len(each.free) == 1 and each.free[0].size == each.size for each in mappings)
+
+
+@needs_mappings
+def test_an_array_taken_while_the_same_thread_takes_one():
+    """By a handler of signals, say: it has memory of its own."""
+    arena = Arena(lambda used: 0)
+    with arena._lock:
+        array = arena.take(5 << 20)
+        array[:] = 7
+    assert arena.used == 0
+    assert (array == 7).all()
 
 
 @needs_mappings

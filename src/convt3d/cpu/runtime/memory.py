@@ -7,21 +7,18 @@ pages that were touched before cost nothing.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import sys
 import threading
-import weakref
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .arena import HUGE_PAGE, Arena
+
 ALIGNMENT = 64
-HUGE_PAGE = 2 << 20
 HUGE_FROM = 4 << 20
 SCRATCH_HUGE_FROM = 256 << 10
 SCRATCH_KEPT = 64 << 20  # bytes kept per thread between calls
@@ -89,7 +86,7 @@ class shared_scratch:  # noqa: N801 - used as a function; a class starts faster 
 def free_scratch() -> None:
     """Return this thread's kept scratch memory, and what outputs left over, to the system."""
     _kept.blocks.clear()
-    _left.clear()
+    _arena.clear()
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
@@ -101,20 +98,21 @@ def _aligned(size: int) -> NDArray[np.uint8]:
 def _mapped(size: int) -> NDArray[np.uint8]:
     if sys.platform == "win32":  # no madvise there
         return _aligned(size)
-    mapping = _left_over(size) or _fresh(size)
-    whole = np.frombuffer(mapping, np.uint8)
-    _keep_after(whole, mapping)  # the last array that uses it
-    _let_go()
-    start = -whole.ctypes.data % HUGE_PAGE
-    return whole[start : start + size]
+    check_size(size)
+    return _arena.take(size)
 
 
-# Mappings of arrays that are gone. No lock: a finalizer may run between any two steps of any thread.
-_left: deque[mmap.mmap] = deque()
-_peak = 0  # bytes of mappings that were in use at once: with what is kept, there are never more
-
-
+_peak = 0  # bytes of large arrays that were in use at once: with what is kept, there are never more
 _spares: dict[int, int] = {}  # bytes of each `Spare`
+
+
+def _most(used: int) -> int:
+    global _peak
+    _peak = max(_peak, used)
+    return min(_peak - used, OUTPUTS_KEPT) + sum(tuple(_spares.values()))
+
+
+_arena = Arena(_most)
 
 
 class Spare:
@@ -124,65 +122,10 @@ class Spare:
         self.size = size
         _spares[id(self)] = size + HUGE_PAGE
 
-    def __del__(self, spares: Any = _spares, ending: Any = sys.is_finalizing) -> None:
+    def __del__(self, spares: Any = _spares, arena: Any = _arena, ending: Any = sys.is_finalizing) -> None:
         spares.pop(id(self), None)
         if not ending():
-            _let_go()
-
-
-def _keep(mapping: mmap.mmap) -> None:
-    _left.append(mapping)
-    _let_go()
-
-
-def _let_go() -> None:
-    """Frees what is kept, oldest first, where there is more memory than was in use at once."""
-    global _peak
-    with suppress(IndexError, RuntimeError):  # taken, or changed, by another finalizer meanwhile
-        used = sum(bytes_ for _, bytes_ in tuple(_watched.values()))
-        _peak = max(_peak, used)
-        most = min(_peak - used, OUTPUTS_KEPT) + sum(tuple(_spares.values()))
-        while sum(map(len, tuple(_left))) > most:
-            _left.popleft()
-
-
-# Arrays in use, with the bytes of their mappings. No weakref.finalize: at the end of the interpreter it walks over its
-# table, which other threads may still change.
-_watched: dict[object, tuple[weakref.ref[NDArray[np.uint8]], int]] = {}
-
-
-def _keep_after(whole: NDArray[np.uint8], mapping: mmap.mmap) -> None:
-    place = object()
-
-    def gone(_: object, watched: Any = _watched, keep: Any = _keep, ending: Any = sys.is_finalizing) -> None:
-        watched.pop(place, None)
-        if not ending():
-            keep(mapping)
-
-    _watched[place] = weakref.ref(whole, gone), len(mapping)
-
-
-def _fresh(size: int) -> mmap.mmap:
-    check_size(size)
-    # Private, since the default of `mmap` is memory shared with forked children, which gets no huge pages.
-    mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel built without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
-
-
-def _left_over(size: int) -> mmap.mmap | None:
-    """A mapping with room for `size` bytes and not much more, of those the last one left: caches may still hold it."""
-    for _ in range(len(_left)):
-        try:
-            mapping = _left.pop()
-        except IndexError:  # another thread took it
-            return None
-        if 0 <= len(mapping) - HUGE_PAGE - size <= size // 4:
-            return mapping
-        _left.appendleft(mapping)
-    return None
+            arena.let_go()
 
 
 class _Block(NamedTuple):
