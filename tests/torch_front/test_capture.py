@@ -179,7 +179,59 @@ def _dropped_then_written(y: Any, x: Any) -> Any:
     return y + 1
 
 
+def _statistics_moved(name: str, norm: Any) -> Any:
+    """What a norm in training does to its running statistics, which are operands before it."""
+
+    def moved(y: Any, x: Any) -> Any:
+        mean, variance = torch.zeros(6), torch.ones(6)
+        y = F.batch_norm(y, mean, variance)
+        z = norm(torch.linspace(-3, 5, y.numel()).view(y.shape), mean, variance)
+        return y.relu() + z
+
+    moved.__name__ = name
+    return moved
+
+
+def _rows_scaled(y: Any, x: Any) -> Any:
+    table = torch.linspace(-3, 5, 12).view(6, 2)
+    y = y + table[:, :1].view(6, 1, 1, 1)
+    rows = F.embedding(torch.arange(6), table, max_norm=0.5)
+    return y.relu() * rows.mean()
+
+
+def _called_by_its_name(y: Any, x: Any) -> Any:
+    other = torch.ones(6, 1, 1, 1)
+    y = y + other
+    other.__iadd__(3)
+    return y.relu() * other
+
+
+def _written_by_an_operator(y: Any, x: Any) -> Any:
+    other = torch.ones(6, 1, 1, 1)
+    y = y + other
+    torch.ops.aten.add_.Scalar(other, 3)
+    return y.relu() * other
+
+
+def _written_as_numpy(y: Any, x: Any) -> Any:
+    other = torch.ones(6, 1, 1, 1)
+    y = y + other
+    other.view(-1).numpy()[:] = 3
+    return y.relu() * other
+
+
+def _written_inside_a_checkpoint(y: Any, x: Any) -> Any:
+    other = torch.ones(6, 1, 1, 1)
+    y = y + other
+    torch.utils.checkpoint.checkpoint(lambda tensor: tensor.mul_(3), other, use_reentrant=False)
+    return y.relu() * other
+
+
 WRITES = (
+    _statistics_moved("of batch norm", lambda z, *given: F.batch_norm(z, *given, training=True, momentum=0.5)),
+    _statistics_moved("of instance norm", lambda z, *given: F.instance_norm(z, *given, momentum=0.5)),
+    _statistics_moved("told by place", lambda z, *given: torch.batch_norm(z, None, None, *given, True, 0.5, 1, False)),
+    _rows_scaled, _called_by_its_name, _written_by_an_operator, _written_as_numpy, _written_inside_a_checkpoint,
     _later_name, _view_written, _view_read_later, _read_before, _input_written, _written_operand, _slice_written,
     _outer_written, _written_by_position, _dropped_then_written,
 )  # fmt: skip

@@ -93,3 +93,17 @@ def test_threads() -> None:
     assert run(0)
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, range(40)))
+
+
+def test_another_thread_finds_that_operands_are_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept may be gone when a call comes back."""
+    call, x, weight = OwnedCall(), drawn((1, 4, 3, 5, 5), 0), drawn((4, 4, 3, 3, 3), 0)
+    expected, run = call(x, [weight], CONV), prepared.run
+
+    def interrupted(*given: Any) -> Any:
+        result = run(*given)
+        prepared.owned(call).states.clear()
+        return result
+
+    monkeypatch.setattr(prepared, "run", interrupted)
+    assert torch.equal(call(x, [weight], CONV), expected)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from .patterns import FUNCTIONS, METHODS
 
 _DROPOUTS = (functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d)
+_NORMS = (functional.batch_norm, functional.instance_norm)
 # Parts of the names of functions that change how later ones compute.
 _CONTEXTS = ("autocast", "set_grad_enabled", "inference_mode", "functorch")
 
@@ -95,12 +96,29 @@ def is_barrier(node: Any) -> bool:
         return True
     name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", node.target))
     if node.op == "call_method":
-        return name.endswith("_") and not name.endswith("__")
-    if node.op == "call_module":
+        return name.startswith("__i") or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    if node.op == "call_module" or isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
+    if str(getattr(node.target, "__module__", "")).startswith("torch._dynamo"):  # of numpy arrays, say
+        return True
+    if getattr(getattr(node.target, "_schema", None), "is_mutable", False) or _moves_statistics(node, name):
+        return True
+    if name in ("embedding", "embedding_bag") and (len(node.args) > 3 or node.kwargs.get("max_norm") is not None):
+        return True  # it may scale rows of its table
     writes = name.endswith("_") and not name.endswith("__")
     known = name in ("setitem", "delitem") or (name[:1] == "i" and getattr(operator, name, None) is node.target)
     return writes or known or "out" in node.kwargs or any(word in str(node.target) for word in _CONTEXTS)
+
+
+def _moves_statistics(node: Any, name: str) -> bool:
+    """Whether a norm may write to its running statistics, the fourth argument of those functions that have the weight
+    before them. The sixth says whether the statistics of the batch count."""
+    if "batch_norm" not in name and "instance_norm" not in name:
+        return False
+    mean = _argument(node, 1 if node.target in _NORMS else 3, "running_mean")
+    flag = "use_input_stats" if "instance_norm" in name else "training"
+    counts = _argument(node, 5, flag)
+    return mean is not None and counts is not False and not (counts is None and flag == "training")
 
 
 def shown(node: Any) -> str:

@@ -68,7 +68,7 @@ class OwnedCall:
                 room = partial(self.place.new, x.dtype, None if first is None else (self.beside, first))
             result = prepared.run(self, 0, "pipeline", x, operands, (text,), lambda: (operands, text), room)
             if before is not None:
-                self.changes = self.changes + 1 if states[0] is not before else 0
+                self.changes = self.changes + 1 if states.get(0) is not before else 0  # none: another thread gave up
             if self.changes >= _MOST_CHANGES:
                 states.clear()
             if result is not None:
