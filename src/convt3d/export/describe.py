@@ -20,7 +20,7 @@ from ..spec.pipeline import Pipeline
 from ..spec.rewrite import Step as RewriteStep
 from ..spec.stage import Stage
 from ..spec.stages.padding import Pad
-from .forms import PREPARED, Form, Subject
+from .forms import PREPARED, Form, Part, Subject
 
 OPS: dict[type[Stage], str] = {
     s.ConvTranspose3d: "TRANSPOSED",
@@ -57,6 +57,7 @@ _WORDS = (
         conv.PacedWords,
         direct.DirectWords,
         direct.PhaseWords,
+        direct.MaskWords,
     ),
     *(pieces.PiecesWords, pieces.PieceWords, pieces.RunWords),
     *(winograd.WinogradWords, winograd.GroupWords, winograd.PieceWords, winograd.PointWords),
@@ -94,9 +95,9 @@ def kinds(pipeline: Pipeline) -> list[str]:
 class FormText:
     """The tables of one form."""
 
-    def __init__(self, subject: Subject, form: Form, number: int, kernels: Mapping[str, str]) -> None:
+    def __init__(self, subject: Subject, part: Part, form: Form, number: int, kernels: Mapping[str, str]) -> None:
         """`kernels` are the names of arrays that hold the code of sweeps, by the key of their structure."""
-        self.subject, self.form, self.number, self.kernels = subject, form, number, kernels
+        self.subject, self.part, self.form, self.number, self.kernels = subject, part, form, number, kernels
         self.plan, self.pipeline = form.plan, form.pipeline
         self.shapes = form.plan.simplified.values
         labels = [stage.label for stage in self.pipeline.stages if isinstance(stage, s.Keep)]
@@ -240,14 +241,14 @@ class FormText:
                 for name, three in triples
                 for axis, one in zip("dhw", three, strict=True)
             ]
-            return [*found, self._parameter("groups", stage.groups)]
+            return [*found, "WHOLE" if self.part.of_ones else self._parameter("groups", stage.groups)]
         if isinstance(stage, s.Conv3d):
             same, valid = stage.padding == "same", stage.padding == "valid"
             padded = ["SAME"] * 3 if same else ["0"] * 3 if valid else [str(one) for one in as_triple(stage.padding)]
             strides, dilations = map(str, as_triple(stage.stride)), map(str, as_triple(stage.dilation))
             return [*strides, *padded, *["0"] * 3, *dilations, str(stage.groups)]
         if isinstance(stage, Pad):
-            conv_stage = self.subject.pipeline.conv
+            conv_stage = self.part.pipeline.conv
             same = isinstance(conv_stage, s.Conv3d) and conv_stage.padding == "same"
             return ["SAME" if same else str(before) for before, _ in stage.sides]
         if isinstance(stage, (s.MaxPool3d, s.AvgPool3d)):
@@ -259,7 +260,7 @@ class FormText:
         found = []
         for three in stage.triples[:2]:
             for size, axis in zip(three, shape[2:], strict=True):
-                whole = size == axis and stage not in self.subject.pipeline.stages
+                whole = size == axis and stage not in self.part.pipeline.stages
                 found.append("WHOLE" if whole else self._parameter("pool_kernel", size))
         include = int(getattr(stage, "count_include_pad", True))
         divisor = getattr(stage, "divisor_override", None) or 0
@@ -292,14 +293,15 @@ class FormText:
         rows = int(any(step.needs_whole_rows for step in steps))
         parts = int(not any(step.couples_channels for step in behind))
         pairs = int(any(isinstance(step, direct.PairedConvolution) for step in steps))
+        masks = int(any(isinstance(step, direct.MaskedConvolution) for step in steps))
         by_rows = int(any(isinstance(step, direct.DirectConvolution) and bool(step.heights) for step in steps))
         pace = next((step.pace for step in steps if isinstance(step, winograd.WinogradConvolution)), 0)
         return (
             f"{{{self._array(sweep.source)}, {self.shapes.index(sweep.shape)}, {self._array(sweep.dest)}, "
             f"{self.shapes.index(sweep.result)}, {finish}, {finished}, {rows}, {parts}, {len(steps)}, "
             f"steps_{name}, {size}, {before}, {self.kernels[planned.structure.key]}, "
-            f"{by_rows}, {pairs}, {in_order}, {pace}, "
-            f"{others[0]}, {others[1]}, {{{', '.join(others[2:])}}}}}"
+            f"{by_rows}, {pairs}, {masks}, {in_order}, {pace}, {others[0]}, {others[1]}, "
+            f"{{{', '.join(others[2:4])}}}, {{{', '.join(others[4:])}}}}}"
         )
 
     def _steps(self, planned: SweepPlan, sweep_name: str) -> Iterable[str]:

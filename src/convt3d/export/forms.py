@@ -7,26 +7,28 @@ a condition in C that says for which parameters it holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain, islice, product
+from math import lcm
 from typing import Any
 
 from ..cpu.plan.choice import Options
 from ..cpu.plan.machine import Machine
 from ..cpu.plan.plan import Plan, SweepPlan, make_plan
 from ..cpu.plan.winograd import MOST_PACE
-from ..cpu.steps.direct import HEIGHTS, DirectConvolution
+from ..cpu.steps.direct import HEIGHTS, DirectConvolution, MaskedConvolution
 from ..cpu.steps.winograd import WinogradConvolution
 from ..errors import Error
+from ..plan.segments import Constant, Given, Segment, Value, segments
 from ..spec.dtypes import DType
-from ..spec.pipeline import Pipeline
+from ..spec.pipeline import Pipeline, Trace
 from ..spec.problem_file import SIZE, Values
 from ..spec.problems import TENSOR_AXES, Problem
 from ..spec.rewrite import simplify
 from ..spec.shapes import LONG_STRIDE
-from ..spec.stages import AvgPool3d, Conv3d, GroupNorm, MaxPool3d
+from ..spec.stages import AvgPool3d, Conv3d, Convolution, GroupNorm, MaxPool3d
 
 # Numbers that float32 holds exactly and that no stage has of itself: found again among the constants of kernels.
 SUM_WEIGHTS = {"fabs(sum_weight) <= 65536.0": 1.59375, "1": 70000.53125}
@@ -42,6 +44,7 @@ MANY_PHASES = LONG_STRIDE + 1
 # Sizes that no two axes share and no product of which is another: equal shapes are equal for every size.
 LARGE, SMALL, _BATCH = (37, 41, 43), (11, 12, 13), 3
 _KERNELS, _CHANNELS = (3, 5, 7, 2, 4, 1), ((5, 7), (5, 5), (5, 1), (1, 5))
+_TRIED = 20000  # of kernels that differ from one convolution to the next
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,12 @@ class Ways:
     direct: SweepPlan  # also where it holds no convolution
     by_rows: SweepPlan | None  # where channels have taps of their own: as many groups, or one channel
     in_pieces: SweepPlan | None  # where taps lie far apart, or channels are very many
+    masked: tuple[SweepPlan | None, ...]  # for weights that are not finite: whole, or in pieces
     winograd: tuple[SweepPlan | None, ...]  # a position is one output wide, or two; or any number
 
     @property
     def others(self) -> tuple[SweepPlan | None, ...]:
-        return (self.by_rows, self.in_pieces, *self.winograd)
+        return (self.by_rows, self.in_pieces, *self.masked, *self.winograd)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,35 @@ class Form:
     def all(self) -> list[Form]:
         """What may take its place, and it: each after those it refers to."""
         return [*(one for other in (self.apart, self.tame) if other is not None for one in other.all), self]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One convolution, and the stages that go with it."""
+
+    pipeline: Pipeline
+    source: int  # number of the value that enters; 0 is the input, and each part gives the next one
+    repeated: int  # along axes of size 1, to the sizes of this operand of its own; -1: as it is
+    operands: tuple[int | None, ...]  # 0 and more: of the call; -1 - n: value n; None: a kernel of ones
+    last_reader: int  # of the value that it gives: the number of the part that reads it last
+
+    @property
+    def of_ones(self) -> bool:
+        """Its convolution is thrown away, and has as many groups as channels."""
+        return None in self.operands
+
+
+def _parts(cut: Sequence[Segment], trace: Trace) -> Iterator[Part]:
+    numbers = {Value(0): 0, **{segment.result: at for at, segment in enumerate(cut, start=1)}}
+    for at, segment in enumerate(cut):
+        operands = tuple(
+            None if isinstance(one, Constant) else one.place if isinstance(one, Given) else -1 - numbers[one]
+            for one in segment.operands
+        )
+        larger = segment.shape != segment.source.shape(trace)
+        repeated = next(slot for slot, one in enumerate(segment.operands) if isinstance(one, Value)) if larger else -1
+        readers = (n for n, one in enumerate(cut) if segment.result in (one.source, *one.operands))
+        yield Part(segment.pipeline, numbers[segment.source], repeated, operands, max(readers, default=at))
 
 
 @dataclass(frozen=True)
@@ -108,20 +141,29 @@ class Subject:
     def operands(self) -> tuple[str, ...]:
         return self.pipeline.operand_names if self.problem is None else self.problem.operand_names
 
-    def forms(self, dtype: DType, machine: Machine) -> list[Form]:
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What runs one after the other."""
+        if len(self.pipeline.convolutions) == 1:
+            return (Part(self.pipeline, 0, -1, tuple(range(len(self.pipeline.slots))), 0),)
+        x, operands = shapes_for(self.pipeline, LARGE)
+        trace = self.pipeline.trace(x, operands)
+        return tuple(_parts(segments(self.pipeline, trace), trace))
+
+    def forms(self, part: Part, dtype: DType, machine: Machine) -> list[Form]:
         if self.problem is None:
-            return [_form("1", self.pipeline, {}, dtype, machine, ())]
+            return [_form("1", part.pipeline, {}, dtype, machine, ())]
         return [
             _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers)
             for condition, values in _choices(self.problem, dtype)
         ]
 
-    def averaged(self, dtype: DType, machine: Machine) -> list[Form]:
+    def averaged(self, part: Part, dtype: DType, machine: Machine) -> list[Form]:
         """Forms in which an average right behind the convolution is part of its weights. No problem has one."""
-        names = [] if self.problem else _changes(self.pipeline, dtype, machine, averages=True)
+        names = [] if self.problem else _changes(part.pipeline, dtype, machine, averages=True)
         if not (names and names[-1] in AVERAGES):
             return []
-        return [_form("1", self.pipeline, {}, dtype, machine, (), average=names[-1])]
+        return [_form("1", part.pipeline, {}, dtype, machine, (), average=names[-1])]
 
 
 def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
@@ -162,20 +204,40 @@ def _strides(problem: Problem, values: Values, dtype: DType) -> Iterator[tuple[s
 
 
 def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Of the input and the operands, for a volume of these sizes. Values that are added to each other may need equal
-    channels, or a kernel that keeps the size."""
-    groups = prod(stage.num_groups for stage in pipeline.stages if isinstance(stage, GroupNorm)) * pipeline.conv.groups
+    """Of the input and the operands, for a volume of these sizes, or of even ones. Values that are added to each other
+    may need equal channels, or kernels that keep the size."""
+    convs = [stage for stage in pipeline.stages if isinstance(stage, Convolution)]
+    groups = lcm(*(stage.num_groups for stage in pipeline.stages if isinstance(stage, GroupNorm)))
+    groups *= lcm(*(stage.groups for stage in convs))
     problem: Error | None = None
-    for taps, (per_in, per_out) in product(_KERNELS, _CHANNELS):
-        cin, cout = per_in * groups, per_out * groups
-        before, after = (cout, cin) if isinstance(pipeline.conv, Conv3d) else (cin, cout)
-        x = (_BATCH, cin, *sizes)
+    for volume, (per_in, per_out), taps in _samples(sizes, len(convs)):
+        x = (_BATCH, per_in * groups, *volume)
         try:
-            return x, pipeline.operand_shapes(x, (before, after // pipeline.conv.groups, taps, taps, taps))
+            return x, pipeline.operand_shapes(x, *_kernels(convs, x[1], per_out * groups, taps))
         except Error as error:
             problem = problem or error
     assert problem is not None
     raise problem
+
+
+def _samples(
+    sizes: tuple[int, int, int], convs: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, int], Sequence[int]]]:
+    """Volumes, channels, and taps of each kernel; not without end."""
+    volumes = (sizes, tuple(16 * -(-size // 16) + 16 * axis for axis, size in enumerate(sizes)))
+    alike = product(volumes, _CHANNELS, ((taps,) * convs for taps in _KERNELS))
+    any_taps = product(volumes, _CHANNELS, product(_KERNELS, repeat=convs))
+    return chain(alike, islice(any_taps, _TRIED)) if convs > 1 else alike
+
+
+def _kernels(
+    convs: Sequence[Convolution], cin: int, cout: int, taps: Sequence[int]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Channels alternate, from the input to the result."""
+    for number, (stage, k) in enumerate(zip(convs, taps, strict=True)):
+        before, after = (cin, cout) if number % 2 == 0 else (cout, cin)
+        first, second = (after, before) if isinstance(stage, Conv3d) else (before, after)
+        yield first, second // stage.groups, k, k, k
 
 
 def _form(
@@ -200,7 +262,7 @@ def _form(
 
     def ways(at: int) -> Ways:
         if plan.sweeps[at].register_tile is None:
-            return Ways(plan.sweeps[at], None, None, (None, None, None))
+            return Ways(plan.sweeps[at], None, None, (None, None), (None, None, None))
         direct = _directly(plan.sweeps[at], pointwise=False)
         found = [_for_any_kernel(one.sweeps[at]) for one in (narrow, wide)]
         any_pace = _for_any_kernel(wide.sweeps[at], 0) if "dilation_w" in may else None
@@ -208,7 +270,9 @@ def _form(
         by_rows = None
         if not direct.where.pairs:
             by_rows = _directly(direct, heights=heights, high=high)  # whatever the taps along the height
-        return Ways(direct, by_rows, _directly(direct, in_pieces=True), (*found, any_pace))
+        masked = _masked(direct)
+        both = masked, _directly(masked, in_pieces=True)
+        return Ways(direct, by_rows, _directly(direct, in_pieces=True), both, (*found, any_pace))
 
     own = tuple(map(ways, range(len(plan.sweeps))))
     before = plan.pipeline.stages[: plan.pipeline.conv_index]
@@ -247,6 +311,17 @@ def _directly(planned: SweepPlan, **changes: Any) -> SweepPlan:
     """The same with other code of direct summation."""
     steps = tuple(
         replace(step, **changes) if isinstance(step, DirectConvolution) else step for step in planned.structure.steps
+    )
+    return replace(planned, structure=replace(planned.structure, steps=steps))
+
+
+def _masked(planned: SweepPlan) -> SweepPlan:
+    """The same without the products around the array."""
+    steps = tuple(
+        MaskedConvolution(**{field.name: getattr(step, field.name) for field in fields(MaskedConvolution)})
+        if isinstance(step, DirectConvolution)
+        else step
+        for step in planned.structure.steps
     )
     return replace(planned, structure=replace(planned.structure, steps=steps))
 

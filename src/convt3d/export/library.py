@@ -49,9 +49,6 @@ def subject_of(text: str, name: str | None) -> Subject:
     """A problem by its slug, or a pipeline by its text."""
     if ARROW in text or "(" in text:
         pipeline = Pipeline(*read_stages(text))
-        if len(pipeline.convolutions) > 1:
-            rule, remedy = "must hold one convolution", "Export the segments that `explain` shows, one by one"
-            raise ArgumentError("export", "pipeline", described(text), rule, remedy)
         return Subject(_checked(name or "pipeline"), pipeline, None)
     problem = PROBLEMS[text]
     return Subject(_checked(name or problem.slug.replace("-", "_")), problem.pipeline(problem.benchmark), problem)
@@ -67,11 +64,21 @@ def _checked(name: str) -> str:
 def write_library(
     subject: Subject, dtype: DType, folder: str, *, target: str | None = None, static: bool = False
 ) -> Library:
-    """Everything into a new folder."""
+    """Everything into a new folder, which is there when all of it is."""
     target = target or architecture()
-    compiler, archiver = _tools(target)
+    tools = _tools(target)
     _new(folder)
-    root, name = Path(folder), subject.name
+    try:
+        return _write(subject, dtype, Path(folder), target, static, *tools)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write(
+    subject: Subject, dtype: DType, root: Path, target: str, static: bool, compiler: str, archiver: str
+) -> Library:
+    name = subject.name
     sources = root / "src"
     for inner in ("runtime", "kernels"):
         (sources / inner).mkdir(parents=True)
@@ -93,13 +100,13 @@ def write_library(
         if not served:
             continue
         host = served[0].machine
-        forms, averaged = subject.forms(dtype, host), subject.averaged(dtype, host)
-        ways = [each for form in (*forms, *averaged) for one in form.all for each in one.ways]
-        found = [way.structure for each in ways for way in (each.direct, *each.others) if way is not None]
-        structures = {structure.key: structure for structure in found}
-        before = sum(len(one.kernels) for one in sets)
+        made = [(part, subject.forms(part, dtype, host), subject.averaged(part, dtype, host)) for part in subject.parts]
+        every = [one for _, forms, averaged in made for form in (*forms, *averaged) for one in form.all]
+        ways = [way for form in every for each in form.ways for way in (each.direct, *each.others) if way is not None]
+        structures = {way.structure.key: way.structure for way in ways}
+        before = len(sets[-1].kernels) if sets else 0
         numbers = {key: before + at for at, key in enumerate(structures)}
-        sets.append(FormSet(served, forms, averaged, numbers))
+        sets += [FormSet(part, served, forms, averaged, numbers) for part, forms, averaged in made]
         for level in served:
             for key, structure in structures.items():
                 symbol = kernel_name(name, numbers[key], level)

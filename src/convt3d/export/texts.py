@@ -12,7 +12,7 @@ from ..spec.dtypes import DType
 from ..spec.problem_file import SIZE, TENSOR
 from ..spec.text import write_pipeline
 from .describe import FormText, word_places
-from .forms import Form, Subject
+from .forms import Form, Part, Subject
 from .objects import LONGEST, SCHEMES, Level, gather_kinds, scatter_kinds
 
 STORED = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 17}
@@ -34,13 +34,13 @@ RUNTIME = (
         "tables.c",
         "elementary.c",
         "statistics.c",
-        "meaning.c",
         "machine.c",
         "cores.c",
         "weights.c",
         "tame.c",
         "average.c",
         "execute.c",
+        "sequence.c",
         "api.c",
     ),
 )
@@ -147,15 +147,10 @@ static void parameters_of(const C3D_ARGS *args, i64 *ints, double *reals) {{
     (void)args, (void)ints, (void)reals;
 {parameters}}}
 
-/* The first form that serves these parameters, for an instruction set. */
-static const form *form_of(int isa, const i64 *ints, const double *reals) {{
-    (void)isa, (void)ints, (void)reals;
-{choice}}}
-
-/* The first one with an average in its weights, or NULL. */
-static const form *averaged_of(int isa, const i64 *ints, const double *reals) {{
-    (void)isa, (void)ints, (void)reals;
-{averaging}}}
+/* Of each segment, the first form that serves these parameters, for an instruction set; and the first one with an
+   average in its weights, or NULL. */
+{choices}
+{segments}
 
 {includes}
 {solution}"""
@@ -163,12 +158,14 @@ static const form *averaged_of(int isa, const i64 *ints, const double *reals) {{
 
 @dataclass(frozen=True)
 class FormSet:
-    """Forms, those with an average in their weights, the levels that they serve, and the numbers of their kernels."""
+    """Forms of a part, those with an average in its weights, the levels that they serve, and the numbers of their
+    kernels."""
 
+    part: Part
     levels: Sequence[Level]
     forms: Sequence[Form]
     averaged: Sequence[Form]
-    kernels: Mapping[str, int]  # by the key of a structure
+    kernels: Mapping[str, int]  # by the key of a structure; the same for all parts of a level
 
     @property
     def every(self) -> list[Form]:
@@ -213,11 +210,12 @@ def source(
     texts = []
     for own in sets:
         names = {key: f"kernels_{number}" for key, number in own.kernels.items()}
-        texts += [FormText(subject, one, numbers[id(one)], names) for form in own.every for one in form.all]
+        texts += [FormText(subject, own.part, one, numbers[id(one)], names) for form in own.every for one in form.all]
     sizes = {
         "STORED": STORED[dtype.name],
         "ITEM": dtype.itemsize,
-        "SLOTS": len(subject.operands),
+        "SLOTS": max(len(subject.operands), *(len(part.operands) for part in subject.parts)),
+        "SEGMENTS": len(subject.parts),
         "INTS": len(subject.integers),
         "REALS": len(subject.reals),
         "LEVELS": len(levels),
@@ -252,8 +250,8 @@ def source(
         forms="\n".join(f"{text.text}\n{text.row(numbers)}" for text in texts),
         operands=", ".join(f"&args->{operand}" for operand in subject.operands),
         parameters="".join(_parameters(subject)),
-        choice="".join(_choice(subject, [(own.isas(levels), own.forms) for own in sets], numbers)),
-        averaging="".join(_choice(subject, [(own.isas(levels), own.averaged) for own in sets], numbers)),
+        choices="\n".join(_choices(subject, levels, sets, numbers)),
+        segments="\n".join(_segments(subject)),
         includes="\n".join(f'#include "runtime/{file}"' for file in RUNTIME[1:]),
         solution=_solution(subject) if subject.problem else "",
     )
@@ -281,7 +279,7 @@ def _exported(subject: Subject) -> list[str]:
 def _kernels(name: str, levels: Sequence[Level], sets: Sequence[FormSet]) -> list[str]:
     lines = []
     for one in sets:
-        for number in one.kernels.values():
+        for number in one.kernels.values() if one.part is sets[0].part else ():
             own = [kernel_name(name, number, level) if level in one.levels else "NULL" for level in levels]
             lines += [f"void {symbol}(i64 *, i64);" for symbol in own if symbol != "NULL"]
             lines.append(f"static const kernel_fn kernels_{number}[] = {{{', '.join(own)}}};")
@@ -332,6 +330,28 @@ def _transforms(name: str, levels: Sequence[Level]) -> Iterator[str]:
 def _parameters(subject: Subject) -> list[str]:
     ints = [f"    ints[{at}] = args->{name};\n" for at, name in enumerate(subject.integers)]
     return ints + [f"    reals[{at}] = args->{name};\n" for at, name in enumerate(subject.reals)]
+
+
+def _choices(
+    subject: Subject, levels: Sequence[Level], sets: Sequence[FormSet], numbers: Mapping[int, int]
+) -> Iterator[str]:
+    for at, part in enumerate(subject.parts):
+        own = [one for one in sets if one.part is part]
+        for name, given in (("form", [one.forms for one in own]), ("averaged", [one.averaged for one in own])):
+            yield f"static const form *{name}_of_{at}(int isa, const i64 *ints, const double *reals) {{"
+            yield "    (void)isa, (void)ints, (void)reals;"
+            isas = [one.isas(levels) for one in own]
+            yield "".join(_choice(subject, list(zip(isas, given, strict=True)), numbers)) + "}"
+
+
+def _segments(subject: Subject) -> Iterator[str]:
+    rows = []
+    for at, part in enumerate(subject.parts):
+        operands = ", ".join("ONES" if one is None else str(one) for one in part.operands)
+        yield f"static const int operands_{at}[] = {{{operands}}};"
+        own = f"{part.source}, {part.repeated}, {len(part.operands)}, operands_{at}, {part.last_reader}"
+        rows.append(f"{{form_of_{at}, averaged_of_{at}, {own}}}")
+    yield f"static const segment C3D_SEGMENT[C3D_SEGMENTS] = {{{', '.join(rows)}}};"
 
 
 def _choice(

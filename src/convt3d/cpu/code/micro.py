@@ -62,9 +62,8 @@ def micro_kernel(
     inside[places[s] + n] is not 0. Inputs of steps that lie evenly `apart` are
     x[s * apart + n], and what is made of them may be `streamed` past the caches; `carried`: meanwhile, each step takes
     some elements of an array to where later sums find them."""
-    name = (
-        f"micro_{'pairs_' if pairs else ''}{'apart_' if apart else ''}{'carrying_' if carried else ''}{rows}x{columns}"
-    )
+    kinds = {"pairs": pairs, "apart": apart, "masked": masked, "carrying": carried}
+    name = "_".join(["micro", *(word for word, given in kinds.items() if given), f"{rows}x{columns}"])
     if name in k.module.globals:
         return k.module.globals[name]
     inputs, more = (("apart", I64), [("streamed", I64)]) if apart else (("offsets", PTR), [])

@@ -36,53 +36,30 @@ static int checked(const C3D_ARGS *args, int needs_data) {
     return C3D_OK;
 }
 
-static const form *begin(const C3D_ARGS *args, run *r, i64 *ints, double *reals, int counting) {
-    *r = (run){.counting = counting, .ints = ints, .reals = reals};
-    r->input = &args->input;
-    r->output = &args->output;
-    for (int slot = 0; slot < C3D_SLOTS; slot++)
-        r->operand[slot] = operand_of(args, slot);
-    parameters_of(args, ints, reals);
-    r->threads = args->threads ? args->threads : usable_threads();
-    if (!counting && args->workspace) {
-        size_t lost = -(uintptr_t)args->workspace & 63;
-        r->workspace = (char *)args->workspace + lost;
-        r->size = args->workspace_bytes > lost ? args->workspace_bytes - lost : 0;
-    }
-    r->averaged = averaged_of(this_machine()->isa, ints, reals);
-    return form_of(this_machine()->isa, ints, reals);
-}
-
-typedef void (*task)(run *r, const form *f, i64 *shape);
-
-static void all_of_it(run *r, const form *f, i64 *shape) {
-    (void)shape;
-    execute_all(r, f);
-}
-
-static void shapes_only(run *r, const form *f, i64 *shape) {
-    i64 values[C3D_STAGES + 1][5];
-    convolution c;
-    trace(r, f, values, &c);
-    memcpy(shape, values[f->stages], sizeof values[0]);
-}
+typedef void (*task)(run *r, const C3D_ARGS *args, i64 *shape);
 
 /* Whatever happens, memory is given back. */
-static int guarded(run *r, const form *f, task what, i64 *shape) {
+static int guarded(run *r, const C3D_ARGS *args, task what, i64 *shape) {
     if (!setjmp(r->out))
-        what(r, f, shape);
+        what(r, args, shape);
     give_back(r, (mark){0, NULL});
     return r->code;
 }
 
 static int begun(const C3D_ARGS *args, int counting, task what, i64 *shape, size_t *used) {
-    run r;
     i64 ints[C3D_INTS + 12];
     double reals[C3D_REALS + 2];
+    run r = {.counting = counting, .ints = ints, .reals = reals};
     int before = errno, code = checked(args, !counting);
     if (!code) {
-        const form *chosen = begin(args, &r, ints, reals, counting);
-        code = guarded(&r, chosen, what, shape);
+        parameters_of(args, ints, reals);
+        r.threads = args->threads ? args->threads : usable_threads();
+        if (!counting && args->workspace) {
+            size_t lost = -(uintptr_t)args->workspace & 63;
+            r.workspace = (char *)args->workspace + lost;
+            r.size = args->workspace_bytes > lost ? args->workspace_bytes - lost : 0;
+        }
+        code = guarded(&r, args, what, shape);
         if (used && !code)
             *used = r.peak + 64;
     }
@@ -90,10 +67,10 @@ static int begun(const C3D_ARGS *args, int counting, task what, i64 *shape, size
     return code;
 }
 
-int C3D_RUN(const C3D_ARGS *args) { return begun(args, 0, all_of_it, NULL, NULL); }
+int C3D_RUN(const C3D_ARGS *args) { return begun(args, 0, run_segments, NULL, NULL); }
 
 int C3D_ASK(const C3D_ARGS *args, size_t *bytes) {
-    return bytes ? begun(args, 1, all_of_it, NULL, bytes) : told(C3D_ARGUMENT, "bytes: is NULL");
+    return bytes ? begun(args, 1, run_segments, NULL, bytes) : told(C3D_ARGUMENT, "bytes: is NULL");
 }
 
 int C3D_SHAPE_OF(const C3D_ARGS *args, int64_t shape[5]) {

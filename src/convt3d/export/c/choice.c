@@ -174,6 +174,9 @@ static tiling choose_tiling(const sweep_case *c) {
 
 /* --- methods ------------------------------------------------------------------------------------------------------ */
 
+/* By any method; by direct summation; by that, without the products around the array. */
+enum manner { ANY, DIRECTLY, MASKED };
+
 /* What all sweeps of an execution share. */
 typedef struct {
     run *r;
@@ -183,7 +186,7 @@ typedef struct {
     const convolution *conv;
     const axis_method *plain[3];
     const method *direct;
-    int winograd; /* whether it may be taken */
+    enum manner how;
 } plan_case;
 
 /* How a sweep is computed. */
@@ -225,7 +228,7 @@ static void make_case(sweep_case *c, const plan_case *p, const sweep *s, const m
 
 /* Whether each position meets the input at its own place, and no other: convt3d needs no slab for it. */
 static int meets_one_input(const sweep_case *c) {
-    int one = c->conv == 0 && c->s->step[0].kind == STEP_CONV && !c->s->by_rows && !c->s->pairs;
+    int one = c->conv == 0 && c->s->step[0].kind == STEP_CONV && !c->s->by_rows && !c->s->pairs && !c->s->masks;
     for (int axis = 0; axis < 3; axis++) {
         const walk *w = &c->by->walks[axis];
         one &= w->low == 0 && w->high == 0 && w->positions <= w->axis.size && w->pace == 1;
@@ -280,12 +283,14 @@ static int sums_rows(const plan_case *p, const sweep *s) {
 
 /* Direct summation, in pieces where the slab of a whole tile would be too large and that costs less. */
 static choice choose_direct(const plan_case *p, const sweep *s) {
-    choice whole = chosen_for(p, sums_rows(p, s) ? s->rows : s, p->direct, NULL), best = whole;
+    const sweep *own = p->how == MASKED && s->masked[0] ? s->masked[0] : s;
+    const sweep *pieces = own == s ? s->pieces : s->masked[1];
+    choice whole = chosen_for(p, own == s && sums_rows(p, s) ? s->rows : own, p->direct, NULL), best = whole;
     const cutting *ways[3];
-    i64 room_for = 4 * p->m->l2, in_group = in_group_of(p->conv, s->pairs);
-    int count = s->pieces && whole.large ? ways_to_cut(p->r, p->direct->walks, in_group, ways) : 0;
+    i64 room_for = 4 * p->m->l2, in_group = in_group_of(p->conv, own->pairs);
+    int count = pieces && whole.large ? ways_to_cut(p->r, p->direct->walks, in_group, ways) : 0;
     for (int n = 0; n < count; n++) {
-        choice one = chosen_for(p, s->pieces, p->direct, ways[n]);
+        choice one = chosen_for(p, pieces, p->direct, ways[n]);
         int small = one.scratch <= room_for, was_small = best.scratch <= room_for;
         if (small == was_small ? one.cost < best.cost : small)
             best = one;
@@ -296,7 +301,7 @@ static choice choose_direct(const plan_case *p, const sweep *s) {
 static choice choose_method(const plan_case *p, const sweep *s) {
     const convolution *conv = p->conv;
     choice best = choose_direct(p, s), direct = best;
-    if (!p->winograd || !s->winograd[0] ||
+    if (p->how != ANY || !s->winograd[0] ||
         conv->in_channels / conv->groups * (conv->out_channels / conv->groups) < FEWEST_PAIRS ||
         inputs_per_output(&conv->axes[W]) > MOST_PACE)
         return best;

@@ -88,10 +88,12 @@ typedef struct sweep {
     const kernel_fn *kernels; /* for each instruction set */
     int by_rows; /* of channels that have taps of their own, rows are summed together */
     int pairs;   /* two input channels lie in each lane, and are multiplied at once */
+    int masks;   /* products with what surrounds the array are left out */
     int in_order; /* elementwise: through memory in its order */
     i64 pace;    /* of Winograd's method: inputs of a position along the width; 0: any number */
     const struct sweep *rows;        /* the same, with rows summed together */
     const struct sweep *pieces;      /* the same, in pieces of taps and input channels */
+    const struct sweep *masked[2];   /* the same without products around the array, whole and in pieces */
     const struct sweep *winograd[3]; /* the same: a position is one output wide, or two; or of any pace */
 } sweep;
 
@@ -122,6 +124,19 @@ typedef struct form {
     i64 window[3], divisor; /* of its pool; 0: divided by as many as a window has */
 } form;
 
+enum { ONES = 1 << 20 }; /* an operand: a kernel of ones, one for each channel that enters */
+
+/* One convolution, and the stages that go with it. Value 0 is the input; segment n gives value n + 1. */
+typedef struct {
+    const form *(*form_of)(int isa, const i64 *ints, const double *reals);
+    const form *(*averaged_of)(int isa, const i64 *ints, const double *reals);
+    int source;         /* the value that enters */
+    int repeated;       /* along axes of size 1, to the sizes of this operand; -1: as it is */
+    int operands;       /* in slot order */
+    const int *operand; /* 0 and more: of the call; -1 - n: value n; or ONES */
+    int last_reader;    /* of the value that it gives: the segment that reads it last */
+} segment;
+
 /* --- errors and memory -------------------------------------------------------------------------------------------- */
 
 typedef struct chunk {
@@ -136,7 +151,9 @@ typedef struct {
     int counting; /* nothing is computed: large arrays are not needed */
     chunk *chunks;
     const form *averaged; /* tried first; NULL: there is none for these parameters */
+    C3D_ARRAY entering, ones; /* what a segment reads; a kernel of ones */
     const C3D_ARRAY *input, *output, *operand[C3D_SLOTS + 1];
+    const char *name[C3D_SLOTS + 1]; /* of each operand */
     int wide[C3D_SLOTS + 1]; /* operands that are double, made from those that were given */
     i64 *ints; /* parameters, and what an average's form takes from sizes */
     double *reals;

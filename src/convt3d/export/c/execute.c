@@ -57,7 +57,7 @@ static place find(const execution *x, int array, const i64 *shape) {
 
 static number *vector_numbers(run *r, int slot, i64 count) {
     double *wide = wide_vector(r, slot, count);
-    i64 length = numbers_of(vector_of(r, r->operand[slot], C3D_NAMES[slot]), count);
+    i64 length = numbers_of(vector_of(r, r->operand[slot], r->name[slot]), count);
     number *found = take(r, length * sizeof *found);
     for (i64 at = 0; !r->counting && at < length; at++)
         found[at] = (number)wide[at];
@@ -286,12 +286,12 @@ static void run_sweep(execution *x, const plan_case *plan, const choice *chosen)
         finish_sweep(x, s, &t, numbers, partials);
 }
 
-static int execute(run *r, const form *f, int winograd);
+static void execute(run *r, const form *f, enum manner how);
 
 /* Does something else instead, in the memory that was taken since. */
-static int execute_directly(run *r, const form *f, mark since) {
+static void execute_else(run *r, const form *f, mark since, enum manner how) {
     give_back(r, since);
-    return execute(r, f, 0);
+    execute(r, f, how);
 }
 
 /* One sample of an array of values, or all that it has. */
@@ -323,6 +323,7 @@ static void take_whole(run *r, const run *whole) {
     r->output = whole->output;
     memcpy(r->operand, whole->operand, sizeof whole->operand);
     memcpy(r->wide, whole->wide, sizeof whole->wide);
+    memcpy(r->name, whole->name, sizeof whole->name);
 }
 
 /* Samples with huge inputs: a transform would spread what is not finite. */
@@ -332,7 +333,7 @@ static void execute_skipped(execution *x, const form *f, mark since) {
     for (i64 sample = 0; sample < x->batch; sample++)
         if (x->skipped[sample]) {
             take_sample(r, &whole, f, sample, arrays);
-            execute_directly(r, f, since);
+            execute_else(r, f, since, DIRECTLY);
         }
     take_whole(r, &whole);
 }
@@ -352,9 +353,9 @@ static double choose_all(execution *x, const plan_case *plan, const form *f) {
     return cost;
 }
 
-/* All of it; or, where only the memory is asked for, what it takes. Returns 0 where weights are not finite: kernels
-   multiply the zeros around the input with them, which would make these NaN. */
-static int execute(run *r, const form *f, int winograd) {
+/* All of it; or, where only the memory is asked for, what it takes. Weights that are not finite would make the zeros
+   around the input NaN: then products with these are left out. */
+static void execute(run *r, const form *f, enum manner how) {
     i64 values[C3D_STAGES + 1][5];
     execution x = {.r = r, .f = f, .m = this_machine(), .values = values};
     trace(r, f, values, &x.conv);
@@ -363,7 +364,7 @@ static int execute(run *r, const form *f, int winograd) {
     memset(x.skipped, 0, x.batch * sizeof *x.skipped);
     mark since = marked(r);
     method direct;
-    plan_case plan = {r, f, x.m, (const i64 (*)[5])values, &x.conv, {NULL}, &direct, winograd};
+    plan_case plan = {r, f, x.m, (const i64 (*)[5])values, &x.conv, {NULL}, &direct, how};
     for (int axis = 0; axis < 3; axis++)
         plan.plain[axis] = axis_method_of(r, &x.conv.axes[axis], 1);
     make_method(&direct, plan.plain[D], plan.plain[H], plan.plain[W]);
@@ -393,16 +394,22 @@ static int execute(run *r, const form *f, int winograd) {
     memset(x.bias, 0, x.conv.out_channels * sizeof *x.bias);
     if (conv->slots > 1)
         memcpy(x.bias, vector_numbers(r, conv->slot + 1, x.conv.out_channels), x.conv.out_channels * sizeof *x.bias);
-    if (!isfinite(largest))
-        return 0;
-    if (by != &direct && !transformable(largest))
-        return execute_directly(r, f, since);
+    if (!isfinite(largest) && how != MASKED) {
+        execute_else(r, f, since, MASKED);
+        return;
+    }
+    if (by != &direct && !transformable(largest)) {
+        execute_else(r, f, since, DIRECTLY);
+        return;
+    }
     for (int n = 0; n < x.f->sweeps; n++)
         run_sweep(&x, &plan, &x.chosen[n]);
-    if (r->counting && by != &direct)
-        return execute_directly(r, f, since); /* as much as that may take */
+    if (r->counting && how == ANY) { /* as much as the others may take */
+        execute_else(r, f, since, DIRECTLY);
+        execute_else(r, f, since, MASKED);
+        return;
+    }
     execute_skipped(&x, f, since);
-    return 1;
 }
 
 /* Samples one by one: those that are wild as asked, the others rewritten. */
@@ -415,7 +422,7 @@ static void execute_apart(run *r, const form *f, const form *tame, const run *as
         mark since = marked(r);
         take_whole(r, whole);
         take_sample(r, whole, own, sample, arrays);
-        execute(r, own, 1);
+        execute(r, own, ANY);
         give_back(r, since);
     }
 }
@@ -425,12 +432,6 @@ static void execute_all(run *r, const form *f) {
     i64 values[C3D_STAGES + 1][5];
     convolution conv;
     trace(r, f, values, &conv);
-    for (int axis = 0; axis < 5; axis++)
-        if (r->output->shape[axis] != values[f->stages][axis])
-            STOP(r, C3D_SHAPE, "output: its axis %d has size %lld, and the result has %lld", axis,
-                 (long long)r->output->shape[axis], (long long)values[f->stages][axis]);
-    if (!values[0][0])
-        return;
     const run asked = *r;
     const form *tame = f->tame, *averaging = r->averaged;
     mark since = marked(r);
@@ -442,13 +443,12 @@ static void execute_all(run *r, const form *f) {
         if (wild)
             execute_apart(r, f, tame, &asked, wild);
         else
-            done = execute(r, tame, 1);
+            execute(r, tame, ANY);
     }
     take_whole(r, &asked);
     if (done && !r->counting)
         return;
     if (!(tame && tame->average && r->counting)) /* samples that are wild need both */
         give_back(r, since);
-    if (!execute(r, f, 1))
-        by_meaning(r, f, (const i64 (*)[5])values, &conv);
+    execute(r, f, ANY);
 }

@@ -26,7 +26,7 @@ static i64 numbers_of(vector_shape s, i64 count) { return s.length == 1 ? count 
 
 /* An operand with one number for each channel, in double. */
 static double *wide_vector(run *r, int slot, i64 count) {
-    vector_shape s = vector_of(r, r->operand[slot], C3D_NAMES[slot]);
+    vector_shape s = vector_of(r, r->operand[slot], r->name[slot]);
     double *found = take(r, numbers_of(s, count) * sizeof *found);
     for (i64 at = 0; !r->counting && at < numbers_of(s, count); at++)
         found[at] = number_at(r, slot, s.length == 1 ? 0 : at * s.stride);
@@ -34,7 +34,7 @@ static double *wide_vector(run *r, int slot, i64 count) {
 }
 
 static i64 conv_int(run *r, const stage *s, int at, i64 lowest, const char *name) {
-    i64 found = integer(r, s->ints[at], 0);
+    i64 found = integer(r, s->ints[at], r->input->shape[1]); /* a kernel of ones has a group for each channel */
     if (s->ints[at] != SAME && (found < lowest || found > MOST))
         STOP(r, C3D_ARGUMENT, "%s: %lld is not between %lld and %d", name, (long long)found, (long long)lowest, MOST);
     return found;
@@ -63,14 +63,14 @@ static void conv_shape(run *r, const form *f, const stage *s, const i64 *in, i64
     c->groups = conv_int(r, s, 12, 1, "groups");
     for (int axis = 0; axis < 5; axis++)
         if (shape[axis] < 1 || shape[axis] > MOST)
-            STOP(r, C3D_SHAPE, "%s: must have 5 axes, none of them empty", C3D_NAMES[s->slot]);
+            STOP(r, C3D_SHAPE, "%s: must have 5 axes, none of them empty", r->name[s->slot]);
     double elements = (double)shape[0] * (double)shape[1] * (double)shape[2] * (double)shape[3] * (double)shape[4];
     if (elements > MOST_ELEMENTS)
-        STOP(r, C3D_SHAPE, "%s: has more than 2^48 elements", C3D_NAMES[s->slot]);
+        STOP(r, C3D_SHAPE, "%s: has more than 2^48 elements", r->name[s->slot]);
     c->in_channels = forward ? shape[1] * c->groups : shape[0];
     c->out_channels = forward ? shape[0] : shape[1] * c->groups;
     if (c->in_channels != in[1])
-        STOP(r, C3D_SHAPE, "%s: is for %lld channels, and %lld come in", C3D_NAMES[s->slot], (long long)c->in_channels,
+        STOP(r, C3D_SHAPE, "%s: is for %lld channels, and %lld come in", r->name[s->slot], (long long)c->in_channels,
              (long long)in[1]);
     if (c->in_channels % c->groups || c->out_channels % c->groups)
         STOP(r, C3D_SHAPE, "groups: %lld does not divide the channels", (long long)c->groups);
@@ -118,13 +118,13 @@ static void check_operand(run *r, int slot, int kind, const i64 *value) {
     if (kind == KIND_TENSOR) {
         for (int axis = 0; axis < 5; axis++)
             if (a->shape[axis] != 1 && a->shape[axis] != value[axis])
-                STOP(r, C3D_SHAPE, "%s: its axis %d has size %lld, which is neither 1 nor %lld", C3D_NAMES[slot], axis,
+                STOP(r, C3D_SHAPE, "%s: its axis %d has size %lld, which is neither 1 nor %lld", r->name[slot], axis,
                      (long long)a->shape[axis], (long long)value[axis]);
         return;
     }
-    i64 length = vector_of(r, a, C3D_NAMES[slot]).length, wanted = kind == KIND_WIDTH ? value[4] : value[1];
+    i64 length = vector_of(r, a, r->name[slot]).length, wanted = kind == KIND_WIDTH ? value[4] : value[1];
     if (length != wanted && !(kind == KIND_SLOPE && length == 1))
-        STOP(r, C3D_SHAPE, "%s: has %lld numbers, and %lld are needed", C3D_NAMES[slot], (long long)length,
+        STOP(r, C3D_SHAPE, "%s: has %lld numbers, and %lld are needed", r->name[slot], (long long)length,
              (long long)wanted);
 }
 

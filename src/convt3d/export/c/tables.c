@@ -54,15 +54,26 @@ static void put_conv(run *r, const sweep_case *c, const step *p, const tiling *t
             offsets[at] = at * t->blocking.positions;
     } else {
         numbers = phase_tables(r, c, s, &phases, &offsets) * per_out;
-        put_room(words + ConvWords_phased, &q[p->paced ? 2 : 1]);
+        put_room(words + ConvWords_phased, &q[1 + !!p->paced + c->s->masks]);
         own[DirectWords_phase_table] = ADDRESS(phases);
         own[DirectWords_in_depth] = w[D].axis.size;
         own[DirectWords_share_groups] = t->share.groups;
         own[DirectWords_share_blocks] = t->share.blocks;
         if (p->paced)
             put_room(own + DirectWords_words + PacedWords_row, &q[1]);
+        own += DirectWords_words + (p->paced ? PacedWords_words : 0);
         if (c->cut)
-            put_pieces(r, c->cut, w, in_group, phases, own + DirectWords_words + (p->paced ? PacedWords_words : 0));
+            put_pieces(r, c->cut, w, in_group, phases, own);
+        if (c->s->masks) { /* a slab of one channel that tells what is inside the array */
+            slab inside = *s;
+            i64 *places;
+            inside.copy = s->channel;
+            inside.channel = 0;
+            phase_tables(r, c, &inside, &phases, &places);
+            own += c->cut ? PiecesWords_words : 0;
+            put_room(own + MaskWords_inside, &q[1 + !!p->paced]);
+            own[MaskWords_places] = ADDRESS(places);
+        }
     }
     put_room(words + ConvWords_slab, &q[0]);
     words[ConvWords_row] = s->pitch;
@@ -173,7 +184,7 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
         case STEP_CONV:
         case STEP_WINOGRAD:
             put_conv(r, c, p, t, q, table);
-            q += p->kind == STEP_WINOGRAD ? 6 : p->paced ? 3 : 2;
+            q += p->kind == STEP_WINOGRAD ? 6 : 2 + !!p->paced + s->masks;
             break;
         case STEP_CHAIN:
             for (int m = 0; m < p->links; m++) {

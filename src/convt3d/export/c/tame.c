@@ -16,7 +16,7 @@ static int all_tame(const double *numbers, i64 count) {
     return found;
 }
 
-static i64 length_of(run *r, int slot) { return vector_of(r, r->operand[slot], C3D_NAMES[slot]).length; }
+static i64 length_of(run *r, int slot) { return vector_of(r, r->operand[slot], r->name[slot]).length; }
 
 /* A new operand of doubles, dense. */
 static void put_wide(run *r, int slot, const i64 *shape, double *numbers) {
@@ -31,6 +31,7 @@ static void remove_operands(run *r, int first, int count) {
     for (int slot = first; slot + count < C3D_SLOTS; slot++) {
         r->operand[slot] = r->operand[slot + count];
         r->wide[slot] = r->wide[slot + count];
+        r->name[slot] = r->name[slot + count];
     }
 }
 
@@ -97,7 +98,7 @@ static int changed(run *r, const form *f, const change *c) {
         return into_taps(r, c);
     if (c->kind == INTO_WEIGHTS) {
         const stage *conv = &f->stage[f->conv];
-        return into_weights(r, c, conv->op == OP_CONV, integer(r, conv->ints[12], 0));
+        return into_weights(r, c, conv->op == OP_CONV, integer(r, conv->ints[12], r->input->shape[1]));
     }
     for (int slot = c->first; slot < c->first + c->count; slot++) {
         if (slot == c->kernel) {

@@ -313,6 +313,8 @@ static tiling tiling_of(const sweep_case *c, const i64 *tile, int copies, i64 sh
                 *at++ = add_room(&q, 1, t.blocking.inputs, 1);
                 *at++ = add_room(&q, most_points_of(c->by), t.blocking.product_point, 1);
             }
+            if (c->s->masks)
+                *at++ = add_room(&q, t.slab.copies, t.slab.channel, 0);
             q.channels = t.share.channels;
             q.step++;
             q.held = 0;

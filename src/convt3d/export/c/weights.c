@@ -2,6 +2,9 @@
    Winograd's method transformed, for each group, outputs made together and point. Follows cpu/runtime/packing.py of
    convt3d. Threads take some channels of a group after each other. */
 
+/* NaN where one is NaN. */
+static double larger(double a, double b) { return a > b || isnan(a) ? a : b; }
+
 enum { PACKED_TOGETHER = 16, PACKED_BY_ALL = 1 << 16 };
 
 typedef struct {
