@@ -38,7 +38,6 @@ def test_it_writes_a_folder_once(
     [
         (["ConvTranspose3d()", "--lang", "c", "--name", "My lib"], "--name"),
         (["ReLU()", "--lang", "c"], "must hold a ConvTranspose3d or a Conv3d"),
-        (["Conv3d() -> Conv3d()", "--lang", "c"], "must hold one convolution"),
         (["max-max-sum", "--lang", "triton", "--static"], "--static"),
         (["max-max-sum", "--lang", "c", "--finite"], "--finite"),
         (["max-max", "--lang", "c"], "max-max-sum"),

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from convt3d.cpu.plan.choice import Options
+from convt3d.cpu.plan.sequence import make_sequence
 from convt3d.cpu.runtime.execute import execute
+from convt3d.cpu.runtime.sequence import execute_sequence
 from convt3d.export.forms import Subject
 from convt3d.spec.dtypes import DType
 from convt3d.spec.pipeline import Pipeline
@@ -93,7 +95,12 @@ def by_python(
     pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array, pairs: bool = True
 ) -> None:
     """What a library promises the bits of: Python's. `pairs` of bfloat16 numbers only this processor may multiply."""
-    execute(pipeline, dtype, x, tuple(operands), out, Options(pairs=pairs))
+    given, options = tuple(operands), Options(pairs=pairs)
+    if len(pipeline.convolutions) == 1:
+        execute(pipeline, dtype, x, given, out, options)
+    elif x.shape[0]:
+        shapes = tuple(operand.shape for operand in given)
+        execute_sequence(make_sequence(pipeline, x.shape, shapes, dtype, options), x, given, out)
 
 
 def by_meaning(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array]) -> npt.NDArray[np.float64]:

@@ -204,6 +204,15 @@ def test_gradients_of_narrow_types(dtype: str) -> None:
         assert_same(np.asarray(one).astype(np.float64), np.asarray(other), tolerance)
 
 
+@pytest.mark.parametrize("text", ["Conv3d(padding=1, stride=(1, 2, 1))", "ConvTranspose3d(stride=2, output_padding=1)"])
+def test_the_transpose_of_what_is_linear(text: str) -> None:
+    case = Case(text)
+    (weight,) = case.operands
+    (by_x,) = jax.linear_transpose(lambda x: case.ours(x, [weight]), case.x)(case.grad)
+    (by_weight,) = jax.linear_transpose(lambda w: case.ours(case.x, [w]), weight)(case.grad)
+    same((by_x, [by_weight]), jax.vjp(case.theirs, case.x, case.operands)[1](case.grad))
+
+
 def test_several_convolutions() -> None:
     """One call, and gradients of all weights."""
     pipeline = Pipeline(*read_stages("Conv3d(padding=1) -> Tanh() -> ConvTranspose3d(padding=1) -> Add('x')"))

@@ -32,7 +32,16 @@ add_bias_p = Primitive("convt3d_add_bias")
 
 def apply(pipeline: Pipeline, x: Array, operands: Sequence[Array]) -> Array:
     """The result of a pipeline for x (B, C, D, H, W) and operands of its type, further values with five axes."""
+    if len(pipeline.stages) == 1 and len(operands) == 1 and _is_plain(pipeline.conv, operands[0]):
+        return conv(pipeline.conv, x, *operands)  # linear, and JAX may ask for its transpose
     return pipeline_p.bind(*_varying(x, *operands), pipeline=pipeline)
+
+
+def _is_plain(stage: Convolution, weight: Array) -> bool:
+    """Whether as many zeros are around both sides of the array."""
+    if not isinstance(stage, Conv3d):
+        return True
+    return stage.padding_mode == "zeros" and all(before == after for before, after in stage.paddings(weight.shape))
 
 
 def conv(stage: Convolution, x: Array, weight: Array, bias: Array | None = None) -> Array:
