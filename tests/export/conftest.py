@@ -12,12 +12,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from helpers.c_levels import own_level
 from helpers.c_library import Loaded
 
 from convt3d.cpu.plan.machine import machine
 from convt3d.export.forms import Subject
 from convt3d.export.library import subject_of, write_library
-from convt3d.export.objects import Level, levels
+from convt3d.export.objects import levels
 from convt3d.judge.languages import compiler_of
 from convt3d.spec.dtypes import DTYPES, DType
 
@@ -34,13 +35,6 @@ class Exported:
 
 
 Export = Callable[..., Exported]
-
-
-def own_level(target: str, dtype: DType) -> list[Level]:
-    """What this processor would choose of a library's instruction sets: the others are not compiled."""
-    found, here = levels(target, dtype), machine()
-    own = [one for one in found if one.isa.name == here.isa and (not one.more or here.multiplies_bfloat16)]
-    return own[:1] or found
 
 
 @pytest.fixture(scope="session")

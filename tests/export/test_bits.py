@@ -17,6 +17,7 @@ from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
 from convt3d.judge.languages import compiler_of
 from convt3d.spec.problems import PROBLEMS, short_name
+from convt3d.spec.stages import MaxPool3d
 
 QUICK = ("asym-input-sq-kernel", "layernorm-gelu-scaling")
 CASES = 16
@@ -85,6 +86,16 @@ def test_what_python_has_other_code_for(export, sizes, channels, rng: np.random.
     pipeline, (cin, per_out) = exported.subject.pipeline, channels
     x = (2, cin, *sizes)
     check_shapes(exported, x, pipeline.operand_shapes(x, (4 * per_out, cin // 4, 3, 3, 3)), rng)
+
+
+def test_a_max_pool_over_whole_turns_of_phases(export, rng: np.random.Generator) -> None:
+    """Begins with the phases, as in Python."""
+    exported = export(
+        "ConvTranspose3d(stride=(2, 1, 3), padding=1, bias=True) -> MaxPool3d((4, 2, 3)) -> Sum()", "turns"
+    )
+    (form,) = exported.subject.forms(exported.subject.parts[0], exported.dtype, machine())
+    assert sum(isinstance(stage, MaxPool3d) for stage in form.pipeline.stages) == 2
+    check(exported, rng)
 
 
 def test_one_channel_into_one(export, rng: np.random.Generator) -> None:

@@ -135,6 +135,27 @@ def test_addresses_and_strides_that_cannot_be(up: Loaded, rng: np.random.Generat
     assert up.function("output_shape")(None, shape) == 1
 
 
+def test_an_output_on_another_array(up: Loaded, rng: np.random.Generator) -> None:
+    """Refused where it is sure; voxels of two arrays may lie between each other."""
+    x, operands, out, values, pipeline = some(up, rng)
+    run, room = up.function("run"), np.full(x.size + out.size, 7, x.dtype)
+    for offset in (0, 1, x.size - 1, x.size):
+        inside = room[: x.size].reshape(x.shape)
+        inside[...] = x
+        args = up.arguments(inside, operands, room[offset : offset + out.size].reshape(out.shape), values)
+        assert run(ctypes.byref(args)) == (0 if offset == x.size else 1)
+        if offset < x.size:
+            assert "output: lies on input" in up.message
+            assert np.array_equal(inside, x, equal_nan=True)
+    both = np.full((*np.maximum(x.shape, out.shape), 2), 7, x.dtype)
+    between = both[..., 1][tuple(map(slice, x.shape))]
+    between[...] = x
+    by_python(pipeline, up.dtype, x, operands, out)
+    got = both[..., 0][tuple(map(slice, out.shape))]
+    assert up.run(between, operands, got, values) == 0, up.message
+    assert np.array_equal(got, out, equal_nan=True)
+
+
 def test_sizes_that_no_memory_holds(export, up: Loaded, rng: np.random.Generator) -> None:
     """Products of sizes that are allowed one by one do not wrap around."""
     loaded, size = export("Conv3d(padding='same') -> Add('x')", "skip").load(), ctypes.c_size_t()

@@ -255,7 +255,7 @@ def _form(
     x, operands = shapes_for(pipeline, LARGE)
 
     def planned(outputs: tuple[int, int, int]) -> Plan:
-        options = Options(outputs=outputs, apart=apart, plain=True, averages=bool(average))
+        options = Options(outputs=outputs, apart=apart, plain=True, turns=not may, averages=bool(average))
         return make_plan(pipeline, x, operands, dtype, options, tame or bool(average), machine)
 
     plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))

@@ -32,8 +32,9 @@ class Options:
     (docs/math.md has the figures). No caller gives the others. outputs: made together along each axis, for parts of a
     result whose plan has chosen them, with its pieces and deep. apart: whether a pool before the convolution has a
     sweep of its own. plain: code without the shortcuts that libraries for C leave out (docs/c_library.md). masked:
-    products with what surrounds the array are left out, as weights that are not finite want it. averages: whether those
-    right after the convolution may go into its weights. pairs: whether those of bfloat16 numbers may be multiplied.
+    products with what surrounds the array are left out, as weights that are not finite want it. turns: whether a
+    max-pool over whole turns of phases begins with the phases. averages: whether those right after the convolution may
+    go into its weights. pairs: whether those of bfloat16 numbers may be multiplied.
     """
 
     algorithm: str = "auto"
@@ -42,6 +43,7 @@ class Options:
     apart: bool | None = None
     plain: bool = False
     masked: bool = False
+    turns: bool = True
     averages: bool = True
     pairs: bool = True
     pieces: Pieces | None = None

@@ -224,7 +224,7 @@ def _make_plan(
     pairs = _pairs(dtype, options, host)
     keep = pairs and pipeline.conv_index == 0
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep, options.averages)
-    if not options.plain and (split := max_pool_over_phases(rewritten)) is not rewritten:
+    if options.turns and (split := max_pool_over_phases(rewritten)) is not rewritten:
         rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
     made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
     nominal = work.count(pipeline, trace).nominal

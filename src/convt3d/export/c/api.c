@@ -1,5 +1,22 @@
 /* The functions of the header, whatever the pipeline: a run begins and ends here. */
 
+/* Where a dense array ends; 0 where it is not dense: then its voxels may lie between those of another. */
+static uintptr_t end_of(const C3D_ARRAY *a) {
+    i64 strides[5], step = 1;
+    strides_of(a, strides);
+    for (int axis = 4; axis >= 0; axis--) {
+        if (a->shape[axis] < 0 || (a->shape[axis] > 1 && strides[axis] != step))
+            return 0;
+        step = times(step, most(a->shape[axis], 1));
+    }
+    return (uintptr_t)a->data + (uintptr_t)step * C3D_ITEM;
+}
+
+static int overlap(const C3D_ARRAY *a, const C3D_ARRAY *b) {
+    uintptr_t end = end_of(a), other = end_of(b);
+    return a->data == b->data || (end && other && (uintptr_t)a->data < other && (uintptr_t)b->data < end);
+}
+
 /* The code of what is wrong with a call, whatever its sizes. */
 static int checked(const C3D_ARGS *args, int needs_data) {
     if (!args)
@@ -28,6 +45,9 @@ static int checked(const C3D_ARGS *args, int needs_data) {
         if (needs_data && (uintptr_t)arrays[n]->data % C3D_ITEM)
             return told(C3D_ARGUMENT, "%s: its address is no multiple of %d", names[n], C3D_ITEM);
     }
+    for (int n = 0; n < C3D_SLOTS + 2 && needs_data && !empty; n++)
+        if (n != 1 && overlap(&args->output, arrays[n]))
+            return told(C3D_ARGUMENT, "output: lies on %s", names[n]);
     for (int axis = 0; axis < 5; axis++)
         if (needs_data && args->output.shape[axis] > 1 && !args->output.strides[axis])
             for (int other = 0; other < 5; other++)
