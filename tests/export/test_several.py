@@ -63,3 +63,15 @@ def test_messages_name_the_arrays_of_the_call(several, rng: np.random.Generator)
         assert loaded.run(data, wrong, out, {}) == 2, name
         assert loaded.message.startswith(f"{name}:") or "earlier value" in loaded.message, loaded.message
         assert (out == 7).all()
+
+
+def test_loops_of_one_name_that_differ(export, rng: np.random.Generator) -> None:
+    """Rows of channels with taps of their own are so many inputs apart as the stride says, in each convolution."""
+    exported = export("Conv3d(stride=(1, 3, 1), groups=2) -> Conv3d(stride=(1, 2, 1), groups=2)", "strides")
+    loaded, pipeline, x = exported.load(), exported.subject.pipeline, (1, 2, 4, 30, 20)
+    shapes = pipeline.operand_shapes(x, (2, 1, 2, 3, 2), (2, 1, 1, 4, 3))
+    data, *operands = (rng.standard_normal(shape).astype(np.float32) for shape in (x, *shapes))
+    got, expected = (np.full(pipeline.trace(x, shapes).output, 7, np.float32) for _ in range(2))
+    assert loaded.run(data, operands, got, {}) == 0, loaded.message
+    by_python(pipeline, exported.dtype, data, operands, expected)
+    assert got.tobytes() == expected.tobytes()

@@ -91,15 +91,27 @@ class Kernels:
         self.level, self.name = level, name
         self._heads: dict[str, None] = {}  # declarations of what LLVM itself has, and the target
         self._shared: dict[str, str] = {}
+        self._bodies: dict[str, list[str]] = {}  # of each name, as kernels have it: most have the same
 
     def object(self, structure: Structure, name: str) -> bytes:
         """void name(int64 *table, int64 worker)"""
         from ..cpu.code.tile import emit  # here: nobody else needs LLVM
 
-        text = emit(for_any_channels(structure, self.level), self.level.machine)
+        text = self._told_apart(emit(for_any_channels(structure, self.level), self.level.machine))
         self._heads |= dict.fromkeys(re.findall(r"^(?:declare |target |!\d+ = ).*$", text, re.M))
         text = self._named(self._FUNCTION.sub(self._kept_apart, text))
         return self.level.compile(_renamed(text, {"run": name}))
+
+    def _told_apart(self, text: str) -> str:
+        """Loops of one name that differ, in the distance from row to row, have a number of their own."""
+        for found in self._FUNCTION.finditer(text):
+            body, name = found.group(0), found.group(2)
+            bodies = self._bodies.setdefault(name, [])
+            if body not in bodies:
+                bodies.append(body)
+            if number := bodies.index(body):
+                text = text.replace(f'@"{name}"', f'@"{name}_{number}"')
+        return text
 
     def _kept_apart(self, found: re.Match[str]) -> str:
         head, name = found.groups()
