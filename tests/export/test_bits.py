@@ -44,10 +44,12 @@ def check(exported, rng: np.random.Generator, count: int = CASES) -> None:  # ty
         assert out.tobytes() == expected.tobytes(), (case.values, x.shape, operands[0].shape)
 
 
-def check_shapes(exported, x, shapes, rng: np.random.Generator) -> None:  # type: ignore[no-untyped-def]
-    """Of the input and the operands of a pipeline."""
+def check_shapes(exported, x, shapes, rng: np.random.Generator, wild: float = 0.0) -> None:  # type: ignore[no-untyped-def]
+    """Of the input and the operands of a pipeline; `wild`: one of the weights, if it is not finite."""
     loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
     data, *operands = (dtype.narrow(rng.standard_normal(shape)) for shape in (x, *shapes))
+    if not np.isfinite(wild):
+        operands[0][0, 0, 0, -1, -1] = wild
     got, expected = (np.full(pipeline.trace(x, shapes).output, 7, dtype.storage) for _ in range(2))
     assert loaded.run(data, operands, got, {}, threads=3) == 0, loaded.message
     by_python(pipeline, dtype, data, operands, expected)
@@ -118,7 +120,9 @@ def test_pieces(export, x, weight, rng: np.random.Generator) -> None:  # type: i
     exported = export("Conv3d(padding=3, dilation=(3, 9, 17), bias=True) -> ReLU()", "apart")
     shapes = exported.subject.pipeline.operand_shapes(x, weight)
     assert make_plan(exported.subject.pipeline, x, shapes, exported.dtype).pieces
-    check_shapes(exported, x, shapes, rng)
+    assert make_plan(exported.subject.pipeline, x, shapes, exported.dtype).masked.pieces
+    for wild in (0.0, np.inf):
+        check_shapes(exported, x, shapes, rng, wild)
 
 
 def test_long_kernels_in_pieces(export, rng: np.random.Generator) -> None:
