@@ -22,7 +22,7 @@ from convt3d.cpu.plan.winograd import AxisMethod
 from convt3d.spec.dtypes import DTYPES
 
 # kernel, stride, padding; of the transposed convolution, then of the convolution
-LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (4, 2, 1), (5, 2, 2), (3, 2, 1)]
+LAYERS = [(2, 1, 0), (3, 1, 1), (5, 1, 2), (7, 1, 3), (4, 2, 1), (5, 2, 2), (3, 2, 1)]
 FORWARD = [(3, 1, 1), (3, 2, 1), (4, 2, 1), (5, 2, 2)]
 
 

@@ -207,7 +207,7 @@ def test_methods(export, rng: np.random.Generator) -> None:
     exported = export("ConvTranspose3d(bias=True, padding=1) -> BatchNorm(affine=True) -> ReLU()", "methods")
     loaded, dtype, pipeline = exported.load(), exported.dtype, exported.subject.pipeline
     chosen, x = set(), (3, 24, 12, 13, 14)
-    for taps in product((1, 3), (1, 5), (1, 4)):
+    for taps in product((1, 3), (1, 7), (1, 4)):
         shapes = pipeline.operand_shapes(x, (24, 32, *taps))
         plan = make_plan(pipeline, x, shapes, dtype)
         chosen.add(tuple(axis.outputs for axis in plan.method.axes))

@@ -126,8 +126,9 @@ def test_every_output_of_an_axis(data: st.DataObject) -> None:
         (3, 2, {2: Fraction(5, 6)}),
         (4, 1, {2: Fraction(6, 8)}),  # two pieces
         (5, 1, {2: Fraction(7, 10)}),  # pieces of three and two
-        (7, 1, {}),  # three pieces: errors would grow
-        (9, 1, {}),
+        (7, 1, {2: Fraction(10, 14)}),  # three pieces
+        (9, 1, {2: Fraction(12, 18)}),
+        (10, 1, {}),  # four: errors of longer sums have not been measured
         (2, 2, {}),  # k = s: every phase has one tap
         (1, 1, {}),
         (3, 5, {}),
@@ -154,7 +155,8 @@ def test_savings_multiply_over_the_axes() -> None:
         (4, 2, {2: Fraction(6, 8)}),  # two taps on the inputs of either remainder
         (3, 2, {2: Fraction(5, 6)}),  # two and one
         (5, 2, {2: Fraction(7, 10)}),
-        (7, 2, {}),  # two and two, and three: errors would grow
+        (7, 2, {2: Fraction(10, 14)}),  # two and two, and three
+        (8, 2, {}),  # four pieces
         (2, 2, {}),
     ],
 )

@@ -22,9 +22,9 @@ from .geometry import Walk
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 # Schemes of two outputs and at most four products round no worse than direct summation: their matrices hold 0, 1, -1
-# and 1/2, and each output is made of its own inputs only. With three outputs, others would have to cancel; with more
-# than two pieces of taps, errors grow by half and more.
-EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 2
+# and 1/2, and each output is made of its own inputs only. With three outputs, others would have to cancel. Sums grow
+# longer with each piece of taps: up to three along an axis have been measured (docs/math.md).
+EXACT_POINTS, EXACT_OUTPUTS, EXACT_PIECES = 4, 2, 3
 MOST_POINTS = 6
 MOST_PACE = 8
 
