@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers.c_levels import own_level
 from helpers.c_library import Loaded
 
+import convt3d
 from convt3d.export.forms import Subject
 from convt3d.export.library import write_library
 from convt3d.spec.dtypes import float32
@@ -76,7 +77,7 @@ def main() -> None:
         assert loaded.function("workspace")(ctypes.byref(call), ctypes.byref(size)) == 0
         workspace = np.zeros(size.value, np.uint8)
         call.workspace, call.workspace_bytes = workspace.ctypes.data, size.value
-        run, prepared = loaded.function("run"), pipeline.prepare(*operands)
+        run, prepared = loaded.function("run"), convt3d.Pipeline(*pipeline.stages).prepare(*operands)
         taken: tuple[list[float], list[float]] = ([], [])
         for turn in range(args.rounds + 2):
             start = time.perf_counter()

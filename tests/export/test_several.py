@@ -57,7 +57,7 @@ def test_messages_name_the_arrays_of_the_call(several, rng: np.random.Generator)
     for slot, name in enumerate(names):
         wrong = [
             *operands[:slot],
-            np.concatenate([operands[slot]] * 2, axis=slot not in (1, 2)),
+            np.concatenate([operands[slot]] * 2, axis=0 if slot in (1, 2) else 1),
             *operands[slot + 1 :],
         ]
         assert loaded.run(data, wrong, out, {}) == 2, name
