@@ -130,6 +130,21 @@ def test_new_weights_count() -> None:
         close(fast(x), Net().eval()(x))
 
 
+def test_what_is_assigned_is_the_models() -> None:
+    """A new head: that of the model, so the next call has it, and its state_dict."""
+    model, x = Net().eval(), given()
+    fast = ct.optimize(model)
+    with torch.no_grad():
+        fast(x)
+        name, old = next((name, each) for name, each in model.named_children())
+        setattr(fast, name, copy.deepcopy(old))
+        for each in getattr(fast, name).parameters():
+            each.mul_(1.5)
+        assert getattr(model, name) is getattr(fast, name) is not old
+        close(fast(x), model(x))
+        assert list(fast.state_dict()) == list(model.state_dict())
+
+
 def test_training() -> None:
     """Losses of a few steps, and running statistics."""
     x, losses, states = given(2, 2, 8, 8, 8), [], []

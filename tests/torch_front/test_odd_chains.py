@@ -289,6 +289,15 @@ def test_log_softmax(dim: int) -> None:
     torch.testing.assert_close(result.double(), meant, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("function", [F.elu, F.selu, lambda y: F.celu(y, 0.5), lambda y: F.elu(y, -0.7)])
+def test_small_numbers_keep_their_digits(function: Any) -> None:
+    """Beside zero exp(x) - 1 is about x."""
+    model = Model("conv", 6, {"bias": False}, lambda m, y: function(y)).eval()
+    x = 1e-6 * torch.randn(1, 4, 3, 4, 5)
+    (text,) = agrees(model, x).texts
+    assert "Tanh" in text
+
+
 def test_explain_where_a_result_is_copied() -> None:
     """LayerNorm over channels leaves another layout than eager, so a copy follows its pipeline."""
     torch.manual_seed(6)

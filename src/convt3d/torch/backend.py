@@ -156,6 +156,13 @@ class Optimized(nn.Module):  # type: ignore[misc]
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What callers set belongs to the model: a new head, say."""
+        if name in ("model", "training") or name[:1] == "_":
+            super().__setattr__(name, value)
+        else:
+            setattr(self.model, name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_compiled": None}
 

@@ -23,7 +23,7 @@ from .engine import knows
 from .graphs import after_writes, example, is_barrier, is_tensor, name_of, shown, target_of
 from .meanings import Fused, called, check_result, insert_operand, insert_view, meaning_of, reason
 from .owned_call import OwnedCall
-from .patterns import ALIASES, OWN, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
+from .patterns import ALIASES, OTHER, OWN, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 from .views import PLAIN, NoStageError, Value, is_plain, same
 
 # In the meta of new nodes: the Fused that a pipeline comes from, and the name of the old node whose value they give.
@@ -258,7 +258,8 @@ class _Walk:
             parts += [(Keep(labels[current]), ())] if current in labels and not _keeps(parts, labels[current]) else []
             main, second, own = self._step(node, current, same_value)
             parts += [] if main is current else [(Recall(labels[main]), ())]
-            words = {SELF: labels.get(main), SECOND: labels.get(second), OWN: f"w{len(parts)}"}
+            given_names = {SELF: labels.get(main), SECOND: labels.get(second)}
+            words = given_names | {OWN: f"w{len(parts)}", OTHER: f"u{len(parts)}"}
             parts += [(_labelled(stage, words), given) for stage, given in own]
             current = node
         return tuple(stage for stage, _ in parts), tuple(each for _, given in parts for each in given)

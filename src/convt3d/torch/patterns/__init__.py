@@ -14,13 +14,14 @@ import torch
 from torch.nn import functional
 
 from . import arithmetic, conv, norms, pointwise, pools, reductions, views  # noqa: F401  # they enter their rules
-from .base import OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
+from .base import OTHER, OWN, RULES, SECOND, SELF, STARTS, Given, Meaning, Outer, Part, Start
 
 __all__ = [
     "ALIASES",
     "FUNCTIONS",
     "METHODS",
     "NEED_RESULT",
+    "OTHER",
     "OWN",
     "RULES",
     "SECOND",

@@ -10,9 +10,9 @@ from ...spec import stages as s
 from ...spec.stage import Stage
 from ..views import NoStageError, Value, View
 
-# What stands for a label until labels are given: the value that the stages are applied to, the second one, and one that
-# is used among these stages only.
-SELF, SECOND, OWN = "self_", "second_", "own_"
+# What stands for a label until labels are given: the value that the stages are applied to, the second one, and two that
+# are used among these stages only.
+SELF, SECOND, OWN, OTHER = "self_", "second_", "own_", "other_"
 
 
 @dataclass(frozen=True)

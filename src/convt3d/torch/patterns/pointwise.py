@@ -8,7 +8,7 @@ from typing import Any
 from ...spec import stages as s
 from ...spec.stage import Stage
 from ..views import NoStageError, same
-from .base import OWN, SELF, Given, Meaning, inside, mapped, number, outer, rule, without_gradient
+from .base import OTHER, OWN, SELF, Given, Meaning, inside, mapped, number, outer, rule, without_gradient
 
 
 def _plain_function(stage: Callable[[], Stage], *names: str) -> None:
@@ -141,10 +141,11 @@ def _selu(input: Any, inplace: Any = False) -> Meaning:
 
 
 def _bent(inner: tuple[Stage, ...], alpha: Any) -> tuple[Stage, ...]:
-    """max(x, 0) + alpha * (exp(inner(min(x, 0))) - 1)."""
-    scaled = () if alpha == 1 else (s.Multiply(float(alpha)),)
-    below = s.Clamp(None, 0.0), *inner, s.Exp(), s.Subtract(1.0), *scaled
-    return *below, s.Keep(OWN), s.Recall(SELF), s.ReLU(), s.Add(OWN)
+    """max(x, 0) + alpha * (exp(z) - 1), z = inner(min(x, 0)). With t = tanh(z / 2), exp(z) - 1 is 2 t / (1 - t), which
+    keeps the digits of a small z."""
+    half = s.Clamp(None, 0.0), *inner, s.Multiply(0.5), s.Tanh()
+    below = s.Keep(OTHER), s.Subtract(1.0, reverse=True), s.Divide(OTHER, reverse=True), s.Multiply(2.0 * alpha)
+    return *half, *below, s.Keep(OWN), s.Recall(SELF), s.ReLU(), s.Add(OWN)
 
 
 @rule("abs", "absolute")
