@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from .ahead import compile_ahead
+from .attention import in_pieces
 from .between import with_convolutions, without_convolutions
 from .capture import Captured, capture, rewrite
 from .graphs import without_dropouts
@@ -82,9 +83,9 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
         if rest == "eager":
             without_convolutions(graph)
             as_functions(graph)
-            found.joined = join(graph)
-            ours = (Kernel, Padding)
-            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, ours))]
+            found.joined, found.pieces = join(graph), in_pieces(graph)
+            gone, ours = {*found.joined, *found.pieces}, (Kernel, Padding)
+            found.rest = [node for node in found.rest if not (node in gone or isinstance(node.target, ours))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there
