@@ -17,6 +17,7 @@ from .ahead import compile_ahead
 from .attention import in_pieces
 from .between import with_convolutions, without_convolutions
 from .capture import Captured, capture, rewrite
+from .constants import keep_constants
 from .graphs import without_dropouts
 from .inline import inline_modules
 from .joined import join
@@ -84,7 +85,8 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
             without_convolutions(graph)
             as_functions(graph)
             found.joined, found.pieces = join(graph), in_pieces(graph)
-            gone, ours = {*found.joined, *found.pieces}, (Kernel, Padding)
+            gone = {*found.joined, *found.pieces, *keep_constants(graph, gm)}
+            ours = (Kernel, Padding)
             found.rest = [node for node in found.rest if not (node in gone or isinstance(node.target, ours))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
