@@ -14,8 +14,10 @@ import torch
 from torch import fx, nn
 
 from .ahead import compile_ahead
+from .attention import in_pieces
 from .between import with_convolutions, without_convolutions
 from .capture import Captured, capture, rewrite
+from .constants import keep_constants
 from .graphs import without_dropouts
 from .inline import inline_modules
 from .joined import join
@@ -82,9 +84,10 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
         if rest == "eager":
             without_convolutions(graph)
             as_functions(graph)
-            found.joined = join(graph)
+            found.joined, found.pieces = join(graph), in_pieces(graph)
+            gone = {*found.joined, *found.pieces, *keep_constants(graph, gm)}
             ours = (Kernel, Padding)
-            found.rest = [node for node in found.rest if not (node in found.joined or isinstance(node.target, ours))]
+            found.rest = [node for node in found.rest if not (node in gone or isinstance(node.target, ours))]
         graph.lint()
         return fx.GraphModule(gm, graph), found
     except Exception as error:  # PyTorch's own computation is always there

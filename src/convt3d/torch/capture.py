@@ -39,6 +39,7 @@ class Captured:
     left: dict[Any, str] = field(default_factory=dict)
     rest: list[Any] = field(default_factory=list)  # all other nodes that compute something
     joined: list[Any] = field(default_factory=list)  # concatenations that take no copy of what pipelines compute
+    pieces: list[Any] = field(default_factory=list)  # attention that PyTorch computes in pieces
     failed: str = ""  # the error that ended it
 
 

@@ -42,6 +42,7 @@ class Explanation:
     left: list[tuple[str, str]] = field(default_factory=list)  # convolutions that are PyTorch's still, and why
     rest: Counter[str] = field(default_factory=Counter)  # all else that is
     joined: int = 0  # concatenations that copy nothing a pipeline computes
+    pieces: int = 0  # operations of attention that PyTorch computes in pieces
     failed: list[str] = field(default_factory=list)  # graphs that are
     eager: float | None = None
     ours: float | None = None
@@ -59,6 +60,8 @@ class Explanation:
         lines += [f"    a graph is left to PyTorch: {error}" for error in self.failed]
         if self.joined:
             lines.append(f"written in place: {counted(self.joined, 'concatenation')}")
+        if self.pieces:
+            lines.append(f"PyTorch's in pieces: {counted(self.pieces, 'operation')} of attention")
         if self.rest:
             rest = ", ".join(f"{name} {count}x" if count > 1 else name for name, count in self.rest.most_common())
             lines.append(f"PyTorch's still: {rest}")
@@ -136,6 +139,7 @@ def _describe(made: Explanation, found: Captured) -> None:
     made.rows += [Row(_name(each.conv), each.text, each.why) for each in found.fused]
     made.left += [(_name(node), why) for node, why in found.left.items()]
     made.joined += len(found.joined)
+    made.pieces += len(found.pieces)
     made.rest.update(shown(node) for node in found.rest)
     made.failed += [found.failed] if found.failed else []
 

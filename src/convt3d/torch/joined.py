@@ -67,7 +67,7 @@ def join(graph: Any) -> list[Any]:
     shared: dict[int, list[Any]] = defaultdict(list)  # nodes with the same memory
     for node in nodes:
         if is_tensor(node):
-            shared[_memory(node)].append(node)
+            shared[memory_of(node)].append(node)
     found = {each.node: each for each in map(_cat, nodes) if each is not None and _unwritten(each.node, shared)}
     inside: dict[Any, _Inside] = {}
     for cat in reversed(found.values()):
@@ -136,17 +136,17 @@ def _cat(node: Any) -> _Cat | None:
     return _Cat(node, tuple(parts), sizes)
 
 
-def _memory(node: Any) -> int:
+def memory_of(node: Any) -> int:
     """The same number for nodes that share their memory."""
     return int(example(node).untyped_storage()._cdata)
 
 
 def _unwritten(node: Any, shared: Mapping[int, Sequence[Any]]) -> bool:
     """Whether nothing writes to its memory."""
-    return not any(is_barrier(user) for each in shared[_memory(node)] for user in each.users)
+    return not any(is_barrier(user) for each in shared[memory_of(node)] for user in each.users)
 
 
 def _stays(node: Any, shared: Mapping[int, Sequence[Any]]) -> bool:
     """Whether its memory does not leave the graph either; it is contiguous, as slices of samples are."""
-    leaves = any(user.op == "output" for each in shared[_memory(node)] for user in each.users)
+    leaves = any(user.op == "output" for each in shared[memory_of(node)] for user in each.users)
     return not leaves and _unwritten(node, shared) and bool(example(node).is_contiguous())
