@@ -94,17 +94,17 @@ def test_it_reads_as_one_kernel(slug: str) -> None:
         assert text.count("acc = tl.zeros(") == (2 if softmax else 1)
         assert text.count("\n") < most + (200 if softmax else 0)
         assert max(len(line) for line in text.splitlines() if not line.startswith("#")) <= 120
-        kernels = re.findall(r"^def (\w+)\(((?:\n    .*)+)\n\):  # fmt: skip\n((?:    .*\n|\n(?=    ))*)", text, re.MULTILINE)
+        kernels = re.findall(r"^def \w+\(((?:\n    .*)+)\n\):  # fmt: skip\n((?:    .*\n)*)", text, re.MULTILINE)
         assert len(kernels) == text.count("# fmt: skip")
-        for name, arguments, body in kernels:
-            names = re.findall(r"(\w+)(?:: [\w.]+)?,", arguments)
-            assert {one for one in names if one not in ("ACC", "INDEX") and not re.search(rf"\b{one}\b", body)} == set(), name
-        assert "dilation" not in text or "dilation_d" in PROBLEMS[slug].sample or "dilation_d" not in text
+        for arguments, body in kernels:
+            asked, words = set(re.findall(r"(\w+)(?:: [\w.]+)?,", arguments)), set(re.findall(r"\w+", body))
+            assert asked - words <= {"ACC", "INDEX"}
 
 
 @given(st.data())
 def test_an_axis_has_the_numbers_that_plans_have(data: st.DataObject) -> None:
-    torch, _ = pytest.importorskip("torch"), pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
     from convt3d.judge.export_host import axis_of
 
     def draw(least: int, most: int) -> int:

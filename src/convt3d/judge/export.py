@@ -30,6 +30,7 @@ from .starter import comment, python_signature
 LANGUAGES = ("triton",)
 # Two groups, and numbers that let no rewrite fire; each is found again among the constants of the kernels.
 GENERAL = {"groups": 2, "sum_weight": 70000.5, "clamp_min": -100.25, "clamp_max": 100.5, "scaling_factor": 3.25}
+ROUNDED = 'known |= {"ROUNDED": input.itemsize == 2}  # 16-bit types are rounded once: they are computed again'
 WILD_ENTRY = '"wild": wild, '
 VARIANTS = {"float32": "", "float16": "_16bit"}  # 16-bit types may need other kernels: they are rounded once
 
@@ -229,7 +230,7 @@ tile = tile_of(input.dtype, inputs, channels, whole={whole}, crowded={crowded})
 filled, width = -(-inputs // tile[2]) * tile[2], -(-channels // tile[1]) * tile[1]  # channels in whole blocks
 known = {{"groups": groups, "channels": channels, "all_channels": out_channels, "inputs": filled, "filled": filled}}
 known |= {{"width": width, "x_part": filled, "x_group": parts * filled, "PARTS": parts, "GUARD": False}}
-{'known |= {"ROUNDED": input.itemsize == 2}  # 16-bit types are rounded once: they are computed again' if rounded else ""}
+{ROUNDED if rounded else ""}
 known |= {{"w_row": width, "w_part": filled * width, "w_tap": parts * filled * width}}
 
 # Weights as (groups, taps, parts, inputs, outputs).
@@ -255,7 +256,10 @@ x = x[:, :, axes[0]["before"] :, axes[1]["before"] :, axes[2]["before"] :]
 """
     if not pooled:
         text = text.replace("axis_of(size, n, size, low=", "axis_of(size, size, size, low=")
-        text = text.replace("for n, size, one in zip(sizes, input.shape[2:], axes, strict=True)", "for size, one in zip(sizes, axes, strict=True)")
+        text = text.replace(
+            "for n, size, one in zip(sizes, input.shape[2:], axes, strict=True)",
+            "for size, one in zip(sizes, axes, strict=True)",
+        )
     if not guarded:
         text = text.replace(', "GUARD": False', "")
     yield from (line for line in re.sub(r"(?<=.)\n\n(?!#)", "\n", text.strip()).split("\n"))
@@ -289,24 +293,22 @@ def _convolution(kernel: Exported, step: GpuKernel, given: Callable[..., Iterato
     if kernel.guarded:
         tile = f"guarding(tile, {step.piece.reduce is not None})"
         yield 'given["GUARD"] = True  # nothing is computed then if all is finite'
-        yield f"tile = {tile}"
-        yield f"launch({kernel.name}, axes, tile, batch_size * groups, channels, known | given)"
+        yield f"waiting = {tile}"
+        yield f"launch({kernel.name}, axes, waiting, batch_size * groups, channels, known | given)"
 
 
 def _given(problem: Problem, kernel: Exported, variant: _Variant, further: str = "") -> Iterator[str]:
     """Arrays and constants that the kernel asks for."""
-    words = set(re.findall(r"\w+", kernel.text))
+    asked = set(re.findall(r"\w+", kernel.text))
     names = [name for name in dict.fromkeys(variant.constants.values()) if f"{name}: tl.float64" in kernel.text]
-    entries = [(name, _variable(problem, array)) for name, array in kernel.pointers.items() if name in words]
-    line = f"given = {{{', '.join(f'{name!r}: {value}' for name, value in (*entries, *zip(names, names, strict=True)))}{further}}}"
-    line = line.replace("'", '"')
-    if len(line) <= 108:
-        yield line
-        return
-    entries = line[9:-1].split(", ")
-    middle = next(at for at in range(len(entries)) if len(", ".join(entries[: at + 1])) > 70)
-    yield f"given = {{{', '.join(entries[:middle])}}}"
-    yield f"given |= {{{', '.join(entries[middle:])}}}"
+    entries = [(name, _variable(problem, array)) for name, array in kernel.pointers.items() if name in asked]
+    entries += zip(names, names, strict=True)
+    words = [f'"{name}": {value}' for name, value in entries] + further.split(", ")[1:]
+    sign = "="
+    while words:
+        fit = next((at for at in range(1, len(words)) if len(", ".join(words[: at + 1])) > 96), len(words))
+        yield f"given {sign} {{{', '.join(words[:fit])}}}"
+        words, sign = words[fit:], "|="
 
 
 def _variable(problem: Problem, array: ArrayName) -> str:

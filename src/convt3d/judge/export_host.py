@@ -55,14 +55,13 @@ def axis_of(
     hop, back, step = stride // common, dilation // common, jump * pace // stride
     count, taps = -(-ends // pace) + low + high, (kernel - 1) * dilation
     last = step * (count - 1) + (padding + (pace - 1) * jump + window - 1) // stride
-    return {
-        **{"size": size, "ends": ends, "outs": outs, "kernel": kernel, "stride": stride, "padding": padding},
-        **{"dilation": dilation, "window": window, "jump": jump, "low": low, "pace": pace, "common": common},
-        **{"hop": hop, "back": back, "step": step, "count": count, "inverse": pow(back, -1, hop) if hop > 1 else 0},
-        # How far before the first input and after the last one addresses reach, and the largest number on the way.
-        **{"before": max(0, (taps - padding + stride - 1) // stride), "after": max(0, last - size + 1)},
-        "largest": ends * jump + window + (pace + 1) * jump + padding + (kernel + stride) * dilation + stride * stride,
-    }
+    numbers = {"size": size, "ends": ends, "outs": outs, "kernel": kernel, "stride": stride, "padding": padding}
+    numbers |= {"dilation": dilation, "window": window, "jump": jump, "low": low, "pace": pace, "common": common}
+    numbers |= {"hop": hop, "back": back, "step": step, "count": count, "inverse": pow(back, -1, hop) if hop > 1 else 0}
+    # How far before the first input and after the last one addresses reach, and the largest number on the way.
+    numbers |= {"before": max(0, (taps - padding + stride - 1) // stride), "after": max(0, last - size + 1)}
+    far = (kernel + stride) * dilation + stride * stride + padding
+    return numbers | {"largest": ends * jump + window + (pace + 1) * jump + far}
 
 
 def parts_of(axes: Sequence[dict[str, int]], tile: tuple[int, int, int, int]) -> int:
@@ -96,7 +95,7 @@ def run(kernel: Any, programs: int, known: dict[str, Any], warps: int, stages: i
     tensors = [value for value in known.values() if isinstance(value, torch.Tensor)]
     sizes = [value.untyped_storage().nbytes() // value.itemsize for value in tensors]
     numbers = [value for value in known.values() if isinstance(value, int)]
-    large = max(*sizes, *numbers, programs * known.get("BLOCK_P", known.get("BLOCK"))) >= 2**31
+    large = max(*sizes, *numbers, programs * (known.get("BLOCK_P") or known["BLOCK"])) >= 2**31
     sums = tl.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else tl.float32
     known = known | {"ACC": sums, "INDEX": tl.int64 if large else tl.int32}
     # Registers: all of a block must fit the GPU's; left alone ptxas takes so many that fewer blocks fit, with a tighter

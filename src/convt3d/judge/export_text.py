@@ -36,8 +36,11 @@ _LONG = (
     (r"(?<=acc, x_at, x_part, )hit, |(?<=def factor_tile\(at), hit\b", ""),
     (r"add_product\(\n +(acc, .*),\n +PARTS,\n +\)  # fmt: skip", r"add_product(\1, PARTS)"),
     (r"; beside the input are zeros, in memory \(HALO\) or not\.", "."),
-    (r"\n@triton\.jit\ndef made\(\):.*\nINTERPRETED = [^\n]*\n", _INTERPRETED),
-    (r"A tile of a factor; .*? is another\.", "The input stays in L1 (.ca) for the next tap, weights pass it by (.cg)."),
+    (r"(?s)\n@triton\.jit\ndef made\(\):.*?\nINTERPRETED = [^\n]*\n", _INTERPRETED),
+    (
+        r"(?s)A tile of a factor; .*? is another\.",
+        "The input stays in L1 (.ca) for the next tap, weights pass it by (.cg).",
+    ),
     # A kernel that waits has as many programs as the other, and one input channel a step.
     (r" +for start in range\(tl\.program_id\(0\), programs.*\n", ""),
     (r"tl\.full\(\(\), start, tl\.int64\)", "tl.program_id(0).to(tl.int64)"),
@@ -189,7 +192,7 @@ def body_of(text: str) -> list[str]:
 
 def _all(text: str, rules: Sequence[tuple[str, str]]) -> str:
     for pattern, other in rules:
-        text = re.sub(pattern, other, text, flags=re.S if pattern.endswith(("another\\.", "\\n]*\\n")) else 0)
+        text = re.sub(pattern, other, text)
     return text
 
 
