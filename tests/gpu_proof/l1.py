@@ -27,7 +27,7 @@ from .limits import Device, occupancy
 
 FIRST_LEVEL = {80: 192 * 1024, 90: 256 * 1024}  # bytes, of which shared memory is a part
 SECTOR, LINE = 32, 128
-WAVES, STEPS = 2, 40_000  # programs of a place one after the other; blocks of products at most
+WAVES, STEPS = 2, 12_000  # programs of a place one after the other; blocks of products at most
 
 
 def taps(axis: GpuAxis, output: int) -> list[int]:
@@ -49,7 +49,8 @@ def reads(kernel: GpuKernel, program: int, size: int) -> Iterator[NDArray[np.int
     sizes = memory.sizes(kernel.piece.shape[2:])
     strides = (sizes[1] * sizes[2], sizes[2], 1)
     row = n * sizes[0] * strides[0] + sum(
-        (axis.step * one + low[number]) * strides[number] for number, (axis, one) in enumerate(zip(kernel.axes, at, strict=True))
+        (axis.step * one + low[number]) * strides[number]
+        for number, (axis, one) in enumerate(zip(kernel.axes, at, strict=True))
     )
     first = group * memory.parts * memory.filled if kernel.groups > 1 else 0
     for member in product(*(range(axis.window) for axis in kernel.axes)):
