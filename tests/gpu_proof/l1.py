@@ -27,7 +27,8 @@ from .limits import Device, occupancy
 
 FIRST_LEVEL = {80: 192 * 1024, 90: 256 * 1024}  # bytes, of which shared memory is a part
 SECTOR, LINE = 32, 128
-WAVES, STEPS = 2, 12_000  # programs of a place one after the other; blocks of products at most
+PROCESSORS = range(8)  # neighbours, of whose programs the shares are
+WAVES, STEPS = 3, 3_000  # programs of a place one after the other; blocks of products of each part, at most
 
 
 def taps(axis: GpuAxis, output: int) -> list[int]:
@@ -69,13 +70,24 @@ def share(kernel: GpuKernel, device: Device, together: int, room: int) -> tuple[
     """Of the bytes that all taps read, those that come from the second level: simulated, and if all taps along the
     width but the first were found in the first level."""
     size = 2 if kernel.memory.parts > 1 else 4 if kernel.need.dtype.name == "float32" else kernel.need.dtype.itemsize
-    width = kernel.config.inputs * size
+    asked = missed = 0
+    for processor in PROCESSORS:  # residues are dealt out to them in turn
+        one = _simulated(kernel, device.multiprocessors, processor, together, room, size)
+        asked, missed = asked + one[0], missed + one[1]
+    rows = [len(taps(kernel.axes[2], output)) for output in _outputs(kernel.axes[2])]
+    return missed / asked, sum(count > 0 for count in rows) / max(1, sum(rows))
+
+
+def _simulated(
+    kernel: GpuKernel, processors: int, processor: int, together: int, room: int, size: int
+) -> tuple[int, int]:
+    """Sectors that one multiprocessor asks for, and those that it does not have. Its programs are from the middle of
+    the launch, since those at its ends read borders."""
+    middle, width = kernel.programs // 2 + processor, kernel.config.inputs * size
     held: OrderedDict[int, None] = OrderedDict()
     asked = missed = steps = 0
-    # The middle of the launch: programs at its ends read borders only.
-    middle = kernel.programs // 2
     for wave in range(WAVES):
-        numbers = [middle + (wave * together + one) * device.multiprocessors for one in range(together)]
+        numbers = [middle + (wave * together + one) * processors for one in range(together)]
         programs = [reads(kernel, number % kernel.programs, size) for number in numbers]
         while programs and steps < STEPS:
             for program in list(programs):
@@ -84,18 +96,17 @@ def share(kernel: GpuKernel, device: Device, together: int, room: int) -> tuple[
                     programs.remove(program)
                     continue
                 steps += 1
-                sectors = np.unique(np.concatenate([(found + at) // SECTOR for at in range(0, width, SECTOR)]))
-                for sector in sectors.tolist():
-                    asked += 1
+                sectors = np.unique(np.concatenate([(found + at) // SECTOR for at in range(0, width, SECTOR)])).tolist()
+                asked += len(sectors)
+                for sector in sectors:
                     if sector in held:
                         held.move_to_end(sector)
                         continue
                     missed += 1
                     held[sector] = None
-                    if len(held) * SECTOR > room:
+                    if len(held) * SECTOR > room:  # the least recently used
                         held.popitem(last=False)
-    rows = [len(taps(kernel.axes[2], output)) for output in _outputs(kernel.axes[2])]
-    return missed / asked, sum(count > 0 for count in rows) / max(1, sum(rows))
+    return asked, missed
 
 
 def _outputs(axis: GpuAxis) -> Iterator[int]:
