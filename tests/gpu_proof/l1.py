@@ -63,7 +63,7 @@ def reads(kernel: GpuKernel, program: int, size: int) -> Iterator[NDArray[np.int
         for i, j, block_at, k in product(deep, high, range(0, memory.filled, kernel.config.inputs), wide):
             for part in range(memory.parts):
                 voxel = (row + i * strides[0] + j * strides[1] + k) * memory.row
-                yield (voxel + first + part * memory.filled + block_at) * size
+                yield np.asarray((voxel + first + part * memory.filled + block_at) * size)
 
 
 def share(kernel: GpuKernel, device: Device, together: int, room: int) -> tuple[float, float]:

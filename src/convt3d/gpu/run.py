@@ -327,8 +327,9 @@ class Execution:
             )
             places = {at: one.array for at, one in enumerate(text.arguments) if one.array and one.type[0] == "*"}
             self.again.launches(kernel, text.grid, arguments, places, dict(text.constexprs).values())
-        except (*_refusals(), RuntimeError) as error:
-            if not isinstance(error, _refusals()) and not any(words in str(error) for words in _NOT_LOADED):
+        except Exception as error:
+            not_loaded = isinstance(error, RuntimeError) and any(words in str(error) for words in _NOT_LOADED)
+            if not not_loaded and not isinstance(error, _refusals()):
                 raise
             raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 
