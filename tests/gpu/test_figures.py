@@ -11,6 +11,8 @@ import pytest
 from gpu_proof.compile import loop_of
 from gpu_proof.figures import CHEAP, Expected, name_of, recorded, recorded_jobs, work_of, worse
 from gpu_proof.jobs import Job
+from gpu_proof.l1 import reads, share
+from gpu_proof.limits import DEVICES
 from gpu_proof.report import traffic
 from helpers.triton import need_triton, printed
 
@@ -109,6 +111,31 @@ def test_taps_along_the_width_are_rows() -> None:
     (dot,) = (each for each in plan.kernels if each.kind == "dot")
     work = work_of(dot)
     assert work.steps == 5 * work.rows == dot.programs * 2 * 3 * 5 * (64 // dot.config.inputs)
+
+
+@pytest.mark.parametrize(
+    ("stages", "kernel"),
+    [
+        ([ct.ConvTranspose3d(stride=(2, 1, 3), padding=(1, 0, 2), groups=2)], (32, 8, 3, 2, 5)),
+        ([ct.ConvTranspose3d(stride=2), ct.MaxPool3d(2)], (32, 16, 3, 3, 3)),
+        ([ct.Conv3d(stride=2, padding=1)], (16, 32, 3, 3, 3)),
+    ],
+    ids=["phases and groups", "pool", "forward"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_simulated_reads_are_those_of_the_kernel(stages: list[Any], kernel: tuple[int, ...], dtype: str) -> None:
+    """As many as blocks of products, in each part, all of them in memory. A cache for all asks for each sector once."""
+    plan = gpu_plan(Pipeline(*stages), (2, 32, 5, 6, 7), (kernel,), DTYPES[dtype], 80)
+    (dot,) = (each for each in plan.kernels if each.kind == "dot")
+    found = [at for program in range(dot.programs) for at in reads(dot, program, 2)]
+    memory = dot.memory
+    assert len(found) == memory.parts * work_of(dot).steps
+    space = memory.sizes(dot.piece.shape[2:])
+    last = 2 * dot.piece.shape[0] * prod(space) * memory.row
+    assert min(int(at.min()) for at in found) >= 0
+    assert max(int(at.max()) for at in found) + 2 * dot.config.inputs <= last
+    some = share(dot, DEVICES[0], 1, 1 << 40)[0], share(dot, DEVICES[0], 1, 0)[0]
+    assert 0 < some[0] < some[1] == 1
 
 
 def test_what_is_read_again_comes_out_of_the_cache_where_samples_are_taken_in_turn() -> None:

@@ -18,7 +18,7 @@ from helpers.eager import tensors  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from triton import testing  # noqa: E402
+from triton import runtime, testing  # noqa: E402
 from triton.compiler import CompilationError  # noqa: E402
 from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
 
@@ -286,6 +286,10 @@ class Kernels:
 REFUSALS = {
     "shared memory, Required: 300000": OutOfResources(300_000, 232_448, "shared memory"),
     "PTXAS error: too many registers": PTXASError("too many registers"),
+    "device kernel image is invalid": RuntimeError("Triton Error [CUDA]: device kernel image is invalid"),
+    "unsupported toolchain": RuntimeError(
+        "Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."
+    ),
 }
 
 
@@ -305,6 +309,35 @@ def test_kernels_that_a_gpu_does_not_take_go_to_stock_with_one_warning(
     assert kernels.launched == 1
     gpu.run("conv_transpose3d", pipeline, x.to(memory_format=torch.channels_last_3d), [w])
     assert kernels.launched == 2
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Failed to find C compiler.\nSet CC."), OSError("libcuda.so.1: no"), ImportError("GLIBC")]
+)
+def test_a_machine_on_which_triton_does_not_work_leaves_calls_to_stock(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """No C compiler, a driver that is too old: found out once, with Triton's own words in the one warning."""
+    asked = []
+
+    class Active:
+        def get_current_target(self) -> None:
+            asked.append(1)
+            raise error
+
+    monkeypatch.setattr(runtime.driver, "_active", Active())
+    gpu._why_no_driver.cache_clear()
+    try:
+        monkeypatch.setattr(gpu, "why_not", lambda x, operands: gpu._why_no_driver())
+        pipeline, (x, w) = Pipeline(ct.ConvTranspose3d(stride=2)), tensors((1, 2, 2, 2, 2), (2, 2, 2, 2, 2), grad=False)
+        words = " ".join(str(error).split())
+        with pytest.warns(UserWarning, match=f"stock PyTorch: Triton cannot use .*{type(error).__name__}: {words}"):
+            got = gpu.run("conv_transpose3d", pipeline, x, [w])
+        torch.testing.assert_close(got, functional.conv_transpose3d(x, w, None, 2))
+        gpu.run("conv_transpose3d", pipeline, x, [w])  # a second warning would be an error
+        assert len(asked) == 1
+    finally:
+        gpu._why_no_driver.cache_clear()
 
 
 @pytest.mark.parametrize("error", [CompilationError("text", None, "a fault of ours"), RuntimeError("illegal address")])

@@ -221,6 +221,10 @@ def _refusals() -> tuple[type[Exception], ...]:
     return tuple(getattr(errors, name) for name in ("OutOfResources", "PTXASError") if hasattr(errors, name))
 
 
+# Of Triton's error where a driver is too old for code that was compiled for it. Nothing has been launched then.
+_NOT_LOADED = ("kernel image is invalid", "no kernel image", "unsupported toolchain", "unsupported PTX", "invalid PTX")
+
+
 def _seconds(plan: GpuPlan, x: Tensor, operands: Sequence[Tensor], out: Tensor) -> float | None:
     """None for a configuration that this GPU does not take."""
     from triton.testing import do_bench
@@ -323,7 +327,10 @@ class Execution:
             )
             places = {at: one.array for at, one in enumerate(text.arguments) if one.array and one.type[0] == "*"}
             self.again.launches(kernel, text.grid, arguments, places, dict(text.constexprs).values())
-        except _refusals() as error:
+        except Exception as error:
+            not_loaded = isinstance(error, RuntimeError) and any(words in str(error) for words in _NOT_LOADED)
+            if not not_loaded and not isinstance(error, _refusals()):
+                raise
             raise NotOnGpu(f"its kernel {text.name} cannot be had on this GPU: {error}") from error
 
     def _value(self, argument: Argument) -> Any:

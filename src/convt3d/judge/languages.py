@@ -239,6 +239,11 @@ def _check_compiler(
         raise ArgumentError("judge", "compiler", described(compiler), rule, remedy)
 
 
+_LIBRARIES = re.compile(
+    r"fatal error: [<'\"]?((?:cu(?:blas|dnn|fft|sparse|solver|rand|tensor)|cutlass|cute/|thrust/|cub/|nccl)[\w./]*)"
+)
+
+
 def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
     """For the CPU; where that fails, what nvcc says of the file."""
     compiler = _needed_compiler("cpp", path)
@@ -266,6 +271,12 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     if taken:
         said = "; ".join(f"{name}: {what}" for name, what in notes.items())
         raise rejected(NOT_RUN, f"NVRTC accepts it ({said}), but it cannot be run on a CPU: {told_alone}")
+    if header := _LIBRARIES.search(told_alone):
+        raise rejected(
+            COMPILE_ERROR,
+            f"{header[1]} is of a library of NVIDIA's, and none is there: the judge runs kernels that are in the file, "
+            f"with the headers of docs/judge.md\n{told_alone}",
+        )
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         refused = next((what for what in notes.values() if what.startswith("refused: ")), None)

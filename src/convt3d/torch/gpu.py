@@ -97,9 +97,22 @@ def _why_no_triton() -> str | None:
 @lru_cache(maxsize=64)
 def _why_not_device(device: Any) -> str | None:
     if torch.version.hip is not None:  # ROCm, whose devices PyTorch calls "cuda" as well
-        return (
-            None if gpu.architecture(device) in AMD else f"the GPU engine knows of AMD's devices {', '.join(AMD)} only"
-        )
+        if gpu.architecture(device) not in AMD:
+            return f"the GPU engine knows of AMD's devices {', '.join(AMD)} only"
+        return _why_no_driver()
     if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
         return "the GPU engine needs compute capability 8.0"
+    return _why_no_driver()
+
+
+@lru_cache(maxsize=1)
+def _why_no_driver() -> str | None:
+    """Triton builds its part of the driver when it is first asked: without a C compiler, with a driver that is too old
+    or another kind of device than it knows, it raises whatever comes up."""
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_target()
+    except Exception as error:  # of imports, compilers, loaders and drivers
+        return f"Triton cannot use this machine's GPU ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
     return None

@@ -359,10 +359,10 @@ def _head(name: str, code: Code, constexprs: Iterable[str], title: str) -> list[
     loose = [at for at, argument in enumerate(arguments) if not argument.fixed]
     head = f"@triton.jit(do_not_specialize=range({loose[0]}, {loose[-1] + 1}))"
     names += [f"{constant}: tl.constexpr" for constant in constexprs]
-    return [head, f"def {name}(", *_wrapped(names), "):  # fmt: skip", f'    """{title}"""']
+    return [head, f"def {name}(", *wrapped(names), "):  # fmt: skip", f'    """{title}"""']
 
 
-def _wrapped(names: list[str]) -> list[str]:
+def wrapped(names: list[str]) -> list[str]:
     """Arguments in lines of at most 120 columns."""
     lines, line = [], "   "
     for name in names:
