@@ -154,7 +154,7 @@ def test_small_groups_are_taken_together() -> None:
     """Each by itself would be a loop of its own for every channel of a depthwise convolution."""
     plan = plan_of(
         Pipeline(ct.ConvTranspose3d(stride=2, padding=1, output_padding=1, groups=64)),
-        (1, 64, 8, 8, 8),
+        (1, 64, 4, 8, 8),
         (64, 1, 3, 3, 3),
         DIRECT,
     )
