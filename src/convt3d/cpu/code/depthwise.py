@@ -90,7 +90,6 @@ def _phases(k: Kernel, heights: tuple[int, ...], pace: int, rows: int) -> ir.Fun
     b = k.define(f"plane_{rows}", [*pointers, *((name, I64) for name in words)])
     a, (lanes, few, _) = b.args, row_lengths(k.lanes, k.machine.vector_registers)
     sizes = list(dict.fromkeys(((lanes, _COLUMNS), (lanes, 1), (few, 1))))  # lanes of a vector, vectors
-    sums = {(height, *size): _sum(k, rows, *size, height, pace) for height in heights for size in sizes}
     with b.loop(0, a["phase_count"]) as p:
         row = k.row(PhaseWords, b, b.at(a["phases"], b.mul(p, row_length(PhaseWords)), I64))
         first, last = depth_taps(b, row, a["at_depth"], a["in_depth"])
@@ -106,15 +105,12 @@ def _phases(k: Kernel, heights: tuple[int, ...], pace: int, rows: int) -> ir.Fun
                     x, y = b.at(a["x"], b.mul(h, a["row"]), k.number), b.at(phase, b.mul(h, a["y_row"]), k.number)
                     for size, at in _along_row(b, a["width"], sizes):
                         inputs, out = b.at(x, at, k.number), b.at(y, at, k.number)
-                        ends = a["row"], a["y_row"], a["biased"], a["streamed"]
-                        b.call(sums[height, *size], inputs, offsets, w, out, a["bias"], *counts, *ends)
+                        _sum(k, b, (rows, *size), (height, pace), inputs, out, (offsets, w), counts)
     b.ret()
     return b.function
 
 
-def _along_row(
-    b: Builder, width: Number, sizes: list[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, int], Number]]:
+def _along_row(b: Builder, width: Number, sizes: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Number]]:
     """Where vectors of each of these sizes begin, so that all of a row is met."""
     done: Number = 0
     for size, smaller in pairwise([*sizes, (0, 0)]):
@@ -128,42 +124,51 @@ def _along_row(
         done = end
 
 
-def _sum(k: Kernel, rows: int, lanes: int, columns: int, height: int, pace: int) -> ir.Function:
-    """y[r][n] = sum over taps of w[d][i][j] * x[offsets[d][i][j] + r * row + n] (+ bias): `height` taps along the
-    height. The inputs of each `pace`-th of them are rows that follow each other upwards."""
-    name = f"sum_{rows}x{columns}x{lanes}_{height}"
-    pointers = [(word, PTR) for word in ("x", "offsets", "w", "y", "bias")]
-    sizes = [(word, I64) for word in ("depth", "width", "row", "y_row", "biased", "streamed")]
-    b = k.define(name, [*pointers, *sizes], noalias=("x", "offsets", "w", "y", "bias"))
-    a = b.args
+def _sum(
+    k: Kernel,
+    b: Builder,
+    block: tuple[int, int, int],
+    tall: tuple[int, int],
+    x: ir.Value,
+    y: ir.Value,
+    tables: tuple[ir.Value, ir.Value],
+    counts: tuple[Number, Number],
+) -> None:
+    """y[r][n] = sum over taps of w[d][i][j] * x[offsets[d][i][j] + r * row + n] (+ bias): a block of some rows, lanes
+    and vectors; so many taps along depth and width, and of the height as many as the code has. The inputs of each
+    pace-th of these are rows that follow each other upwards."""
+    a, (rows, lanes, columns), (height, pace), (depth, width) = b.args, block, tall, counts
+    offsets, weights = tables
     zero = constant(vector(k.number, lanes), 0.0)
-    with b.loop_carrying(0, a["depth"], 1, [zero] * (rows * columns)) as (d, planes):
-        with b.loop_carrying(0, a["width"], 1, planes.values) as (j, sums):
-            taps = [b.add(b.mul(b.add(b.mul(d, height), i), a["width"]), j) for i in range(height)]
-            weights = [b.splat(b.load(a["w"], tap, k.number), lanes) for tap in taps]
+    with b.loop_carrying(0, depth, 1, [zero] * (rows * columns)) as (d, planes):
+        with b.loop_carrying(0, width, 1, planes.values) as (j, sums):
+            taps = [b.add(b.mul(b.add(b.mul(d, height), i), width), j) for i in range(height)]
+            factors = [b.splat(b.load(weights, tap, k.number), lanes) for tap in taps]
             totals = list(sums.values)
             for first in range(min(pace, height)):
-                some, own = taps[first::pace], weights[first::pace]
-                start = b.at(a["x"], b.load(a["offsets"], some[-1], I64), k.number)
+                some, own = taps[first::pace], factors[first::pace]
+                start = b.at(x, b.load(offsets, some[-1], I64), k.number)
                 for line in range(rows + len(some) - 1):
                     at = b.mul(a["row"], line)
-                    x = [b.load(start, b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
+                    inputs = [b.load(start, b.add(at, n * lanes), k.number, lanes) for n in range(columns)]
                     for r in range(max(0, line - len(some) + 1), min(rows, line + 1)):
                         tap = own[len(some) - 1 - (line - r)]
                         for n in range(columns):
-                            totals[r * columns + n] = b.multiply_add(tap, x[n], totals[r * columns + n])
+                            totals[r * columns + n] = b.multiply_add(tap, inputs[n], totals[r * columns + n])
             sums.next = totals
         planes.next = sums.result
     bias = b.splat(b.load(a["bias"], 0, k.number), lanes)
     biased = b.compare("!=", a["biased"], 0)
     values = [b.select(biased, b.add(total, bias), total) for total in planes.result]
     places = [b.add(b.mul(a["y_row"], r), n * lanes) for r in range(rows) for n in range(columns)]
-    if lanes == k.lanes:  # rows that are streamed are whole vectors
-        with b.if_(b.compare("==", a["streamed"], 1)):
+    if lanes < k.lanes:  # rows that are streamed are whole vectors
+        for value, place in zip(values, places, strict=True):
+            b.store(value, y, place)
+        return
+    with b.if_else(b.compare("==", a["streamed"], 1)) as (past, otherwise):
+        with past:
             for value, place in zip(values, places, strict=True):
-                b.store_past_caches(value, a["y"], place)
-            b.ret()
-    for value, place in zip(values, places, strict=True):
-        b.store(value, a["y"], place)
-    b.ret()
-    return b.function
+                b.store_past_caches(value, y, place)
+        with otherwise:
+            for value, place in zip(values, places, strict=True):
+                b.store(value, y, place)
