@@ -39,6 +39,9 @@ CASES: dict[str, tuple[list[Stage], tuple[int, ...], tuple[int, ...]]] = {
     "kernel as long as the stride": ([ct.ConvTranspose3d(stride=(2, 1, 3))], (1, 4, 3, 5, 7), (4, 6, 2, 1, 3)),
     "depthwise": ([ct.Conv3d(padding=1, groups=5, bias=True)], (1, 5, 4, 9, 19), (5, 1, 3, 3, 3)),
     "depthwise, strided": ([ct.Conv3d(stride=2, padding=2, groups=5)], (1, 5, 5, 19, 37), (5, 1, 3, 5, 5)),
+    "depthwise, short rows": ([ct.Conv3d(padding=1, groups=5, bias=True)], (2, 5, 2, 9, 11), (5, 1, 3, 3, 3)),
+    "depthwise, a short end": ([ct.Conv3d(padding=1, groups=5)], (1, 5, 2, 3, 21), (5, 1, 3, 3, 3)),
+    "depthwise, half a vector": ([ct.ConvTranspose3d(stride=2, groups=3)], (1, 3, 2, 8, 8), (3, 1, 3, 4, 2)),
     "depthwise, stride 3": ([ct.Conv3d(stride=(1, 3, 2), groups=3)], (1, 3, 3, 31, 40), (3, 1, 1, 7, 2)),
 }
 

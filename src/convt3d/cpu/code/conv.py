@@ -28,7 +28,7 @@ from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, M
 from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
 from .amx import tile_kernel
-from .depthwise import Target, sum_rows
+from .depthwise import Target, long_rows, sum_rows
 from .interleave import Planar
 from .micro import NULL, at_offsets, joined_sums, micro_kernel, sum_in_pieces
 from .pieces import each_piece
@@ -105,7 +105,7 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         with each_piece(k, conv, pieces, call[0], tile.step, part, step.pairs, fill_piece) as (one, runs):
             convolve(k, conv, direct, call[0], tile.step, step, one, target, mask, runs)
     elif step.heights:
-        straight = long = k.b.compare(">=", k.span(2, tile.step, POSITION_COUNT), k.lanes)
+        straight = long = long_rows(k, tile.step)
         if step.writes:
             dest = tile.destination(call[-1], step.writes)
             target, straight, follow = _straight_rows(tile, conv, dest, long)

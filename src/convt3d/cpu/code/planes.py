@@ -115,7 +115,7 @@ def fill_planes(
         end = b.max(b.sdiv(b.add(b.max(b.add(ahead, valid[1]), 0), b.sub(high, 1)), high), low)
         end = b.select(within(k, in_d, valid[0]), b.min(end, per_turn), low)
         base = k.dot((block.slab, conv.slab.pitch), (b.mul(b.add(b.mul(d, turns), turn), per_turn), pitch))
-        rows = _Rows.of(k, step, source, block, pairs, b.add(begin[0], in_d), high)
+        rows = _Rows.of(k, conv, step, source, block, pairs, box, in_d)
         in_h = b.add(begin[1], b.sub(b.add(b.mul(low, high), turn), place[1]))
         with b.loop(0, conv.copies, pace) as s:
             first = b.max(s, place[2])
@@ -202,7 +202,7 @@ class _Rows:
     """The rows of one plane of the source, whose elements lie side by side."""
 
     load: Callable[[Number, Number | None], ir.Value]  # a vector at a place, so many lanes of it
-    ask: Callable[[Number], None]  # for what lies at the same place of the next plane
+    ask: Callable[[Number], None]  # for what lies at the same place of the plane that is read next
     place: Callable[[Number, Number], Number]  # of an element: height, width in the box
     apart: Number  # elements from one row that goes to a plane of the slab to the next
 
@@ -210,14 +210,17 @@ class _Rows:
     def of(
         cls,
         k: Kernel,
+        conv: ConvWords,
         step: int,
         source: Source | Scratch | Inside,
         block: Block,
         pairs: bool,
-        d: Number,
-        high: Number,
+        box: Box,
+        in_d: Number,
     ) -> _Rows:
+        """Of the plane that is `in_d` behind the first of the box."""
         b, low = k.b, k.spans(step, READ)
+        d, high = b.add(box.begin[0], in_d), conv.paces[1]
         if isinstance(source, Inside):
             return cls(lambda at, lanes: ones(k, lanes), lambda at: None, lambda h, w: 0, 0)
         partner = b.compare(">", block.count_read(k, block.count(k)), 1) if pairs else None
@@ -230,12 +233,22 @@ class _Rows:
                 lambda h, w: k.dot((1, start), (h, width), (1, w)),
                 b.mul(high, width),
             )
+        onwards = _to_next_plane(k, conv, source, pairs, box, in_d)
         return cls(
             lambda at, lanes: source.value(at, k.lanes, lanes, partner),
-            lambda at: b.prefetch(source.words.data, b.add(at, source.words.d), source.storage.memory),
+            lambda at: b.prefetch(source.words.data, b.add(at, onwards), source.storage.memory),
             lambda h, w: b.add(source.row(block.source, b.add(low[0], d), b.add(low[1], h)), b.add(low[2], w)),
             b.mul(high, source.words.h),
         )
+
+
+def _to_next_plane(k: Kernel, conv: ConvWords, source: Source, pairs: bool, box: Box, in_d: Number) -> Number:
+    """Elements from a plane to the one that is read next: of the same channel, or the first one of the next channel."""
+    b, words = k.b, source.words
+    deep = b.select(b.compare("==", conv.planes, 1), conv.paces[0], 1)
+    back = b.mul(b.sub(in_d, b.srem(in_d, deep)), words.d)
+    last = b.compare(">=", b.add(in_d, deep), box.valid[0])
+    return b.select(last, b.sub(b.mul(2 if pairs else 1, words.c), back), b.mul(deep, words.d))
 
 
 @contextmanager

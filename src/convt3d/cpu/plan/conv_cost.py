@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .geometry import Walk, phases
 from .pieces import Pieces
-from .registers import RegisterTile, register_tile
+from .registers import RegisterTile, register_tile, row_lengths
 from .winograd import Method, Scheme, terms
 
 if TYPE_CHECKING:
@@ -80,6 +80,13 @@ def _pieces_cost(where: Where, tiling: Tiling, pieces: Pieces, turns: int) -> fl
 
 
 _PLANE = 100  # cycles until the plane of a channel is found in memory
+
+
+def sums_rows(where: Where, tiling: Tiling) -> bool:
+    """Whether the rows of a tile are long enough to be summed together, or many that are half as long."""
+    least, few, high = row_lengths(where.lanes, where.machine.vector_registers)
+    _, height, width = (axis.longest(tiling.conv_step, "positions") for axis in tiling.axes)
+    return width >= least or (width >= few and height >= high)
 
 
 def rows_cost(where: Where, tiling: Tiling) -> float:

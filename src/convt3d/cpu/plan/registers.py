@@ -59,3 +59,12 @@ def register_tile(channels: int, registers: int) -> RegisterTile:
             best = cost, tile
     assert best is not None
     return best[1]
+
+
+def row_lengths(lanes: int, registers: int) -> tuple[int, int, int]:
+    """Of rows that are summed together: how long they are at least, and how long where a plane has as many rows as the
+    third number, whose sums, and the weights of some taps, are held in registers."""
+    return lanes, max(min(lanes, _SMALLEST), lanes // 2), 8 if registers >= 32 else 4
+
+
+_SMALLEST = 4  # lanes: rows of smaller vectors are not worth code of their own

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.conv_cost import direct_cost, rows_cost
+from ..plan.conv_cost import direct_cost, rows_cost, sums_rows
 from ..plan.geometry import phases
 from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
@@ -112,7 +112,7 @@ class DirectConvolution(Convolution):
         return (room, *row, *inside, self.phased(where, rooms, slab))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
-        by_rows = self.heights and tiling.axes[2].longest(tiling.conv_step, "positions") >= where.lanes
+        by_rows = self.heights and sums_rows(where, tiling)
         return (rows_cost if by_rows else direct_cost)(where, tiling), 0.0
 
     def emit(self, tile: Tile, words: Any, call: Any) -> None:

@@ -101,8 +101,10 @@ static double steps_cycles(const sweep_case *c, const tiling *t) {
         return 0.0;
     if (!c->by->direct)
         return winograd_cycles(c, t);
-    int by_rows = c->s->by_rows && t->axes[W].longest[c->conv].positions >= c->m->lanes;
-    return by_rows ? rows_cycles(c, t) : direct_cycles(c, t);
+    i64 width = t->axes[W].longest[c->conv].positions, height = t->axes[H].longest[c->conv].positions;
+    i64 lanes = c->m->lanes, few = lanes / 2 > 4 ? lanes / 2 : lanes < 4 ? lanes : 4;
+    int by_rows = width >= lanes || (width >= few && height >= (c->m->registers >= 32 ? 8 : 4));
+    return c->s->by_rows && by_rows ? rows_cycles(c, t) : direct_cycles(c, t);
 }
 
 static i64 pieces(const tiling *t, i64 channels, int step, int written) {
