@@ -92,7 +92,6 @@ def test_the_result_has_the_bits_of_the_one_in_memory(
 
 @pytest.mark.usefixtures("small_shards")
 def test_statistics_over_space(tmp_path: Path) -> None:
-    pytest.importorskip("dask")
     x = np.random.default_rng(1).standard_normal((4, 12, 11, 17), dtype=np.float32)
     text = "Conv3d(padding=1) -> InstanceNorm(affine=True) -> LeakyReLU()"
     command, expected = prepared(tmp_path, text, x, (3, 4, 3, 3, 3))
@@ -279,8 +278,8 @@ def test_time_left_is_that_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         Progress, "begin", lambda self, text, done=0.0, until=1.0, seconds=None: told.append((done, until))
     )
-    job = SimpleNamespace(boxes=SimpleNamespace(output=(1,)), dtype=np.dtype("f4"), grid=range(10))
-    job.run = lambda say, overwrite: [say(done, 10) for done in (8, 9, 10)]
+    job = SimpleNamespace(chain=SimpleNamespace(output=(1,)), dtype=np.dtype("f4"), grid=range(10))
+    job.run = lambda say, overwrite: [say(done, 10, "boxes") for done in (8, 9, 10)]
     volume_command._run(job, False)  # type: ignore[arg-type]
     assert told[1:] == [(0.0, 0.5), (0.5, 1.0), (1.0, 1.0)]
 
@@ -308,9 +307,9 @@ def test_the_plan_says_what_comes(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--pipeline", "Conv3d(bias=True) -> Add('channel')"], "lacks add_other"),
         (["--pipeline", "Conv3d(bias=True) -> Relu()"], "Did you mean ReLU"),
         (["--weights", "nothing.npz"], "cannot be read as an .npz file"),
-        (["--pipeline", "Conv3d(bias=True) -> ReLU() -> Conv3d()"], "must hold one convolution, not 2"),
+        (["--pipeline", "Conv3d(bias=True) -> Mean('spatial')"], "gives one number for each channel"),
     ],
-    ids=["memory", "unknown", "missing", "text", "file", "several"],
+    ids=["memory", "unknown", "missing", "text", "file", "no volume"],
 )
 def test_errors_say_what_to_do(
     tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]

@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..cpu.runtime.memory import empty
 from ..errors import ArgumentError, DTypeError, ShapeError, described
 from ..front.boxes import Storage, Take
 from ..spec.shapes import Range, Shape
@@ -72,27 +74,25 @@ class Source:
     def read(self, sample: int, takes: Sequence[Take], dtype: Any) -> Storage:
         """One sample, (1, C, D, H, W), of that type."""
         every = (Take(((sample, sample + 1),)), *takes)
+        made = empty([take.size for take in every], dtype)
         try:
-            found = _read(self.array, [take for take, name in zip(every, AXES, strict=True) if name in self.axes], [])
+            for ranges in product(*(take.ranges for take in every)):
+                places = (_place(take, part) for take, part in zip(every, ranges, strict=True))
+                index = (slice(*part) for part, name in zip(ranges, AXES, strict=True) if name in self.axes)
+                view = made[tuple(places)]
+                view[...] = np.asarray(self.array[tuple(index)]).reshape(view.shape)
         except MemoryError:
             raise
         except Exception as problem:  # of the disk, and whatever zarr's codecs raise of a file that is not whole
             rule = f"cannot be read ({type(problem).__name__}: {problem})"
             raise ArgumentError("volume", "IN", self.path, rule, "Mend it, then run the same command again") from None
-        for axis, (take, name) in enumerate(zip(every, AXES, strict=True)):
-            if name not in self.axes:
-                found = np.expand_dims(found, axis)
-            elif take.order is not None:
-                found = found.take(take.order, axis)
-        return np.ascontiguousarray(found, dtype)
+        return made
 
 
-def _read(array: Any, takes: Sequence[Take], index: list[Range]) -> Storage:
-    """Ranges of each axis, one after the other."""
-    if len(index) == len(takes):
-        return np.asarray(array[tuple(slice(low, high) for low, high in index)])
-    parts = [_read(array, takes, [*index, part]) for part in takes[len(index)].ranges]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=len(index))
+def _place(take: Take, part: Range) -> slice:
+    """Where one of its ranges is, when they lie one after the other."""
+    before = sum(high - low for low, high in take.ranges[: take.ranges.index(part)])
+    return slice(before, before + part[1] - part[0])
 
 
 def open_source(path: str) -> Source:
