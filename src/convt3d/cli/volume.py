@@ -30,14 +30,14 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 def volume(args: argparse.Namespace) -> int:
     pipeline = Pipeline(*read_stages(args.pipeline))
     options = Options(args.algorithm, args.precision)
-    how = {"chunk": args.chunks, "options": options}
+    how = {"chunk": args.chunks, "options": options, "overwrite": args.overwrite}
     job = plan_job(args.input, args.output, pipeline, read_weights(args.weights, pipeline), args.memory, **how)
     if args.plan:
         document = _plan(job)
         emit_json(document) if args.json else emit(_plan_text(Screen(sys.stdout), document))
         return OK
     begun = time.perf_counter()
-    computed = _run(job, args.overwrite)
+    computed = _run(job)
     seconds = time.perf_counter() - begun
     document = {
         "output": args.output,
@@ -52,7 +52,7 @@ def volume(args: argparse.Namespace) -> int:
     return OK
 
 
-def _run(job: Job, overwrite: bool) -> int:
+def _run(job: Job) -> int:
     with Progress(sys.stderr) as progress:
         progress.begin("looking at what is there")
         first: dict[str, tuple[int, float]] = {}
@@ -67,7 +67,7 @@ def _run(job: Job, overwrite: bool) -> int:
             share, until = fresh / all_fresh, min(fresh + 1, all_fresh) / all_fresh  # of what this run has to do
             progress.begin(f"{done} of {total} {what}, {rate}", share, until, each)
 
-        return job.run(told, overwrite)
+        return job.run(told)
 
 
 def _box_bytes(job: Job) -> int:

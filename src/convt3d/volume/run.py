@@ -48,6 +48,7 @@ class Job:
     memory: int
     chunk: Sequence[int] | None = None
     options: Options = AUTO
+    overwrite: bool = False  # begin anew, whatever is there
     grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Job:
         """At what an earlier run has left: one that goes on computes the same boxes, so they must fit."""
         self.journal = Journal(self.target.with_name(self.target.name + ".journal"))
         known, chains = self.journal.header, (*self.walks, self.chain)
-        if known is None or known.get("job") != self.fingerprint:
+        if known is None or known.get("job") != self.fingerprint or self.overwrite:
             *self.walk_grids, self.grid = (
                 choose(chain, self.memory, self.source, self.base, self.chunk) for chain in chains
             )
@@ -121,24 +122,24 @@ class Job:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def run(self, told: Told = lambda done, total, what: None, overwrite: bool = False) -> int:
+    def run(self, told: Told = lambda done, total, what: None) -> int:
         """Computes what is missing; how many boxes that was."""
         try:
             threads = {"async.concurrency": get_num_threads()}  # chunks that are decoded or encoded at once
             with alone(self.target), zarr_module().config.set(threads):
-                return self._run(told, overwrite)
+                return self._run(told)
         except OSError as problem:
             rule = f"cannot be written ({problem.strerror or problem})"
             remedy = "Run the same command again when that is mended: finished boxes are kept"
             raise ArgumentError("volume", "OUT", str(self.target), rule, remedy) from None
 
-    def _run(self, told: Told, overwrite: bool) -> int:
+    def _run(self, told: Told) -> int:
         self._look()
         self.journal.mend()
-        if self.finished() and not overwrite:
+        if self.finished() and not self.overwrite:
             self.journal.end()
             return 0
-        root, array = self._target(overwrite)
+        root, array = self._target()
         for stray in root.rglob("*.partial"):  # of a write that was ended
             stray.unlink()
         names = [(array.metadata.encode_chunk_key(self._kept(at)), sample, box) for at, sample, box in self.grid]
@@ -228,13 +229,18 @@ class Job:
 
     # --- the result's files -------------------------------------------------------------------------------------------
 
-    def _target(self, overwrite: bool) -> tuple[Path, Any]:
+    def _target(self) -> tuple[Path, Any]:
         """The array that takes the result, with the folder of its files: the one of an earlier run, or a new one."""
         zarr, header = zarr_module(), self.journal.header
         root = self.target / "0" if self.source.image is not None else self.target
-        if header is not None and header.get("job") == self.fingerprint and not overwrite and header.get("created"):
+        if (
+            header is not None
+            and header.get("job") == self.fingerprint
+            and not self.overwrite
+            and header.get("created")
+        ):
             return root, zarr.open_array(str(root), mode="r+")
-        if self.target.exists() and not overwrite and (header is None or header.get("job") != self.fingerprint):
+        if self.target.exists() and not self.overwrite and (header is None or header.get("job") != self.fingerprint):
             rule = "exists, and is not what a run of this pipeline, with these weights and this input, has begun"
             raise ArgumentError("volume", "OUT", str(self.target), rule, "Give --overwrite, or another name")
         if self.target.exists():
