@@ -418,3 +418,53 @@ def test_a_run_that_goes_on_needs_the_memory_it_was_begun_with(
         assert main([*command, "--memory", f"{float(least[1]) + 1}MiB"]) == 130
     assert main([*command, "--memory", "360MB", "--overwrite"]) == 0
     assert zarr.open_array(str(tmp_path / "out.zarr"))[...].tobytes() == expected[0].tobytes()
+
+
+SCALE = [{"type": "scale", "scale": [1, 1, 1]}]
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (None, "the first of multiscales is no object"),
+        ({"axes": list("zyx")}, "datasets is no list"),
+        ({"axes": list("zyx"), "datasets": []}, "datasets is empty"),
+        ({"axes": list("zyx"), "datasets": [{}]}, "the first of datasets has no path"),
+        ({"axes": list("zyx"), "datasets": [{"path": "s9"}]}, "there is no array 's9'"),
+        ({"axes": list("czyx"), "datasets": [{"path": "0"}]}, "there are 4 axes, and the array has 3"),
+        ({"axes": [{}], "datasets": [{"path": "0"}]}, "an axis has no name"),
+        (
+            {"axes": list("zyx"), "datasets": [{"path": "0"}], "coordinateTransformations": [{"type": "scale"}]},
+            "a scale is not a list of 3 numbers, one for each axis",
+        ),
+    ],
+)
+def test_metadata_that_are_not_as_they_should_be(
+    tmp_path: Path, image: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((9, 9, 9), np.uint16), (5, 1, 3, 3, 3))
+    group = zarr.create_group(str(tmp_path / "odd.zarr"), attributes={"multiscales": [image]}, zarr_format=2)
+    group.create_array("0", shape=(9, 9, 9), dtype="u2")
+    assert main(["volume", str(tmp_path / "odd.zarr"), *command[2:]]) == 2
+    assert f"has OME-NGFF metadata that cannot be understood: {words}. Mend them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("axes", [{"axes": list("tczyx")}, {}], ids=["0.3", "0.2"])
+def test_images_of_earlier_versions(tmp_path: Path, axes: Any) -> None:
+    x = np.random.default_rng(1).integers(0, 999, (1, 1, 9, 10, 11), dtype=np.uint16)
+    command, expected = prepared(
+        tmp_path, "Conv3d()", x, (3, 1, 3, 3, 3), multiscales=[{**axes, "datasets": [{"path": "s0"}]}]
+    )
+    assert main(command) == 0
+    group = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")
+    (image,) = group.attrs["ome"]["multiscales"]
+    assert [axis["name"] for axis in image["axes"]] == list("tczyx")
+    assert group["0"][...].tobytes() == expected.tobytes()
+
+
+def test_an_empty_batch(tmp_path: Path) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((1, 1, 9, 9, 9), np.float32), (5, 1, 3, 3, 3))
+    zarr.create_array(str(tmp_path / "none.zarr"), shape=(0, 1, 9, 9, 9), dtype="f4", chunks=(1, 1, 9, 9, 9))
+    assert main(["volume", str(tmp_path / "none.zarr"), *command[2:]]) == 0
+    assert main(["volume", str(tmp_path / "none.zarr"), *command[2:], "--plan"]) == 0
+    assert zarr.open_array(str(tmp_path / "out.zarr")).shape == (0, 5, 7, 7, 7)

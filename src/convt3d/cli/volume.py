@@ -61,7 +61,7 @@ def _run(job: Job) -> int:
             now = time.perf_counter()
             start, begun = first.setdefault(what, (done, now))
             fresh, elapsed, all_fresh = done - start, now - begun, max(total - start, 1)
-            bytes_of = prod(job.chain.output) * job.dtype.itemsize / total
+            bytes_of = prod(job.chain.output) * job.dtype.itemsize / max(total, 1)
             rate = f"{amount(int(bytes_of * fresh / elapsed))}/s" if fresh and elapsed else "beginning"
             each = elapsed / fresh if fresh else None
             share, until = fresh / all_fresh, min(fresh + 1, all_fresh) / all_fresh  # of what this run has to do
@@ -72,7 +72,7 @@ def _run(job: Job) -> int:
 
 def _box_bytes(job: Job) -> int:
     """Of the result, in each box."""
-    return int(prod(job.chain.output) * job.dtype.itemsize / len(job.grid))
+    return int(prod(job.chain.output) * job.dtype.itemsize / max(len(job.grid), 1))
 
 
 def _plan(job: Job) -> dict[str, Any]:

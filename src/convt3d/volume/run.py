@@ -289,6 +289,8 @@ class Job:
 
 
 def _seconds_of_a_box(chain: Chain, grid: Grid) -> float:
+    if not len(grid):
+        return 0.0
     sample, box = [row[1:] for row in grid][len(grid) // 2]
     part = chain.part(box)
     shape = (1, *(take.size for take in chain.reads(part)))
