@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 27  # of a shard: larger ones save nothing more, and are lost 
 READ_AHEAD = 2  # boxes of the input that are in memory at once
 BEHIND = 4  # boxes of the result: computed, written, its encoded chunks, and these in one piece
 CODED = 3  # a chunk that is decoded or encoded: its numbers, its bytes, and a copy in between
-SPARE = 96 << 20  # what the interpreter and its libraries take beside that, for each run
+SPARE = 128 << 20  # what the interpreter and its libraries take beside that, kernels while they are compiled too
 MARGIN = 24 << 20  # that is left, so that a run which goes on, in a process that begins larger, has enough
 
 
