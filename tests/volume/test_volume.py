@@ -403,24 +403,24 @@ def test_statistics_are_kept_by_a_run_that_is_ended(tmp_path: Path, monkeypatch:
 def test_a_run_that_goes_on_needs_the_memory_it_was_begun_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, expected = prepared(tmp_path, "Conv3d()", np.ones((4, 40, 40, 40), np.float32), (64, 4, 3, 3, 3))
-    with monkeypatch.context() as ending:
-        ending.setattr(Journal, "end", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert main([*command, "--memory", "2GB"]) == 130
+    command, expected = prepared(tmp_path, "Conv3d()", np.ones((4, 34, 34, 34), np.float32), (64, 4, 3, 3, 3))
+    command += ["--chunks", "16"]
+
+    def ended(memory: str) -> int:
+        with monkeypatch.context() as ending:
+            ending.setattr(Journal, "end", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+            return main([*command, "--memory", memory])
+
+    assert ended("2GB") == 130
     monkeypatch.setattr(volume_run.Job, "finished", lambda self: False)
-    assert main([*command, "--memory", "360MB"]) == 2
+    assert main([*command, "--memory", "1MB"]) == 2
     told = capsys.readouterr().err
     assert "the run that goes on began boxes that take as much. Give more memory, or begin anew" in told
     least = re.search(r"must be at least ([0-9.]+) MiB", told)
     assert least
-    with monkeypatch.context() as ending:
-        ending.setattr(Journal, "end", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert main([*command, "--memory", f"{float(least[1]) + 1}MiB"]) == 130
-    assert main([*command, "--memory", "360MB", "--overwrite"]) == 0
+    assert ended(f"{float(least[1]) + 1}MiB") == 130
+    assert main([*command, "--memory", f"{float(least[1]) - 1}MiB", "--overwrite"]) == 0
     assert zarr.open_array(str(tmp_path / "out.zarr"))[...].tobytes() == expected[0].tobytes()
-
-
-SCALE = [{"type": "scale", "scale": [1, 1, 1]}]
 
 
 @pytest.mark.parametrize(
