@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-PIPELINE = "ConvTranspose3d(stride=2, padding=1) -> LayerNorm() -> GELU()"
+PIPELINE = "Conv3d(padding=1) -> InstanceNorm() -> GELU() -> ConvTranspose3d(stride=2, padding=1) -> LayerNorm()"
 SMALL_SHARDS = "import sys, convt3d.volume.grid as g; g.MOST_BYTES = 1 << 17; from convt3d.cli.main import main; "
 
 
@@ -33,7 +33,8 @@ def make_volume(folder: Path, size: int) -> None:
     x = rng.standard_normal((2, 4, size, size, size), dtype=np.float32)
     array = zarr.create_array(str(folder / "in.zarr"), shape=x.shape, chunks=(1, 4, 16, 16, 16), dtype="f4")
     array[...] = x
-    np.savez(folder / "w.npz", weight=rng.standard_normal((4, 4, 3, 3, 3), dtype=np.float32))
+    first, second = rng.standard_normal((2, 4, 4, 3, 3, 3), dtype=np.float32)
+    np.savez(folder / "w.npz", weight=first, weight_2=second)
 
 
 def start(folder: Path, name: str, told: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -50,7 +51,7 @@ def content(path: Path) -> dict[str, str]:
 
 
 def entered(journal: Path) -> int:
-    """Boxes in the journal, whose first line is none; a run that ends removes it."""
+    """Boxes and statistics in the journal, whose first line is neither; a run that ends removes it."""
     try:
         return max(journal.read_bytes().count(b"\n") - 1, 0)
     except FileNotFoundError:

@@ -310,6 +310,29 @@ def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread(client: 
     assert set(client.run(_threads_of_a_task).values()) == {1}
 
 
+def test_boxes_stay_with_chunks_that_lie_in_balance(client: Any) -> None:
+    """Else distributed, which sees no reason to keep them there, sends chunks away."""
+    pipeline, _, weight = LOCAL["convolution"]
+    x, *operands = arrays_for(pipeline, (1, 8, 8, 8, 8), weight)
+    one, other = sorted(client.scheduler_info()["workers"])
+
+    def homes(held: Any) -> dict[Any, Any]:
+        result = pipeline(held, *operands).map_blocks(np.negative)
+        expression = dask.base.collections_to_expr([result]).optimize()
+        told: dict[Any, Any] = expression.__dask_annotations__().get("workers", {})
+        client.compute(result).result(timeout=120)
+        return told
+
+    lazy = da.from_array(x, chunks=(1, 8, 4, 4, 4))
+    with dask.annotate(workers=lambda key: [(one, other)[key[3]]] if isinstance(key, tuple) else [one]):
+        placed = da.ones_like(lazy, dtype=np.float32, name="placed") * 1
+    told = homes(client.persist(placed, optimize_graph=False))
+    assert sorted(map(tuple, told.values())) == [(one,)] * 4 + [(other,)] * 4
+    assert all(at == [(one, other)[key[3]]] for key, at in told.items())
+    assert not homes(client.persist(lazy, workers=[one]))
+    assert not homes(lazy)
+
+
 def _weights_received(token: str, dask_worker: Any) -> int:
     key = f"convt3d-operands-{token}"
     return sum(key in each["keys"] for each in dask_worker.transfer_incoming_log)

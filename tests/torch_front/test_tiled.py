@@ -121,3 +121,19 @@ def test_errors_say_what_to_do() -> None:
 
     with pytest.raises(convt3d.ShapeError, match=r"sizes that the network does not take .* multiples of 2 x 2 x 2"):
         convt3d.torch.tiled(Skip().eval(), torch.zeros(1, 1, 17, 16, 16), tile=8)
+
+
+class Coordinates(nn.Module):  # type: ignore[misc]
+    """Knows where a voxel is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(1, 3, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        return self.first(x) + torch.linspace(0, 1, x.shape[-1])
+
+
+def test_a_network_that_knows_where_voxels_are_is_refused() -> None:
+    with pytest.raises(convt3d.ArgumentError, match="or on where they are"):
+        convt3d.torch.tiled(Coordinates().eval(), torch.randn(1, 1, 8, 8, 24), tile=8)

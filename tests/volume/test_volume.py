@@ -92,7 +92,6 @@ def test_the_result_has_the_bits_of_the_one_in_memory(
 
 @pytest.mark.usefixtures("small_shards")
 def test_statistics_over_space(tmp_path: Path) -> None:
-    pytest.importorskip("dask")
     x = np.random.default_rng(1).standard_normal((4, 12, 11, 17), dtype=np.float32)
     text = "Conv3d(padding=1) -> InstanceNorm(affine=True) -> LeakyReLU()"
     command, expected = prepared(tmp_path, text, x, (3, 4, 3, 3, 3))
@@ -279,9 +278,9 @@ def test_time_left_is_that_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         Progress, "begin", lambda self, text, done=0.0, until=1.0, seconds=None: told.append((done, until))
     )
-    job = SimpleNamespace(boxes=SimpleNamespace(output=(1,)), dtype=np.dtype("f4"), grid=range(10))
-    job.run = lambda say, overwrite: [say(done, 10) for done in (8, 9, 10)]
-    volume_command._run(job, False)  # type: ignore[arg-type]
+    job = SimpleNamespace(chain=SimpleNamespace(output=(1,)), dtype=np.dtype("f4"), grid=range(10))
+    job.run = lambda say: [say(done, 10, "boxes") for done in (8, 9, 10)]
+    volume_command._run(job)  # type: ignore[arg-type]
     assert told[1:] == [(0.0, 0.5), (0.5, 1.0), (1.0, 1.0)]
 
 
@@ -308,9 +307,9 @@ def test_the_plan_says_what_comes(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--pipeline", "Conv3d(bias=True) -> Add('channel')"], "lacks add_other"),
         (["--pipeline", "Conv3d(bias=True) -> Relu()"], "Did you mean ReLU"),
         (["--weights", "nothing.npz"], "cannot be read as an .npz file"),
-        (["--pipeline", "Conv3d(bias=True) -> ReLU() -> Conv3d()"], "must hold one convolution, not 2"),
+        (["--pipeline", "Conv3d(bias=True) -> Mean('spatial')"], "gives one number for each channel"),
     ],
-    ids=["memory", "unknown", "missing", "text", "file", "several"],
+    ids=["memory", "unknown", "missing", "text", "file", "no volume"],
 )
 def test_errors_say_what_to_do(
     tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]
@@ -345,3 +344,127 @@ def test_sizes_as_people_write_them() -> None:
     for text in ("much", "2XB", ""):
         with pytest.raises(ValueError):  # noqa: PT011 - argparse words it
             memory_size(text)
+
+
+BLOCK = "Conv3d(padding=1, bias=True) -> Keep('y') -> ReLU() -> Conv3d(stride=2, padding=1) -> GELU() -> "
+BLOCK += "ConvTranspose3d(stride=2, padding=1, output_padding=(0, 1, 0)) -> Add('y')"
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_several_convolutions_have_the_bits_of_the_ones_in_memory(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 4, 13, 10, 17), dtype=np.float32)
+    pipe = pipe_of(BLOCK)
+    rng = np.random.default_rng(2)
+    shapes = pipe.operand_shapes(x.shape, *[(4, 4, 3, 3, 3)] * 3)
+    own = {n: rng.standard_normal(s, dtype=np.float32) for n, s in zip(pipe.operand_names, shapes, strict=True)}
+    command = several(tmp_path, BLOCK, x, own)
+    assert main([*command, "--plan"]) == 0
+    assert main(command) == 0
+    assert zarr.open_array(str(tmp_path / "out.zarr"))[...].tobytes() == pipe(x, **own).tobytes()
+
+
+def several(folder: Path, text: str, x: Any, own: dict[str, Any]) -> list[str]:
+    np.savez(folder / "w.npz", **own)
+    zarr.create_array(str(folder / "in.zarr"), shape=x.shape, chunks=(1, *x.shape[1:]), dtype=x.dtype)[...] = x
+    command = ["volume", str(folder / "in.zarr"), str(folder / "out.zarr"), "--pipeline", text]
+    return [*command, "--weights", str(folder / "w.npz"), "--chunks", "8"]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_statistics_are_kept_by_a_run_that_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the result is that of an undisturbed run, byte for byte, whatever boxes a later one would choose."""
+    x = np.random.default_rng(1).standard_normal((1, 4, 13, 10, 17), dtype=np.float32)
+    text = "InstanceNorm() -> Conv3d(padding=1) -> ReLU() -> Conv3d(padding=1) -> GroupNorm(2) -> ReLU()"
+    w = np.random.default_rng(2).standard_normal((4, 4, 3, 3, 3), dtype=np.float32)
+    command = several(tmp_path, text, x, {"weight": w, "weight_2": w})
+    whole = [str(tmp_path / "whole.zarr") if word.endswith("out.zarr") else word for word in command]
+    assert main(whole) == 0
+    walks: list[str] = []
+    usual, calls = Journal.add, iter(range(99))
+
+    def add(self: Journal, root: Path, name: str) -> None:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        usual(self, root, name)
+
+    with monkeypatch.context() as ending:
+        ending.setattr(Journal, "add", add)
+        assert main(command) == 130
+    kept = Journal.keep
+    monkeypatch.setattr(Journal, "keep", lambda self, name, numbers: walks.append(name) or kept(self, name, numbers))
+    monkeypatch.setattr(grid, "MOST_BYTES", 1 << 20)
+    assert main(command) == 0
+    assert not walks
+    made, expected = (zarr.open_array(str(tmp_path / name))[...] for name in ("out.zarr", "whole.zarr"))
+    assert made.tobytes() == expected.tobytes()
+    np.testing.assert_allclose(made, pipe_of(text)(x, w, w), atol=1e-4)
+
+
+def test_a_run_that_goes_on_needs_the_memory_it_was_begun_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, expected = prepared(tmp_path, "Conv3d()", np.ones((4, 34, 34, 34), np.float32), (64, 4, 3, 3, 3))
+    command += ["--chunks", "16"]
+
+    def ended(memory: str) -> int:
+        with monkeypatch.context() as ending:
+            ending.setattr(Journal, "end", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+            return main([*command, "--memory", memory])
+
+    assert ended("2GB") == 130
+    monkeypatch.setattr(volume_run.Job, "finished", lambda self: False)
+    assert main([*command, "--memory", "1MB"]) == 2
+    told = capsys.readouterr().err
+    assert "the run that goes on began boxes that take as much. Give more memory, or begin anew" in told
+    least = re.search(r"must be at least ([0-9.]+) MiB", told)
+    assert least
+    assert ended(f"{float(least[1]) + 1}MiB") == 130
+    assert main([*command, "--memory", f"{float(least[1]) - 1}MiB", "--overwrite"]) == 0
+    assert zarr.open_array(str(tmp_path / "out.zarr"))[...].tobytes() == expected[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (None, "the first of multiscales is no object"),
+        ({"axes": list("zyx")}, "datasets is no list"),
+        ({"axes": list("zyx"), "datasets": []}, "datasets is empty"),
+        ({"axes": list("zyx"), "datasets": [{}]}, "the first of datasets has no path"),
+        ({"axes": list("zyx"), "datasets": [{"path": "s9"}]}, "there is no array 's9'"),
+        ({"axes": list("czyx"), "datasets": [{"path": "0"}]}, "there are 4 axes, and the array has 3"),
+        ({"axes": [{}], "datasets": [{"path": "0"}]}, "an axis has no name"),
+        (
+            {"axes": list("zyx"), "datasets": [{"path": "0"}], "coordinateTransformations": [{"type": "scale"}]},
+            "a scale is not a list of 3 numbers, one for each axis",
+        ),
+    ],
+)
+def test_metadata_that_are_not_as_they_should_be(
+    tmp_path: Path, image: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((9, 9, 9), np.uint16), (5, 1, 3, 3, 3))
+    group = zarr.create_group(str(tmp_path / "odd.zarr"), attributes={"multiscales": [image]}, zarr_format=2)
+    group.create_array("0", shape=(9, 9, 9), dtype="u2")
+    assert main(["volume", str(tmp_path / "odd.zarr"), *command[2:]]) == 2
+    assert f"has OME-NGFF metadata that cannot be understood: {words}. Mend them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("axes", [{"axes": list("tczyx")}, {}], ids=["0.3", "0.2"])
+def test_images_of_earlier_versions(tmp_path: Path, axes: Any) -> None:
+    x = np.random.default_rng(1).integers(0, 999, (1, 1, 9, 10, 11), dtype=np.uint16)
+    command, expected = prepared(
+        tmp_path, "Conv3d()", x, (3, 1, 3, 3, 3), multiscales=[{**axes, "datasets": [{"path": "s0"}]}]
+    )
+    assert main(command) == 0
+    group = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")
+    (image,) = group.attrs["ome"]["multiscales"]
+    assert [axis["name"] for axis in image["axes"]] == list("tczyx")
+    assert group["0"][...].tobytes() == expected.tobytes()
+
+
+def test_an_empty_batch(tmp_path: Path) -> None:
+    command, _ = prepared(tmp_path, "Conv3d()", np.ones((1, 1, 9, 9, 9), np.float32), (5, 1, 3, 3, 3))
+    zarr.create_array(str(tmp_path / "none.zarr"), shape=(0, 1, 9, 9, 9), dtype="f4", chunks=(1, 1, 9, 9, 9))
+    assert main(["volume", str(tmp_path / "none.zarr"), *command[2:]]) == 0
+    assert main(["volume", str(tmp_path / "none.zarr"), *command[2:], "--plan"]) == 0
+    assert zarr.open_array(str(tmp_path / "out.zarr")).shape == (0, 5, 7, 7, 7)

@@ -18,8 +18,8 @@ from ..errors import ArgumentError
 from ..front.boxes import Storage
 from ..spec.pipeline import Pipeline
 from ..spec.text import read_stages, write_pipeline
-from ..units import amount, duration, operations
-from ..volume.grid import bytes_read, need
+from ..units import amount, counted, duration, operations
+from ..volume.grid import bytes_read
 from ..volume.run import Job, plan_job
 from .report import OK, emit, emit_json
 from .terminal import Progress, Screen
@@ -30,14 +30,14 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 def volume(args: argparse.Namespace) -> int:
     pipeline = Pipeline(*read_stages(args.pipeline))
     options = Options(args.algorithm, args.precision)
-    how = {"chunk": args.chunks, "options": options}
+    how = {"chunk": args.chunks, "options": options, "overwrite": args.overwrite}
     job = plan_job(args.input, args.output, pipeline, read_weights(args.weights, pipeline), args.memory, **how)
     if args.plan:
         document = _plan(job)
         emit_json(document) if args.json else emit(_plan_text(Screen(sys.stdout), document))
         return OK
     begun = time.perf_counter()
-    computed = _run(job, args.overwrite)
+    computed = _run(job)
     seconds = time.perf_counter() - begun
     document = {
         "output": args.output,
@@ -52,34 +52,37 @@ def volume(args: argparse.Namespace) -> int:
     return OK
 
 
-def _run(job: Job, overwrite: bool) -> int:
+def _run(job: Job) -> int:
     with Progress(sys.stderr) as progress:
         progress.begin("looking at what is there")
-        first: list[tuple[int, float]] = []
+        first: dict[str, tuple[int, float]] = {}
 
-        def told(done: int, total: int) -> None:
+        def told(done: int, total: int, what: str) -> None:
             now = time.perf_counter()
-            first.append((done, now)) if not first else None
-            fresh, elapsed, all_fresh = done - first[0][0], now - first[0][1], max(total - first[0][0], 1)
-            rate = f"{amount(int(_box_bytes(job) * fresh / elapsed))}/s" if fresh and elapsed else "beginning"
+            start, begun = first.setdefault(what, (done, now))
+            fresh, elapsed, all_fresh = done - start, now - begun, max(total - start, 1)
+            bytes_of = prod(job.chain.output) * job.dtype.itemsize / max(total, 1)
+            rate = f"{amount(int(bytes_of * fresh / elapsed))}/s" if fresh and elapsed else "beginning"
             each = elapsed / fresh if fresh else None
             share, until = fresh / all_fresh, min(fresh + 1, all_fresh) / all_fresh  # of what this run has to do
-            progress.begin(f"{done} of {total} boxes, {rate}", share, until, each)
+            progress.begin(f"{done} of {total} {what}, {rate}", share, until, each)
 
-        return job.run(told, overwrite)
+        return job.run(told)
 
 
 def _box_bytes(job: Job) -> int:
     """Of the result, in each box."""
-    return int(prod(job.boxes.output) * job.dtype.itemsize / len(job.grid))
+    return int(prod(job.chain.output) * job.dtype.itemsize / max(len(job.grid), 1))
 
 
 def _plan(job: Job) -> dict[str, Any]:
-    boxes, grid = job.boxes, job.grid
-    seconds = job.seconds_of_a_box()
+    chain, grid = job.chain, job.grid
+    each, seconds = job.seconds()
+    plans = [link.boxes.plan for link in chain.links]
+    grids = zip((*job.walks, chain), (*job.walk_grids, grid), strict=True)
     return {
         "pipeline": write_pipeline(job.asked),
-        "algorithm": boxes.plan.algorithm,
+        "algorithm": ", ".join(dict.fromkeys(plan.algorithm for plan in plans)),
         "type": job.dtype.name,
         "input": {
             "path": job.source.path,
@@ -92,14 +95,15 @@ def _plan(job: Job) -> dict[str, Any]:
             "shape": list(job.shape),
             "chunk": list(grid.chunk),
             "shard": list(grid.shard),
-            "bytes": prod(boxes.output) * job.dtype.itemsize,
+            "bytes": prod(chain.output) * job.dtype.itemsize,
         },
         "boxes": len(grid),
-        "bytes_read": bytes_read(boxes, grid, job.source),
-        "memory": need(grid, boxes, job.source, job.base),
-        "flop": boxes.plan.work.needed,
-        "seconds_of_a_box": seconds,
-        "seconds": seconds * len(grid),
+        "bytes_read": sum(bytes_read(*pair, job.source) for pair in grids),
+        "memory": job.need,
+        "flop": sum(plan.work.needed for plan in plans),
+        "statistics": len(job.walks),
+        "seconds_of_a_box": each,
+        "seconds": seconds,
     }
 
 
@@ -112,12 +116,17 @@ def _plan_text(screen: Screen, plan: dict[str, Any]) -> str:
         ["result", f"{made['axes']} {_by(made['shape'])}, {amount(made['bytes'])}"],
         ["chunks", f"{_by(made['chunk'])} in shards of {_by(made['shard'])}"],
         ["boxes", f"{plan['boxes']}, a shard each"],
-        ["read", f"{amount(plan['bytes_read'])}, overlaps counted each time"],
+        ["read", f"{amount(plan['bytes_read'])}, overlaps counted each time{_before(plan['statistics'])}"],
         ["memory", f"{amount(plan['memory'])} at most"],
         ["work", operations(plan["flop"])],
         ["time", f"{duration(plan['seconds'])}, {duration(plan['seconds_of_a_box'])} for a box, without the disk"],
     ]
     return screen.table(["", "plan"], rows)
+
+
+def _before(walks: int) -> str:
+    """All of the input is read for statistics over space first, once for each stage that has some."""
+    return f", and {counted(walks, 'time')} more for statistics" if walks else ""
 
 
 def _text(screen: Screen, document: dict[str, Any]) -> str:

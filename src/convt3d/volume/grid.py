@@ -9,7 +9,7 @@ from math import prod
 
 from ..cpu.plan.cores import get_num_threads
 from ..errors import ArgumentError, described
-from ..front.boxes import Boxes, Part
+from ..front.chain import Chain
 from ..spec.shapes import Box, Range
 from ..units import amount
 from .source import Source
@@ -19,7 +19,8 @@ MOST_BYTES = 1 << 27  # of a shard: larger ones save nothing more, and are lost 
 READ_AHEAD = 2  # boxes of the input that are in memory at once
 BEHIND = 4  # boxes of the result: computed, written, its encoded chunks, and these in one piece
 CODED = 3  # a chunk that is decoded or encoded: its numbers, its bytes, and a copy in between
-SPARE = 96 << 20  # what the interpreter and its libraries take beside that, for each run
+SPARE = 128 << 20  # what the interpreter and its libraries take beside that, kernels while they are compiled too
+MARGIN = 24 << 20  # that is left, so that a run which goes on, in a process that begins larger, has enough
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class Grid:
         return number * step, min((number + 1) * step, self.output[2 + axis])
 
 
-def choose(boxes: Boxes, memory: int, source: Source, base: int, chunk: Sequence[int] | None) -> Grid:
+def choose(chain: Chain, memory: int, source: Source, base: int, chunk: Sequence[int] | None) -> Grid:
     """The grid whose boxes fit in `memory` bytes, of which `base` are taken."""
-    sizes = boxes.output[2:]
+    sizes, item = chain.output[2:], chain.result.dtype.itemsize
     d, h, w = (min(size, given) for size, given in zip(sizes, chunk or (CHUNK,) * 3, strict=True))
     small = (d, h, w)
-    least = need(Grid(boxes.output, small, small), boxes, source, base)
+    least = need(Grid(chain.output, small, small), chain, source, base) + MARGIN
     if least > memory:
         received = described(amount(memory))
         rule = f"must be at least {amount(least)}: a chunk of {' x '.join(map(str, small))} voxels, what it reads, and "
@@ -65,46 +66,59 @@ def choose(boxes: Boxes, memory: int, source: Source, base: int, chunk: Sequence
                 continue
             d, h, w = (length + small[axis] * (at == axis) for at, length in enumerate(shard))
             larger = (d, h, w)
-            whole = prod(larger) * boxes.output[1] * boxes.dtype.itemsize
-            if whole <= MOST_BYTES and need(Grid(boxes.output, small, larger), boxes, source, base) <= memory:
+            whole = prod(larger) * chain.output[1] * item
+            grown = Grid(chain.output, small, larger)
+            if whole <= MOST_BYTES and need(grown, chain, source, base) + MARGIN <= memory:
                 shard, growing = larger, True
-    return Grid(boxes.output, small, shard)
+    return Grid(chain.output, small, shard)
 
 
-def need(grid: Grid, boxes: Boxes, source: Source, base: int) -> int:
+def need(grid: Grid, chain: Chain, source: Source, base: int) -> int:
     """Bytes that a run takes with such boxes, at most."""
-    part = boxes.part(_middle(boxes, grid.shard))
-    item = boxes.dtype.itemsize
-    read = prod(take.size for take in part.reads) * (item + source.item)
-    made = prod(high - low for low, high in part.computed) * item
-    tensors = sum(prod(high - low for low, high in box) for box in part.tensors) * item
+    return base + SPARE + max(_need_of(box, grid, chain, source) for box in _typical(grid))
+
+
+def _need_of(box: Box, grid: Grid, chain: Chain, source: Source) -> int:
+    part = chain.part(box)
+    takes, item = chain.reads(part), chain.result.dtype.itemsize
+    read = prod(take.size for take in takes) * (chain.source.dtype.itemsize + source.item)
+    made = prod(high - low for low, high in box) * item
+    computed = sum(prod(high - low for low, high in piece.part.computed) for piece in part.steps[-1][1]) * item
     touched = prod(
-        min(-(-take.size // step) + 1, -(-size // step))
-        for take, step, size in zip(part.reads, source.chunk[1:], source.shape[1:], strict=True)
+        min(-(-take.size // step) + len(take.ranges), -(-size // step))
+        for take, step, size in zip(takes, source.chunk[1:], source.shape[1:], strict=True)
     )
     decoded = min(get_num_threads(), touched) * prod(source.chunk) * source.item
     chunks = prod(-(-length // step) for length, step in zip(grid.shard, grid.chunk, strict=True))
-    encoded = min(get_num_threads(), chunks) * boxes.output[1] * prod(grid.chunk) * item
+    encoded = min(get_num_threads(), chunks) * chain.output[1] * prod(grid.chunk) * item
     coded = CODED * (decoded + encoded)
-    return base + SPARE + READ_AHEAD * read + tensors + BEHIND * made + coded + boxes.scratch(part)
+    needed: int = READ_AHEAD * read + BEHIND * max(made, computed) + coded + chain.held(part)
+    return needed
 
 
-def _middle(boxes: Boxes, shard: tuple[int, int, int]) -> Box:
-    """A box that reads as much as any: away from the ends, where there is such."""
-    spans = []
-    for size, length in zip(boxes.output[2:], shard, strict=True):
-        start = size // 2 // length * length if size > 2 * length else 0
-        spans.append((start, min(start + length, size)))
-    d, h, w = spans
-    return (0, boxes.output[1]), d, h, w
+def _typical(grid: Grid) -> Iterator[Box]:
+    """Boxes that read as much as any: at both ends and away from them, where there are such."""
+    for share in (0, 1, 2):
+        spans = []
+        for size, length in zip(grid.output[2:], grid.shard, strict=True):
+            number = (-(-size // length) - 1) * share // 2
+            spans.append((number * length, min((number + 1) * length, size)))
+        d, h, w = spans
+        yield (0, grid.output[1]), d, h, w
 
 
-def bytes_read(boxes: Boxes, grid: Grid, source: Source) -> int:
-    """Of the input, what boxes share counted as often as it is read."""
-    seen: dict[Box, Part] = {}
-    total = 0
-    for _, _, box in grid:
-        part = seen.get(box) or boxes.part(box)
-        seen[box] = part
-        total += prod(take.size for take in part.reads) * source.item
-    return total
+def bytes_read(chain: Chain, grid: Grid, source: Source) -> int:
+    """Of the input, what boxes share counted as often as it is read; what is read along an axis depends on the place
+    along it alone."""
+    sizes = [sum(chain.reads(chain.part(box))[1 + axis].size for box in _along(grid, axis)) for axis in range(3)]
+    voxels: int = prod(sizes)
+    return grid.output[0] * chain.source.shape[1] * voxels * source.item
+
+
+def _along(grid: Grid, axis: int) -> Iterator[Box]:
+    """The first boxes of a row along an axis."""
+    size, length = grid.output[2 + axis], grid.shard[axis]
+    first = [(0, min(step, size)) for step, size in zip(grid.shard, grid.output[2:], strict=True)]
+    for start in range(0, size, length):
+        d, h, w = ((start, min(start + length, size)) if other == axis else part for other, part in enumerate(first))
+        yield (0, grid.output[1]), d, h, w

@@ -1,4 +1,5 @@
-"""Which boxes of a result are finished: lines that are appended, each with the checksum of what was written.
+"""Which boxes of a result are finished: lines that are appended, each with the checksum of what was written; and
+statistics over space, once they are known.
 
 A box counts when its line is whole and the file has the length and the checksum of the line. Whenever a run ends, by
 SIGKILL too, the next one finds each box finished or not, never half.
@@ -9,10 +10,14 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import ArgumentError
 
@@ -58,6 +63,7 @@ class Journal:
         self.path = path
         self.header: dict[str, Any] | None = None
         self.entries: dict[str, tuple[int, int]] = {}  # file of a box: its length and checksum
+        self.statistics: dict[str, npt.NDArray[np.float64]] = {}  # of values, over all of space
         if path.exists():
             self._read()
 
@@ -65,7 +71,11 @@ class Journal:
         header, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
         self.header = _entry(header)
         for entry in filter(None, map(_entry, lines if self.header is not None else ())):
-            self.entries[entry["file"]] = entry["length"], entry["checksum"]
+            if "statistics" in entry:
+                numbers = np.frombuffer(b64decode(entry["numbers"]), np.float64)
+                self.statistics[entry["statistics"]] = numbers.reshape(entry["shape"])
+            else:
+                self.entries[entry["file"]] = entry["length"], entry["checksum"]
 
     def mend(self) -> None:
         """Ends a line that was cut short: it does not count, those behind it will."""
@@ -76,7 +86,7 @@ class Journal:
 
     def begin(self, header: dict[str, Any]) -> None:
         """A new one."""
-        self.header, self.entries = header, {}
+        self.header, self.entries, self.statistics = header, {}, {}
         temporary = self.path.with_name(self.path.name + ".new")
         with temporary.open("wb") as file:
             file.write(_line(header))
@@ -90,10 +100,19 @@ class Journal:
             with (root / name).open("rb") as file:
                 os.fsync(file.fileno())
             length, checksum = checksum_of(root / name)
-        with self.path.open("ab") as file:
-            file.write(_line({"file": name, "length": length, "checksum": checksum}))
-            _settle(file)
+        self._append({"file": name, "length": length, "checksum": checksum})
         self.entries[name] = length, checksum
+
+    def keep(self, name: str, numbers: npt.NDArray[np.float64]) -> None:
+        """Enters statistics, which then are not taken again."""
+        text = b64encode(np.ascontiguousarray(numbers, np.float64).tobytes()).decode()
+        self._append({"statistics": name, "shape": numbers.shape, "numbers": text})
+        self.statistics[name] = numbers
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(_line(entry))
+            _settle(file)
 
     def holds(self, root: Path, name: str) -> bool:
         """Whether a file is entered, and is what it was then."""

@@ -59,19 +59,63 @@ def _axis(pipeline: Pipeline, trace: Trace, axis: int) -> Step:
     return now
 
 
-def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The first multiscale image that a group's attributes describe, of version 0.5 or 0.4."""
+@dataclass(frozen=True)
+class Image:
+    """The first image of a group, at its finest."""
+
+    name: str | None
+    path: str  # of the array, in the group
+    axes: tuple[Mapping[str, Any], ...]  # none, where the version knows none
+    transformations: tuple[Mapping[str, Any], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(axis["name"] for axis in self.axes)
+
+
+def multiscale(attributes: Mapping[str, Any]) -> Image | None:
+    """The first multiscale image that a group's attributes describe, of version 0.1 to 0.5; ValueError says what is not
+    as it should be."""
     found = attributes.get("ome", attributes)
     images = found.get("multiscales") if isinstance(found, Mapping) else None
-    return images[0] if isinstance(images, Sequence) and images else None
+    if not isinstance(images, Sequence) or not images:
+        return None
+    image = _mapping(images[0], "the first of multiscales")
+    datasets = _listed(image.get("datasets"), "datasets")
+    if not datasets:
+        raise ValueError("datasets is empty")
+    first = _mapping(datasets[0], "the first of datasets")
+    path = first.get("path")
+    if not isinstance(path, str):
+        raise ValueError("the first of datasets has no path")
+    # Before version 0.4 axes were names alone, before 0.3 they were always the same.
+    axes = [{"name": each} if isinstance(each, str) else each for each in _listed(image.get("axes", ()), "axes")]
+    if not all(isinstance(_mapping(axis, "an axis").get("name"), str) for axis in axes):
+        raise ValueError("an axis has no name")
+    told = (*_listed(first.get("coordinateTransformations", ()), "coordinateTransformations"),)
+    told += (*_listed(image.get("coordinateTransformations", ()), "coordinateTransformations"),)
+    name = image.get("name")
+    every = tuple(_mapping(each, "a coordinate transformation") for each in told)
+    return Image(name if isinstance(name, str) else None, path, tuple(axes), every)
 
 
-def result_metadata(image: Mapping[str, Any], axes: Sequence[str], along: Mapping[str, Step]) -> dict[str, Any]:
+def _mapping(given: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} is no object")
+    return given
+
+
+def _listed(given: Any, name: str) -> Sequence[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise ValueError(f"{name} is no list")
+    return given
+
+
+def result_metadata(image: Image, axes: Sequence[str], along: Mapping[str, Step]) -> dict[str, Any]:
     """Attributes of the result's group: axes and units as they were, scales and translations of its own grid."""
-    known = {axis["name"]: dict(axis) for axis in image["axes"]}
-    names = [axis["name"] for axis in image["axes"]]
-    scale, offset = _transformations(image, len(names))
-    kept = {name: (scale[at], offset[at]) for at, name in enumerate(names)}
+    known = {axis["name"]: dict(axis) for axis in image.axes}
+    scale, offset = placed(image, len(image.axes))
+    kept = {name: (scale[at], offset[at]) for at, name in enumerate(image.names)}
     described = [known.get(name, {"name": name, "type": "channel"}) for name in axes]
     scales, offsets = [], []
     for name in axes:
@@ -82,20 +126,33 @@ def result_metadata(image: Mapping[str, Any], axes: Sequence[str], along: Mappin
     transformations: list[dict[str, Any]] = [{"type": "scale", "scale": scales}]
     if any(offsets):
         transformations.append({"type": "translation", "translation": offsets})
-    made = {"axes": described, "datasets": [{"path": "0", "coordinateTransformations": transformations}]}
-    if "name" in image:
-        made["name"] = image["name"]
+    made: dict[str, Any] = {
+        "axes": described,
+        "datasets": [{"path": "0", "coordinateTransformations": transformations}],
+    }
+    if image.name is not None:
+        made["name"] = image.name
     return {"ome": {"version": VERSION, "multiscales": [made]}}
 
 
-def _transformations(image: Mapping[str, Any], count: int) -> tuple[list[float], list[float]]:
-    """Scale and translation of the first dataset, those of the whole image applied after its own."""
+def placed(image: Image, count: int) -> tuple[list[float], list[float]]:
+    """Scale and translation of an array with so many axes, those of the whole image applied after its own; ValueError
+    says which cannot be understood."""
     scale, offset = [1.0] * count, [0.0] * count
-    own = image["datasets"][0].get("coordinateTransformations", ())
-    for each in (*own, *image.get("coordinateTransformations", ())):
-        if each.get("type") == "scale":
-            scale = [a * b for a, b in zip(scale, each["scale"], strict=True)]
-            offset = [a * b for a, b in zip(offset, each["scale"], strict=True)]
-        elif each.get("type") == "translation":
-            offset = [a + b for a, b in zip(offset, each["translation"], strict=True)]
+    for each in image.transformations:
+        kind = each.get("type")
+        if kind not in ("scale", "translation"):
+            continue
+        numbers: Any = each.get(kind)
+        if not (isinstance(numbers, (list, tuple)) and len(numbers) == count and all(map(_is_number, numbers))):
+            raise ValueError(f"a {kind} is not a list of {count} numbers, one for each axis")
+        if kind == "scale":
+            scale = [a * b for a, b in zip(scale, numbers, strict=True)]
+            offset = [a * b for a, b in zip(offset, numbers, strict=True)]
+        else:
+            offset = [a + b for a, b in zip(offset, numbers, strict=True)]
     return scale, offset
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, (int, float))

@@ -16,23 +16,25 @@ import numpy as np
 
 from ..cpu.plan.choice import AUTO, Options
 from ..cpu.plan.cores import get_num_threads
-from ..cpu.runtime.ready import Owner
 from ..errors import ArgumentError, DTypeError, ShapeError, described
-from ..front.boxes import Boxes, Request, Storage, Take
+from ..front.boxes import Storage
+from ..front.chain import Chain, ChainPart, Guessed, Known, Link, Value, chain_of, walked
 from ..front.memory import status
+from ..front.partial import combine, kind_of, statistics
 from ..spec.dtypes import DTYPES
 from ..spec.lazy import lazy
 from ..spec.pipeline import Pipeline
 from ..spec.rewrite import with_all_axes
 from ..spec.shapes import Box
+from ..spec.stage import Stage
 from ..spec.text import write_pipeline
-from ..spec.window import over_space
-from .grid import Grid, choose
+from ..units import amount
+from .grid import Grid, choose, need
 from .journal import Journal, alone
 from .ngff import SPATIAL, result_metadata, steps
 from .source import AXES, Source, open_source, zarr_module
 
-Told = Callable[[int, int], None]  # boxes finished, and all
+Told = Callable[[int, int, str], None]  # boxes finished, and all; of what
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Job:
     memory: int
     chunk: Sequence[int] | None = None
     options: Options = AUTO
+    overwrite: bool = False  # begin anew, whatever is there
     grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,53 +57,50 @@ class Job:
         (self.dtype,) = {array.dtype for array in self.operands}
         trace = self.asked.trace(self.source.shape, [array.shape for array in self.operands])
         self.steps = steps(self.asked, trace)
-        self.pipeline, lazy = self._settled((-1,) * 5)
-        shapes = tuple(tuple(array.shape) for array in lazy)
-        self.boxes: Boxes = Request(self.pipeline, self.source.shape, shapes, self.dtype.name, self.options).boxes
+        source = Value(self.source.shape, self.dtype)
+        result = chain_of(self.asked, source, self.operands, self.options)
+        if not isinstance(result, Link):
+            received, rule = described(write_pipeline(self.asked)), "gives one number for each channel, and no volume"
+            raise ArgumentError("volume", "--pipeline", received, rule, "Use convt3d.dask")
+        self.chain = Chain(result, source)
+        self.walks = [Chain(value, source) for value in walked(result)]
         self.base = status("VmRSS") or 0
         self._look()
 
     def _look(self) -> None:
-        """At what an earlier run has left."""
+        """At what an earlier run has left: one that goes on computes the same boxes, so they must fit."""
         self.journal = Journal(self.target.with_name(self.target.name + ".journal"))
-        known = self.journal.header
-        if known is not None and known.get("job") == self.fingerprint:
-            self.grid = Grid(self.boxes.output, tuple(known["chunk"]), tuple(known["shard"]))
-        else:
-            self.grid = choose(self.boxes, self.memory, self.source, self.base, self.chunk)
+        known, chains = self.journal.header, (*self.walks, self.chain)
+        if known is None or known.get("job") != self.fingerprint or self.overwrite:
+            *self.walk_grids, self.grid = (
+                choose(chain, self.memory, self.source, self.base, self.chunk) for chain in chains
+            )
+            return
+        *self.walk_grids, self.grid = (
+            Grid(chain.output, tuple(known["chunk"]), tuple(shard))
+            for chain, shard in zip(chains, (*known["walks"], known["shard"]), strict=True)
+        )
+        least = self.need
+        if least > self.memory:
+            rule = f"must be at least {amount(least)}: the run that goes on began boxes that take as much"
+            remedy = "Give more memory, or begin anew with --overwrite"
+            raise ArgumentError("volume", "--memory", described(amount(self.memory)), rule, remedy)
 
-    def _settled(self, chunks: Sequence[int]) -> tuple[Pipeline, Sequence[Any]]:
-        """The pipeline whose boxes depend on boxes, and its operands: statistics over space, of chunks of that size,
-        are computed later."""
-        plain = Pipeline(*self.asked.stages)
-        if not any(map(over_space, plain.stages)):
-            return plain, self.operands
-        if self.dtype.itemsize == 2:
-            rule = "must be float32 or float64 for stages with statistics over space"
-            raise DTypeError("volume", "--weights", described(self.dtype.name), rule, "Convert them")
-        try:
-            import dask.array as da
-        except ImportError:
-            rule = "is not installed, which statistics over space need"
-            raise ArgumentError("volume", "dask", None, rule, "Use pip install 'convt3d[dask]'") from None
-        from ..dask.pipeline import settled
-
-        lazy = da.from_array(_Lazy(self.source, self.dtype), chunks=chunks, asarray=False, fancy=False, name=False)
-        found = settled(plain, lazy, self.operands, self.options)
-        if found is None:
-            received, rule = described(write_pipeline(plain)), "gives one number for each channel, and no volume"
-            raise ArgumentError("volume", "--pipeline", received, rule, "Use convt3d.dask")
-        return found
+    @property
+    def need(self) -> int:
+        """Bytes that the run takes at most."""
+        every = zip((*self.walk_grids, self.grid), (*self.walks, self.chain), strict=True)
+        return max(need(grid, chain, self.source, self.base) for grid, chain in every)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """Of the result: those of the input, and channels where there are some."""
-        return tuple(name for name in AXES if name in self.source.axes or (name == "c" and self.boxes.output[1] > 1))
+        return tuple(name for name in AXES if name in self.source.axes or (name == "c" and self.chain.output[1] > 1))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the result, along these axes."""
-        return self._kept(self.boxes.output)
+        return self._kept(self.chain.output)
 
     @lazy
     def fingerprint(self) -> str:
@@ -122,24 +122,24 @@ class Job:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def run(self, told: Told = lambda done, total: None, overwrite: bool = False) -> int:
+    def run(self, told: Told = lambda done, total, what: None) -> int:
         """Computes what is missing; how many boxes that was."""
         try:
             threads = {"async.concurrency": get_num_threads()}  # chunks that are decoded or encoded at once
             with alone(self.target), zarr_module().config.set(threads):
-                return self._run(told, overwrite)
+                return self._run(told)
         except OSError as problem:
             rule = f"cannot be written ({problem.strerror or problem})"
             remedy = "Run the same command again when that is mended: finished boxes are kept"
             raise ArgumentError("volume", "OUT", str(self.target), rule, remedy) from None
 
-    def _run(self, told: Told, overwrite: bool) -> int:
+    def _run(self, told: Told) -> int:
         self._look()
         self.journal.mend()
-        if self.finished() and not overwrite:
+        if self.finished() and not self.overwrite:
             self.journal.end()
             return 0
-        root, array = self._target(overwrite)
+        root, array = self._target()
         for stray in root.rglob("*.partial"):  # of a write that was ended
             stray.unlink()
         names = [(array.metadata.encode_chunk_key(self._kept(at)), sample, box) for at, sample, box in self.grid]
@@ -147,48 +147,75 @@ class Job:
         for name, _, _ in missing:  # zarr would read what is there where a box is smaller than a shard
             (root / name).unlink(missing_ok=True)
         total = len(names)
-        told(total - len(missing), total)
-        boxes, operands = self.boxes, self._known_operands() if missing else []
-        owner = Owner()
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-            behind: Future[None] | None = None
-            ahead = reader.submit(self._read, boxes, missing[0]) if missing else None
-            for number, (name, sample, box) in enumerate(missing):
-                assert ahead is not None
-                x, part = ahead.result()
-                later = number + 1
-                ahead = reader.submit(self._read, boxes, missing[later]) if later < len(missing) else None
-                own = _of_sample(self.pipeline, operands, sample)
-                made = boxes.compute(part, x, own, owner)
-                del x
-                if behind is not None:
-                    behind.result()
-                    told(total - len(missing) + number, total)
-                behind = writer.submit(self._write, array, root, name, sample, box, made)
-                del made
-            if behind is not None:
-                behind.result()
-        told(total, total)
+        known = self._known(told) if missing else None
+        told(total - len(missing), total, "boxes")
+        owners = [(name, sample, box) for name, sample, box in missing]
+        boxes = ((sample, box) for _, sample, box in missing)
+
+        def write(number: int, made: Storage) -> None:
+            self._write(array, root, *owners[number], made)
+            told(total - len(missing) + number + 1, total, "boxes")
+
+        if known is not None:
+            self._each(self.chain, list(boxes), known, write)
         array.attrs["convt3d"] = {**array.attrs["convt3d"], "complete": True}
         self.journal.end()
         return len(missing)
 
-    def _known_operands(self) -> list[Storage]:
-        """Statistics over space are computed here."""
-        _, arrays = self._settled(self._source_chunks())
-        return [np.asarray(array) for array in arrays]
+    def _each(
+        self, chain: Chain, boxes: Sequence[tuple[int, Box]], known: Known, take: Callable[[int, Storage], None]
+    ) -> None:
+        """Computes boxes of samples, one after the other, while the next is read and the last is taken."""
+        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as taker:
+            behind: Future[None] | None = None
+            ahead = reader.submit(self._read, chain, *boxes[0])
+            for number, (sample, _) in enumerate(boxes):
+                x, part = ahead.result()
+                if number + 1 < len(boxes):
+                    ahead = reader.submit(self._read, chain, *boxes[number + 1])
+                made = chain.compute(part, x, sample, known)
+                del x
+                if behind is not None:
+                    behind.result()
+                behind = taker.submit(take, number, made)
+                del made
+            if behind is not None:
+                behind.result()
 
-    def _source_chunks(self) -> tuple[int, ...]:
-        """Of the input, such that two of them, with what is made of them, fit as the boxes of the result do."""
-        ratios = [
-            max(1, size * step // out)
-            for size, step, out in zip(self.source.shape[2:], self.grid.shard, self.boxes.output[2:], strict=True)
-        ]
-        return 1, self.source.shape[1], *(min(n, size) for n, size in zip(ratios, self.source.shape[2:], strict=True))
+    def _read(self, chain: Chain, sample: int, box: Box) -> tuple[Storage, ChainPart]:
+        part = chain.part(box)
+        return self.source.read(sample, chain.reads(part), self.dtype), part
 
-    def _read(self, boxes: Boxes, row: tuple[str, int, Box]) -> Any:
-        part = boxes.part(row[2])
-        return self.source.read(row[1], part.reads, self.dtype), part
+    def _known(self, told: Told) -> Known:
+        """Statistics over space, of an earlier run or taken now."""
+
+        def walk(stage: Stage, value: Link) -> Storage:
+            number = next(at for at, chain in enumerate(self.walks) if chain.result is value)
+            name = f"{number} {stage!r}"
+            if name not in self.journal.statistics:
+                what = f"boxes for statistics, {number + 1} of {len(self.walks)}"
+                self.journal.keep(name, self._statistics(number, kind_of(stage), known, told, what))
+            return self.journal.statistics[name]
+
+        known = Known(walk)
+        for value in self.chain.smalls:
+            known.array(value)
+        return known
+
+    def _statistics(self, number: int, kind: str, known: Known, told: Told, what: str) -> Storage:
+        chain, grid = self.walks[number], self.walk_grids[number]
+        for value in chain.smalls:
+            known.array(value)
+        boxes = [(sample, box) for _, sample, box in grid]
+        found: list[list[Storage]] = [[] for _ in range(chain.output[0])]
+
+        def take(number: int, made: Storage) -> None:
+            found[boxes[number][0]].append(statistics(kind, made))
+            told(number + 1, len(boxes), what)
+
+        told(0, len(boxes), what)
+        self._each(chain, boxes, known, take)
+        return np.concatenate([combine(kind, own) for own in found])
 
     def _write(self, array: Any, root: Path, name: str, sample: int, box: Box, made: Storage) -> None:
         index = [slice(sample, sample + 1), *(slice(low, high) for low, high in box)]
@@ -202,13 +229,18 @@ class Job:
 
     # --- the result's files -------------------------------------------------------------------------------------------
 
-    def _target(self, overwrite: bool) -> tuple[Path, Any]:
+    def _target(self) -> tuple[Path, Any]:
         """The array that takes the result, with the folder of its files: the one of an earlier run, or a new one."""
         zarr, header = zarr_module(), self.journal.header
         root = self.target / "0" if self.source.image is not None else self.target
-        if header is not None and header.get("job") == self.fingerprint and not overwrite and header.get("created"):
+        if (
+            header is not None
+            and header.get("job") == self.fingerprint
+            and not self.overwrite
+            and header.get("created")
+        ):
             return root, zarr.open_array(str(root), mode="r+")
-        if self.target.exists() and not overwrite and (header is None or header.get("job") != self.fingerprint):
+        if self.target.exists() and not self.overwrite and (header is None or header.get("job") != self.fingerprint):
             rule = "exists, and is not what a run of this pipeline, with these weights and this input, has begun"
             raise ArgumentError("volume", "OUT", str(self.target), rule, "Give --overwrite, or another name")
         if self.target.exists():
@@ -217,6 +249,7 @@ class Job:
                 raise ArgumentError("volume", "OUT", str(self.target), rule, "Choose another name, or remove it")
             shutil.rmtree(self.target)
         head = {"job": self.fingerprint, "chunk": self.grid.chunk, "shard": self.grid.shard, "created": False}
+        head["walks"] = [grid.shard for grid in self.walk_grids]
         self.journal.begin(head)
         self._create(zarr, root)
         self.journal.begin({**head, "created": True})
@@ -228,7 +261,7 @@ class Job:
             zarr.create_group(
                 str(self.target), attributes=result_metadata(self.source.image, self.axes, along), zarr_format=3
             )
-        cut = {"t": 1, "c": self.boxes.output[1], **dict(zip(SPATIAL, self.grid.chunk, strict=True))}
+        cut = {"t": 1, "c": self.chain.output[1], **dict(zip(SPATIAL, self.grid.chunk, strict=True))}
         shard = {**cut, **dict(zip(SPATIAL, self.grid.shard, strict=True))}
         zarr.create_array(
             str(root),
@@ -244,32 +277,30 @@ class Job:
             zarr_format=3,
         )
 
-    def seconds_of_a_box(self) -> float:
-        """What one box takes to compute, from one on random numbers; reading and writing go on beside it."""
-        middle = list(self.grid)[len(self.grid) // 2]
-        part = self.boxes.part(middle[2])
-        shape = (1, *(take.size for take in part.reads))
-        x = np.random.default_rng(0).standard_normal(shape, np.float32).astype(self.dtype)
-        given = [np.ones(shape, self.dtype) for shape in self.boxes.request.operands]
-        owner, own = Owner(), _of_sample(self.pipeline, given, middle[1])
-        taken = []
-        for _ in range(2):  # the first compiles
-            begun = time.perf_counter()
-            self.boxes.compute(part, x, own, owner)
-            taken.append(time.perf_counter() - begun)
-        return min(taken)
+    def seconds(self) -> tuple[float, float]:
+        """What one box takes to compute, from one on random numbers, and all of them with those for statistics; reading
+        and writing go on beside it."""
+        each = [
+            _seconds_of_a_box(chain, grid)
+            for chain, grid in zip((*self.walks, self.chain), (*self.walk_grids, self.grid), strict=True)
+        ]
+        grids = (*self.walk_grids, self.grid)
+        return each[-1], sum(one * len(grid) for one, grid in zip(each, grids, strict=True))
 
 
-class _Lazy:
-    """The input as dask reads it: (B, C, D, H, W), of the type that is computed in."""
-
-    def __init__(self, source: Source, dtype: Any) -> None:
-        self.source, self.dtype, self.shape, self.ndim = source, dtype, source.shape, 5
-
-    def __getitem__(self, index: tuple[slice, ...]) -> Storage:
-        samples, *takes = (part.indices(size)[:2] for part, size in zip(index, self.shape, strict=True))
-        parts = [Take((each,)) for each in takes]
-        return np.concatenate([self.source.read(at, parts, self.dtype) for at in range(*samples)])
+def _seconds_of_a_box(chain: Chain, grid: Grid) -> float:
+    if not len(grid):
+        return 0.0
+    sample, box = [row[1:] for row in grid][len(grid) // 2]
+    part = chain.part(box)
+    shape = (1, *(take.size for take in chain.reads(part)))
+    x = np.random.default_rng(0).standard_normal(shape, np.float32).astype(chain.source.dtype)
+    taken = []
+    for _ in range(2):  # the first compiles
+        begun = time.perf_counter()
+        chain.compute(part, x, sample, Guessed())
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
 
 
 def plan_job(
@@ -283,11 +314,6 @@ def plan_job(
     if path == given or path in given.parents or given in path.parents:
         rule = "must not be the input, nor hold it, nor lie in it"
         raise ArgumentError("volume", "OUT", target, rule, "Choose another name")
-    convolutions = len(pipeline.convolutions)
-    if convolutions > 1:
-        rule = f"must hold one convolution, not {convolutions}: values between them are as large as the volume"
-        remedy = "Run one after the other, each into a volume of its own, or use convt3d.dask"
-        raise ArgumentError("volume", "--pipeline", described(write_pipeline(pipeline)), rule, remedy)
     return Job(open_source(source), path, pipeline, weights, memory, **how)
 
 
@@ -325,14 +351,6 @@ def _operands(pipeline: Pipeline, weights: Mapping[str, Storage]) -> list[Storag
     return [
         array.reshape((1,) * (5 - array.ndim) + array.shape) if slot.operand.kind == "tensor" else array
         for slot, array in zip(pipeline.slots, arrays, strict=True)
-    ]
-
-
-def _of_sample(pipeline: Pipeline, operands: Sequence[Storage], sample: int) -> list[Storage]:
-    """Tensors that differ from sample to sample, cut to one."""
-    return [
-        array[sample : sample + 1] if slot.operand.kind == "tensor" and array.shape[0] > 1 else array
-        for slot, array in zip(pipeline.slots, operands, strict=True)
     ]
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..cpu.runtime.memory import empty
 from ..errors import ArgumentError, DTypeError, ShapeError, described
 from ..front.boxes import Storage, Take
 from ..spec.shapes import Range, Shape
-from .ngff import SPATIAL, multiscale
+from .ngff import SPATIAL, Image, multiscale, placed
 
 AXES = ("t", "c", *SPATIAL)
+TYPES = {"t": "time", "c": "channel"}
 USUAL = {5: AXES, 4: AXES[1:], 3: SPATIAL}
 
 
@@ -34,7 +37,7 @@ class Source:
     array: Any  # zarr's
     path: str
     axes: tuple[str, ...]  # names of the array's axes
-    image: Mapping[str, Any] | None  # what OME-NGFF says of it
+    image: Image | None  # what OME-NGFF says of it
 
     @property
     def shape(self) -> Shape:
@@ -72,27 +75,25 @@ class Source:
     def read(self, sample: int, takes: Sequence[Take], dtype: Any) -> Storage:
         """One sample, (1, C, D, H, W), of that type."""
         every = (Take(((sample, sample + 1),)), *takes)
+        made = empty([take.size for take in every], dtype)
         try:
-            found = _read(self.array, [take for take, name in zip(every, AXES, strict=True) if name in self.axes], [])
+            for ranges in product(*(take.ranges for take in every)):
+                places = (_place(take, part) for take, part in zip(every, ranges, strict=True))
+                index = (slice(*part) for part, name in zip(ranges, AXES, strict=True) if name in self.axes)
+                view = made[tuple(places)]
+                view[...] = np.asarray(self.array[tuple(index)]).reshape(view.shape)
         except MemoryError:
             raise
         except Exception as problem:  # of the disk, and whatever zarr's codecs raise of a file that is not whole
             rule = f"cannot be read ({type(problem).__name__}: {problem})"
             raise ArgumentError("volume", "IN", self.path, rule, "Mend it, then run the same command again") from None
-        for axis, (take, name) in enumerate(zip(every, AXES, strict=True)):
-            if name not in self.axes:
-                found = np.expand_dims(found, axis)
-            elif take.order is not None:
-                found = found.take(take.order, axis)
-        return np.ascontiguousarray(found, dtype)
+        return made
 
 
-def _read(array: Any, takes: Sequence[Take], index: list[Range]) -> Storage:
-    """Ranges of each axis, one after the other."""
-    if len(index) == len(takes):
-        return np.asarray(array[tuple(slice(low, high) for low, high in index)])
-    parts = [_read(array, takes, [*index, part]) for part in takes[len(index)].ranges]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=len(index))
+def _place(take: Take, part: Range) -> slice:
+    """Where one of its ranges is, when they lie one after the other."""
+    before = sum(high - low for low, high in take.ranges[: take.ranges.index(part)])
+    return slice(before, before + part[1] - part[0])
 
 
 def open_source(path: str) -> Source:
@@ -106,22 +107,38 @@ def open_source(path: str) -> Source:
     except Exception as error:  # zarr's own, and whatever its stores raise
         rule = f"cannot be opened by zarr ({type(error).__name__}: {error})"
         raise ArgumentError("volume", "IN", path, rule, "Give the folder that holds zarr.json, or .zarray") from None
-    image = None
-    if not hasattr(found, "shape"):
-        image = multiscale(dict(found.attrs))
-        if image is None:
-            rule = f"is a group without OME-NGFF multiscales; it holds {', '.join(sorted(found)) or 'nothing'}"
-            raise ArgumentError("volume", "IN", path, rule, "Give one of its arrays")
-        found = found[image["datasets"][0]["path"]]
-    return Source(found, path, _axes(found, path, image), image)
+    if hasattr(found, "shape"):
+        named = tuple(getattr(found.metadata, "dimension_names", None) or ())
+        names = named if named and set(named) <= set(AXES) else USUAL.get(found.ndim, ())
+        return Source(found, path, _checked(found, path, names), None)
+    try:
+        return _of_image(found, path)
+    except ValueError as problem:
+        rule = f"has OME-NGFF metadata that cannot be understood: {problem}"
+        raise ArgumentError("volume", "IN", path, rule, "Mend them, or give one of its arrays") from None
 
 
-def _axes(array: Any, path: str, image: Mapping[str, Any] | None) -> tuple[str, ...]:
-    if image is not None:
-        names = tuple(axis["name"] for axis in image["axes"])
-    else:
-        named = tuple(getattr(array.metadata, "dimension_names", None) or ())
-        names = named if named and set(named) <= set(AXES) else USUAL.get(array.ndim, ())
+def _of_image(group: Any, path: str) -> Source:
+    image = multiscale(dict(group.attrs))
+    if image is None:
+        rule = f"is a group without OME-NGFF multiscales; it holds {', '.join(sorted(group)) or 'nothing'}"
+        raise ArgumentError("volume", "IN", path, rule, "Give one of its arrays")
+    try:
+        array = group[image.path]
+    except KeyError:
+        raise ValueError(f"there is no array {image.path!r}") from None
+    if not hasattr(array, "shape"):
+        raise ValueError(f"{image.path!r} is no array")
+    if not image.axes:
+        usual = tuple({"name": name, "type": TYPES.get(name, "space")} for name in USUAL.get(array.ndim, ()))
+        image = replace(image, axes=usual)
+    if len(image.axes) != array.ndim:
+        raise ValueError(f"there are {len(image.axes)} axes, and the array has {array.ndim}")
+    placed(image, array.ndim)
+    return Source(array, path, _checked(array, path, image.names), image)
+
+
+def _checked(array: Any, path: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if names != tuple(name for name in AXES if name in names) or not set(SPATIAL) <= set(names):
         received = described(f"axes {names or array.ndim} of {path}")
         rule = "must be z, y, x, with c and t before them or not, in the order t, c, z, y, x"

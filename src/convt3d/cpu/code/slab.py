@@ -180,7 +180,7 @@ def fill_paced_slab(
         return None
     if strips is not None:
         assert isinstance(source, Source)
-        put_strips(k, conv, step, source, strips, seen)
+        put_strips(k, conv, step, source, strips, seen, pace)
     largest = b.reduce(b.load(seen, 0, words, k.lanes), b.max)
     bound = struct.pack("<d", HUGE["float64"]) if k.wide else struct.pack("<f", HUGE["float32"])
     return b.compare("<", largest, constant(words, int.from_bytes(bound, "little")))
