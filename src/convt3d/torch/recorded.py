@@ -41,8 +41,11 @@ def recorded(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute:
         return stock.run(pipeline, x, operands)
     if not (usual and pays(pipeline, wanted, x, operands)):
         return record(lambda: compute(pipeline, operands), pipeline, (x, *operands))
+    return run_behind(pipeline, x, value_in_front(pipeline, x, operands, compute), operands)
+
+
+def value_in_front(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute: Compute) -> Tensor:
+    """The convolution's result, for tensors that nobody but autograd looks at."""
     front = in_front(pipeline)
     own = operands[: len(front.slots)]
-    learnt = recording(x, own)
-    value = record(lambda: compute(front, own), front, (x, *own)) if learnt else compute(front, own)
-    return run_behind(pipeline, x, value, operands)
+    return record(lambda: compute(front, own), front, (x, *own)) if recording(x, own) else compute(front, own)
