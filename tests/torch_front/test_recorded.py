@@ -271,14 +271,15 @@ def test_what_is_small() -> None:
         (nn.Conv3d(1, 16, 3), 32, True),
         (nn.Conv3d(4, 16, 3), 32, False),
         (nn.Conv3d(1, 8, 3), 48, False),
-        (nn.Conv3d(64, 64, 1), 24, True),
+        (nn.Conv3d(64, 64, 1), 16, True),
         (nn.Conv3d(64, 8, 1), 32, False),
-        (nn.ConvTranspose3d(64, 32, 2, 2), 16, True),
+        (nn.ConvTranspose3d(64, 32, 2, 2), 8, True),
         (nn.ConvTranspose3d(64, 16, 2, 2), 16, False),
-        (nn.ConvTranspose3d(64, 32, 2, 2), 32, False),
+        (nn.ConvTranspose3d(64, 32, 2, 2), 16, False),
+        (nn.ConvTranspose3d(256, 128, 4, 2), 10, True),
     ],
     ids=str,
 )
 def test_what_pytorch_does_well(layer: Any, size: int, left: bool) -> None:
-    """Images, strides and single taps, with whole vectors of channels."""
+    """Images, strides and single taps, with whole vectors of channels; few positions to a weight."""
     assert convolutions.small(layer, (1, layer.in_channels, size, size, size), layer.weight.shape) is left

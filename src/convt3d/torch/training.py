@@ -22,7 +22,7 @@ from .convolutions import conv, takes
 from .direct import direct
 from .engine import one_type, run
 from .operators import BY_NAME
-from .recorded import Compute, value_in_front
+from .recorded import Compute, left_to_torch, recording, value_in_front
 from .stock import Tensor
 from .tails import Moments, trained_way
 
@@ -41,6 +41,8 @@ def train(
     others: stock.Others = {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm}
     if trained_way(pipeline, (True,) * (1 + len(given))) is None or x.dim() not in (4, 5):
         return stock.run(pipeline, x, given, others)
+    if x.dim() == 5 and recording(x, given) and left_to_torch(pipeline, x, given):
+        return stock.run(pipeline, x, given, {BatchNorm: batch_norm})
     x, tensors, unbatched = stock.batched(pipeline, x, given)
     behind = pipeline.conv_index + 1
     if direct((x, *tensors), recorded=True) and one_type(x, tensors):
