@@ -373,6 +373,6 @@ def test_memory_that_runs_out_in_a_repeated_call(monkeypatch: pytest.MonkeyPatch
     layer(case.x)
     monkeypatch.setattr("convt3d.cpu.runtime.again.launch", exhausted)
     assert layer(case.x).tobytes() == PIPELINES["convolution"](case.x, *case.operands).tobytes()
-    monkeypatch.setattr("convt3d.cpu.runtime.execute.launch", exhausted)
+    monkeypatch.setattr("convt3d.cpu.runtime.call.launch", exhausted)
     with pytest.raises(ct.AllocationError, match="Prepared: scratch"):
         layer(case.x)

@@ -257,7 +257,29 @@ def test_what_is_small() -> None:
     conv, strided, grouped = nn.Conv3d(32, 32, 3), nn.Conv3d(32, 32, 3, stride=2), nn.Conv3d(32, 32, 3, groups=32)
     cases = [(each, each.weight.shape) for each in (conv, strided, grouped)]
     assert [convolutions.small(each, (1, 32, 8, 8, 8), weight) for each, weight in cases] == [False, True, True]
-    assert [convolutions.small(each, (1, 32, 16, 16, 16), weight) for each, weight in cases] == [False, False, False]
+    assert [convolutions.small(each, (1, 32, 16, 16, 16), weight) for each, weight in cases] == [False, True, False]
+    assert not convolutions.small(strided, (1, 32, 48, 48, 48), strided.weight.shape)
     shape, weight = (1, 32, 8, 8, 8), conv.weight.shape
     assert convolutions.small(conv, shape, weight, alone=False)
     assert not convolutions.small(conv, (1, 32, 16, 8, 8), weight, alone=False)
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize(
+    ("layer", "size", "left"),
+    [
+        (nn.Conv3d(1, 16, 3), 32, True),
+        (nn.Conv3d(4, 16, 3), 32, False),
+        (nn.Conv3d(1, 8, 3), 48, False),
+        (nn.Conv3d(64, 64, 1), 16, True),
+        (nn.Conv3d(64, 8, 1), 32, False),
+        (nn.ConvTranspose3d(64, 32, 2, 2), 8, True),
+        (nn.ConvTranspose3d(64, 16, 2, 2), 16, False),
+        (nn.ConvTranspose3d(64, 32, 2, 2), 16, False),
+        (nn.ConvTranspose3d(256, 128, 4, 2), 10, True),
+    ],
+    ids=str,
+)
+def test_what_pytorch_does_well(layer: Any, size: int, left: bool) -> None:
+    """Images, strides and single taps, with whole vectors of channels; few positions to a weight."""
+    assert convolutions.small(layer, (1, layer.in_channels, size, size, size), layer.weight.shape) is left

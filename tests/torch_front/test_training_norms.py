@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import convt3d  # noqa: E402
 import convt3d.torch as ct  # noqa: E402
@@ -300,3 +301,21 @@ def test_swapped_norms_take_the_batch(kind: str, recorded: bool, monkeypatch: py
             found.append([y.detach(), *(each.grad for each in model.parameters()), *model.buffers()])
         torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
     assert len(calls) == (0 if kind == "frozen first" else 3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_moves_running_statistics_as_eager_does(reentrant: bool) -> None:
+    """Twice: it runs the norm again, and ends as soon as the last tensor is saved."""
+    torch.manual_seed(0)
+    stock = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
+    ours = copy.deepcopy(stock)
+    ct.swap(ours)
+    x = torch.randn(2, 2, 5, 6, 7)
+    found = []
+    for model in (stock, ours):
+        given = x.clone().requires_grad_()
+        result = checkpoint(model, given, use_reentrant=reentrant)
+        result.pow(2).sum().backward()
+        found.append([result.detach(), given.grad, *(each.grad for each in model.parameters()), *model.buffers()])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert int(ours[1].num_batches_tracked) == 2

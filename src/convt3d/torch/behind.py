@@ -3,11 +3,11 @@ which is kept, as eager PyTorch keeps it, and the gradient goes back through the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from operator import or_
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -22,6 +22,8 @@ from .layout import result_format
 from .stage_gradients import first_stage, label_places, needed_values
 from .stock import Tensor
 from .tails import Moments, Tail, starts_behind, trained, trained_way, way_back
+
+ByBatch: TypeAlias = Callable[[Sequence[Moments]], None]  # is told the moments of the batch of each norm
 
 # Whether the graph that is gone back through may be so once more, and the caller's hooks for what is saved; early
 # releases do not tell.
@@ -61,43 +63,50 @@ def _names_in_front(pipeline: Pipeline) -> bool:
 
 
 @lru_cache(maxsize=256)
+def running_ones(pipeline: Pipeline) -> list[bool]:
+    """Which operands are running statistics."""
+    return [slot.operand.role.startswith("running_") for slot in pipeline.slots]
+
+
+@lru_cache(maxsize=256)
 def in_front(pipeline: Pipeline) -> Pipeline:
     """The pipeline as far as the convolution."""
     return Pipeline(*pipeline.stages[: pipeline.conv_index + 1])
 
 
 def run_behind(
-    pipeline: Pipeline, x: Tensor, value: Tensor, operands: Sequence[Tensor], moments: list[Moments] | None = None
+    pipeline: Pipeline, x: Tensor, value: Tensor, operands: Sequence[Tensor], by_batch: ByBatch | None = None
 ) -> Tensor:
-    """The result of the pipeline for its input x, the convolution's result and all operands. With `moments`, every
-    BatchNorm goes by the statistics of its batch: mean and variance are appended, and running ones are not read."""
+    """The result of the pipeline for its input x, the convolution's result and all operands. With `by_batch`, every
+    BatchNorm goes by the statistics of its batch, which it is told, and running ones are not read."""
     in_front = [slot.stage <= pipeline.conv_index for slot in pipeline.slots]  # their gradients come through the value
     own = (each.detach() if front else each for each, front in zip(operands, in_front, strict=True))
-    return _Behind.apply(pipeline, moments, x, value, *own)
+    return _Behind.apply(pipeline, by_batch, x, value, *own)
 
 
 class _Behind(torch.autograd.Function):  # type: ignore[misc]
-    """apply(pipeline, moments or None, x, the convolution's result, *operands). Backward writes the gradient of that
+    """apply(pipeline, by_batch or None, x, the convolution's result, *operands). Backward writes the gradient of that
     result over it, unless somebody else may read it: whoever goes back once more (`retain_graph`), also in another
     thread, or a hook that was given it to keep."""
 
     @staticmethod
     def forward(
-        ctx: Any, pipeline: Pipeline, moments: list[Moments] | None, x: Tensor, value: Tensor, *own: Tensor
+        ctx: Any, pipeline: Pipeline, by_batch: ByBatch | None, x: Tensor, value: Tensor, *own: Tensor
     ) -> Tensor:
-        ctx.pipeline, ctx.by_batch, ctx.seen = pipeline, moments is not None, _hooks(False) is not None
-        read = [True] * len(own)
-        if moments is None:
+        ctx.pipeline, ctx.by_batch, ctx.seen = pipeline, by_batch is not None, _hooks(False) is not None
+        if by_batch is None:
             front = [slot.stage <= pipeline.conv_index for slot in pipeline.slots]
             read = [*map(or_, front, operands_read(pipeline, ctx.needs_input_grad[3:]))]
+        else:
+            read = [not running for running in running_ones(pipeline)]
         ctx.shapes = [None if reads else tensor.shape for tensor, reads in zip(own, read, strict=True)]
         ctx.save_for_backward(x, value, *(tensor for tensor, reads in zip(own, read, strict=True) if reads))
         _, tensors, _ = stock.batched(pipeline, x, own)
-        tail = Tail(pipeline if moments is None else trained(pipeline), x, tensors, pipeline.conv_index + 1, value)
+        tail = Tail(pipeline if by_batch is None else trained(pipeline), x, tensors, pipeline.conv_index + 1, value)
         chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
         result, found = tail.forward(len(pipeline.stages), chosen)
-        if moments is not None:
-            moments += found
+        if by_batch is not None:
+            by_batch(found)  # here: a checkpoint that runs this again ends when the last tensor is saved
         return result
 
     @staticmethod

@@ -29,8 +29,11 @@ from .stock import Others, Tensor
 
 # Multiply-adds of a convolution by itself below which all of a step is PyTorch's: ours needs longer to be started than
 # theirs to be done. It is twice as many where stages follow, which start kernels of their own, and a share of it where
-# there are groups, of which PyTorch makes a slow way.
-SMALL, _SHARE_OF_GROUPS = 1 << 23, 16
+# there are groups, of which PyTorch makes a slow way. It is so many times as much where PyTorch runs near the peak of
+# the registers and Winograd's method saves little: with strides or single taps and whole vectors of channels, and with
+# images, the one to three channels that a network begins with. With strides or single taps, weights that meet few
+# positions are not worth packing at each step.
+SMALL, _SHARE_OF_GROUPS, _WELL_SERVED, _FEW = 1 << 23, 16, 4, 1024
 
 
 def multiply_adds(stage: Convolution, entering: Sequence[int], leaving: Sequence[int], weight: Sequence[int]) -> int:
@@ -40,32 +43,47 @@ def multiply_adds(stage: Convolution, entering: Sequence[int], leaving: Sequence
     return batch * d * h * w * prod(weight)
 
 
-def small(conv: Any, shape: Sequence[int], weight: Sequence[int], alone: bool = True) -> bool:
+def small(conv: Any, shape: Sequence[int], weight: Sequence[int], alone: bool = True, served: bool = True) -> bool:
     """Whether gradients of a convolution, a stage or a module, with input and weight of these shapes are left to
-    PyTorch, for there is little to do; `alone`: no stages follow. The bits of ours do not depend on threads: whoever
-    asks PyTorch for algorithms that are deterministic gets them."""
+    PyTorch, for there is little to do; `alone`: no stages follow; `served`: or PyTorch is as good at them. The bits of
+    ours do not depend on threads: whoever asks PyTorch for algorithms that are deterministic gets them."""
     if len(shape) != 5 or not all(type(size) is int for size in (*shape, *weight)):
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False
-    made_together = 1 if isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d)) else prod(as_triple(conv.stride))
-    work = prod(shape) // shape[1] // made_together * prod(weight) if shape[1] else 0
-    return work * (_SHARE_OF_GROUPS if conv.groups > 1 else 1) < (SMALL if alone else 2 * SMALL)
+    transposed, strides = isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d)), prod(as_triple(conv.stride))
+    positions = prod(shape) // shape[1] // (1 if transposed else strides) if shape[1] else 0
+    work, most = positions * prod(weight), SMALL if alone else 2 * SMALL
+    if conv.groups > 1:
+        work *= _SHARE_OF_GROUPS
+    elif served and (strides > 1 or prod(weight[2:]) == 1) and min(weight[:2]) >= (32 if transposed else 16):
+        return most > 0 and (positions <= _FEW or work < _WELL_SERVED * most)
+    elif served and not transposed and weight[1] <= 3 and weight[0] >= 16:
+        return work < _WELL_SERVED * most
+    return work < most
 
 
 def conv(stage: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution alone, by our operator."""
+    """The convolution alone, by our operator; what it makes of weights that are learnt is not kept."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if direct(given):
+        return run("pipeline", _alone(stage, bias is not None), x, given[1:], passing=weight.requires_grad)
     if isinstance(stage, Conv3d):
         if isinstance(stage.padding, str):
-            alone = Pipeline(replace(stage, bias=bias is not None))
-            operands = [weight] if bias is None else [weight, bias]
-            return torch.ops.convt3d.pipeline.default(x, operands, write_pipeline(alone))
+            words = write_pipeline(_alone(stage, bias is not None))
+            return torch.ops.convt3d.pipeline.default(x, list(given[1:]), words)
         geometry = map(as_triple, (stage.stride, stage.padding, stage.dilation))
         return torch.ops.convt3d.conv3d.default(x, weight, bias, *geometry, stage.groups, stage.padding_mode)
     assert isinstance(stage, ConvTranspose3d)
     stride, padding, output_padding, dilation = stage.triples
     sizes = stride, padding, output_padding, stage.groups, dilation
     return torch.ops.convt3d.conv_transpose3d.default(x, weight, bias, *sizes)
+
+
+@lru_cache(maxsize=1024)
+def _alone(stage: Convolution, bias: bool) -> Pipeline:
+    made: Convolution = replace(stage, bias=bias)  # type: ignore[call-arg]  # both kinds have it
+    return shared(Pipeline(made))
 
 
 def own_convolutions(pipeline: Pipeline) -> Others:

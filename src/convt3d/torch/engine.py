@@ -68,7 +68,7 @@ def run(
     passing: bool = False,
 ) -> Tensor:
     """The result on the CPU engine if it can take the tensors, else on stock PyTorch, which may refuse them as well.
-    `passing`: the operands change before the next call, and nothing is kept for it."""
+    `passing`: the operands change before the next call, and nothing is kept for it but what `weights` have."""
     reason, refusal = _reason(x, operands), None
     if reason is None:
         try:
@@ -132,6 +132,11 @@ def knows(dtype: Any) -> bool:
     return dtype in DTYPES_OF
 
 
+def one_type(x: Tensor, operands: Sequence[Tensor]) -> bool:
+    """Whether all are of one of them."""
+    return knows(x.dtype) and all(each.dtype is x.dtype for each in operands)
+
+
 def unknown(dtype: Any) -> str:
     return f"the CPU engine knows no {dtype}"
 
@@ -175,8 +180,8 @@ def _on_engine(
             result = result[0] if unbatched else result
         return tensor_storage(result, dtype, torch, writable=True)
 
-    if weights is None:
-        keeper = Owner(lasting=False) if passing else EVERYONE
+    if weights is None or passing:
+        keeper = weights.owner.passing() if weights else Owner(lasting=False) if passing else EVERYONE
         compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, keeper)
         return result
     _, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)

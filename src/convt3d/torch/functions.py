@@ -21,7 +21,7 @@ from ..spec.text import write_pipeline
 from . import ops, stock
 from .arguments import checked, padding_in_numbers, text, word_in_numbers
 from .direct import direct
-from .engine import knows, run, tell, unknown
+from .engine import knows, one_type, run, tell, unknown
 from .operators import BY_NAME
 from .recorded import recorded, recording
 from .stock import Tensor
@@ -213,7 +213,7 @@ def _call(name: str, *arguments: Any) -> Tensor:
         pipeline, x, operands = operator.lower(*arguments)
         if not recording(x, operands):
             return run(name, pipeline, x, operands)
-        if _one_type(x, operands):
+        if one_type(x, operands):
             # the next call has other weights, after a step of the optimiser
             learnt = any(each.requires_grad for each in operands)
             return recorded(pipeline, x, operands, lambda part, own: run(name, part, x, own, passing=learnt))
@@ -235,10 +235,6 @@ def _call(name: str, *arguments: Any) -> Tensor:
     if not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         tell(name, reason)
     return result
-
-
-def _one_type(x: Tensor, operands: Sequence[Tensor]) -> bool:
-    return knows(x.dtype) and all(each.dtype is x.dtype for each in operands)
 
 
 def _by_text(name: str, arguments: Sequence[Any]) -> Tensor:

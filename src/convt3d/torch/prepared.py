@@ -20,6 +20,7 @@ from ..front.witness import Tracked
 from ..spec.pipeline import Pipeline
 from .direct import plain, plain_thread
 from .engine import Room, dtype_of, knows, run_prepared
+from .engine import run as run_on_cpu
 from .operators import BY_NAME
 from .recorded import recorded, recording
 from .stock import Tensor
@@ -107,6 +108,8 @@ def run(
 
         def compute(pipeline: Pipeline, own: Sequence[Tensor]) -> Tensor:
             weights = state.weights if pipeline is state.pipeline else state.in_front
+            if any(each.requires_grad for each in own):  # a step of the optimiser changes them
+                return run_on_cpu(operator, pipeline, x, own, weights, passing=True)
             return run_prepared(operator, pipeline, x, own, weights)
 
         return recorded(state.pipeline, x, operands, compute)

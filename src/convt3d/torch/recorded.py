@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 
 from ..spec.pipeline import Pipeline
+from ..spec.stages import LayerNorm
 from . import stock
 from .behind import in_front, pays, run_behind
 from .convolutions import small
@@ -27,10 +28,12 @@ def recording(x: Tensor, operands: Sequence[Tensor | None]) -> bool:
 
 
 def left_to_torch(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> bool:
-    """Whether each of its convolutions has little to do."""
+    """Whether each of its convolutions has little to do. LayerNorm over channels PyTorch has not: the axes are moved
+    for it."""
     shapes, alone = stock.value_shapes(pipeline, x, operands), len(pipeline.stages) == 1
+    served = not any(isinstance(stage, LayerNorm) and stage.over == "channels" for stage in pipeline.stages)
     every = zip(pipeline.convolutions, stock.weights_of(pipeline, operands), strict=True)
-    return all(small(pipeline.stages[index], shapes[index], weight.shape, alone) for index, weight in every)
+    return all(small(pipeline.stages[index], shapes[index], weight.shape, alone, served) for index, weight in every)
 
 
 def recorded(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute: Compute) -> Tensor:
@@ -41,8 +44,11 @@ def recorded(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute:
         return stock.run(pipeline, x, operands)
     if not (usual and pays(pipeline, wanted, x, operands)):
         return record(lambda: compute(pipeline, operands), pipeline, (x, *operands))
+    return run_behind(pipeline, x, value_in_front(pipeline, x, operands, compute), operands)
+
+
+def value_in_front(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], compute: Compute) -> Tensor:
+    """The convolution's result, for tensors that nobody but autograd looks at."""
     front = in_front(pipeline)
     own = operands[: len(front.slots)]
-    learnt = recording(x, own)
-    value = record(lambda: compute(front, own), front, (x, *own)) if learnt else compute(front, own)
-    return run_behind(pipeline, x, value, operands)
+    return record(lambda: compute(front, own), front, (x, *own)) if recording(x, own) else compute(front, own)

@@ -5,6 +5,7 @@ them, from the convolution's result, which is kept as eager PyTorch keeps it; el
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,10 +17,12 @@ from ..spec.checks import real
 from ..spec.pipeline import Pipeline
 from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
-from .behind import run_behind
+from .behind import run_behind, running_ones
 from .convolutions import conv, takes
 from .direct import direct
+from .engine import one_type, run
 from .operators import BY_NAME
+from .recorded import Compute, left_to_torch, recording, value_in_front
 from .stock import Tensor
 from .tails import Moments, trained_way
 
@@ -38,20 +41,28 @@ def train(
     others: stock.Others = {ConvTranspose3d: conv, Conv3d: conv, BatchNorm: batch_norm}
     if trained_way(pipeline, (True,) * (1 + len(given))) is None or x.dim() not in (4, 5):
         return stock.run(pipeline, x, given, others)
+    if x.dim() == 5 and recording(x, given) and left_to_torch(pipeline, x, given):
+        return stock.run(pipeline, x, given, {BatchNorm: batch_norm})
     x, tensors, unbatched = stock.batched(pipeline, x, given)
     behind = pipeline.conv_index + 1
-    value = stock.values(pipeline, x, tensors, {behind}, others)[behind]
+    if direct((x, *tensors), recorded=True) and one_type(x, tensors):
+        value = value_in_front(pipeline, x, tensors, _computed(x))
+    else:
+        value = stock.values(pipeline, x, tensors, {behind}, others)[behind]
     shapes = stock.value_shapes(pipeline, x, tensors)
     norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, BatchNorm)]
     counts = [prod(shapes[index]) // shapes[index][1] for index in norms]  # values of each channel
     if min(counts) < 2 or not _ours(value, tensors):  # a single one is refused by PyTorch
         return stock.run(pipeline, x, given, others, (behind, value))
-    moments: list[Moments] = []
-    running = [slot.operand.role.startswith("running_") for slot in pipeline.slots]
-    own = [each.detach().clone() if moved else each for each, moved in zip(tensors, running, strict=True)]
-    result = run_behind(pipeline, x, value, own, moments)
-    _move(pipeline, tensors, norms, moments, counts, share)
+    own = [each.detach() if moved else each for each, moved in zip(tensors, running_ones(pipeline), strict=True)]
+    move = partial(_move, pipeline, tensors, norms, counts, share)
+    result = run_behind(pipeline, x, value, own, move)
     return stock.as_result(pipeline, result, unbatched)
+
+
+def _computed(x: Tensor) -> Compute:
+    """By our kernels, which keep nothing of weights that are others after a step of the optimiser."""
+    return lambda part, own: run("pipeline", part, x, own, passing=any(each.requires_grad for each in own))
 
 
 def train_module(input: Tensor, operands: Sequence[Tensor | None], stages: str, norm: Any, channels: int) -> Tensor:
@@ -73,9 +84,9 @@ def _move(
     pipeline: Pipeline,
     tensors: Sequence[Tensor],
     norms: Sequence[int],
-    moments: Sequence[Moments],
     counts: Sequence[int],
     share: float,
+    moments: Sequence[Moments],
 ) -> None:
     """Running statistics of the norms towards those of the batch; the variance among them is the unbiased one."""
     with torch.no_grad():

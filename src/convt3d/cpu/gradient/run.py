@@ -12,7 +12,7 @@ from ...spec import gradient as spec
 from ...spec.checks import Triple
 from ...spec.dtypes import DType
 from ..plan.cores import get_num_threads
-from ..plan.machine import machine
+from ..plan.machine import Machine, machine
 from ..runtime.memory import empty, shared_scratch
 from ..words import Words
 from .bound import BoundKernel, source_call
@@ -57,8 +57,8 @@ def weight_gradient(
         out[...] = dtype.narrow(spec.weight_gradient(dtype.widen(small), dtype.widen(large), *geometry))
     else:
         result = out if out.flags.c_contiguous else empty(out.shape, out.dtype)
-        if not run_plan(make_gradient_plan(problem, machine(), algorithm), small, large, result):
-            run_plan(make_gradient_plan(problem, machine(), "exact"), small, large, result)
+        if not _run(*_planned(problem, machine(), algorithm), small, large, result):
+            _run(*_planned(problem, machine(), "exact"), small, large, result)
         if result is not out:
             out[...] = result
 
@@ -72,9 +72,19 @@ def _way(problem: Problem) -> str:
     return "meaning" if absurd else "plan"
 
 
+@lru_cache(maxsize=256)
+def _planned(problem: Problem, host: Machine, algorithm: str) -> tuple[GradientPlan, BoundKernel]:
+    plan = make_gradient_plan(problem, host, algorithm)
+    return plan, _bound(plan)
+
+
 def run_plan(plan: GradientPlan, small: Array, large: Array, result: Array) -> bool:
     """False if zeros, or transforms, took part and some numbers do not bear that: then the result is none."""
-    bound, structure, host = _bound(plan), plan.structure, plan.machine
+    return _run(plan, _bound(plan), small, large, result)
+
+
+def _run(plan: GradientPlan, bound: BoundKernel, small: Array, large: Array, result: Array) -> bool:
+    structure, host = plan.structure, plan.machine
     arrived, unfit = np.zeros(plan.part_count, np.int64), np.zeros(1, np.int64)
     sources = source_call(small), source_call(large)
     if structure.registers.by_group and plan.problem.small_group * plan.problem.large_group > 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from ..words import SweepWords, Words, call_numbers, places
 from .build import Code
 from .kernels import kernel
 from .packing import WeightLayout
+
+if TYPE_CHECKING:
+    from .call import Filled
 
 _SHARED_FROM = 1_000_000  # operations
 
@@ -47,6 +51,11 @@ class Binding:
     @lazy
     def native(self) -> Code:
         return kernel(self.planned.structure, self.plan.machine)
+
+    @lazy
+    def filled(self) -> dict[Hashable, Filled]:
+        """Words of calls that were, by the layout of their arrays."""
+        return {}
 
     @lazy
     def items(self) -> int:

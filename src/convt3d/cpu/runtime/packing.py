@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ...recent import Recent
 from ...spec.lazy import lazy
 from ...spec.stages import Conv3d
 from ..plan.cores import get_num_threads
@@ -24,7 +24,7 @@ from ..plan.geometry import phases
 from ..plan.machine import Machine, machine
 from ..plan.registers import RegisterTile
 from ..plan.winograd import Method, Together
-from ..words import PackWords
+from ..words import PackWords, call_numbers
 from .build import Code
 from .compiled import compiled
 from .memory import empty, shared_scratch
@@ -92,6 +92,11 @@ class WeightLayout:
         """Once: every call looks up its weights."""
         return hash((self.groups, self.axes, self.tile, self.number, self.by_output, self.pairs, self.deep))
 
+    @lazy
+    def transformed(self) -> bool:
+        """Whether some outputs are made together."""
+        return any(one.transformed for axis in self.axes for one in axis)
+
     @staticmethod
     def of(
         groups: int,
@@ -130,8 +135,7 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
     else:
         channels, rows = weights.shape[0] // layout.groups, weights.shape[1]
         channel_step, row_step = rows * taps, taps
-    moved = not any(one.transformed for axis in layout.axes for one in axis)
-    recipe = _recipe(layout.axes, layout.tile, channels, rows, weights.shape[2:])
+    recipe = _recipe(layout, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
     pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
     of_group = -(-channels // _CHANNELS)
@@ -166,8 +170,9 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
                 largest=state[_LINE:],
                 faults=noted,
             )
-            table = np.array(words.numbers(host.check_bounds), np.int64)
-            launch(_code(weights.dtype.name, layout.number, moved, host)["pack"], table.ctypes.data, threads)
+            table = np.array(call_numbers([words], host.check_bounds), np.int64)
+            code = _code(weights.dtype.name, layout.number, not layout.transformed, host)
+            launch(code["pack"], table.ctypes.data, threads)
     return packed, float(state[_LINE:].max().astype(f"i{weights.itemsize}").view(weights.dtype))
 
 
@@ -220,14 +225,20 @@ class _Recipe(NamedTuple):
     numbers: int  # of a group
 
 
-@lru_cache(maxsize=16)
-def _recipe(
-    axes: tuple[tuple[TapsOfPhase, ...], ...], tile: RegisterTile, channels: int, rows: int, kernel: tuple[int, ...]
-) -> _Recipe:
-    blocks = tile.blocks(rows)
-    of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
-    make = _transformed if any(one.transformed for axis in axes for one in axis) else _moved
-    return _Recipe(of_block, *make(axes, channels, rows, kernel))
+# Training packs all weights of a network anew at each step: all their recipes are kept.
+_recipes: Recent[_Recipe] = Recent(64 << 20)
+
+
+def _recipe(layout: WeightLayout, channels: int, rows: int, kernel: tuple[int, ...]) -> _Recipe:
+    key = layout, channels, rows, kernel
+    known = _recipes.get(key)
+    if known is None:
+        blocks = layout.tile.blocks(rows)
+        of_block = np.array([list(accumulate(blocks, initial=0))[:-1], blocks], np.int64).T.copy()
+        make = _transformed if layout.transformed else _moved
+        known = _Recipe(of_block, *make(layout.axes, channels, rows, kernel))
+        _recipes.put(key, known, sum(each.nbytes for each in known[:4]))
+    return known
 
 
 Tables: TypeAlias = tuple[Integers, Integers, Integers, int, int]  # of the recipe, blocks left out

@@ -75,6 +75,12 @@ class Owner:
         self._made: dict[Hashable, _Made | None] = {}
         self._parts: dict[int, Owner] = {}
 
+    def passing(self) -> Owner:
+        """The same with what is kept, for a call after which operands change: nothing is made to repeat it."""
+        found = Owner(lasting=False)
+        found._made, found._parts = self._made, self._parts
+        return found
+
     def part(self, number: int) -> Owner:
         return self._parts.setdefault(number, Owner(self.lasting))
 

@@ -55,7 +55,7 @@ class _TailRun(Run):
         self.plan, self.operands, self.stored_as = plan, tuple(operands), plan.dtype
         named = {INPUT: given.value, FIRST: given.first, GRADIENT: gradient, OUTPUT: out}
         self.arrays: dict[ArrayName, Array] = {name: each for name, each in named.items() if each is not None}
-        self.number = np.dtype(plan.dtype.accumulate)
+        self.number, self.strips = np.dtype(plan.dtype.accumulate), None
         self.sweeps = bindings(plan)
         self.skipped = np.zeros(plan.trace.values[0][0], np.int64)
         self.sums: dict[int, list[Wide]] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 
 @dataclass(frozen=True)

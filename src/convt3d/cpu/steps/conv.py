@@ -24,7 +24,7 @@ from .interleave import by_shuffles
 if TYPE_CHECKING:
     from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 
 @dataclass(eq=False)

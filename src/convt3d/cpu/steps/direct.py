@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan, SweepPlan
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 
 SUMMED = 512  # steps that are summed on their own before they join the rest

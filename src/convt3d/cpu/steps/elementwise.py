@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..code.tile import Tile
     from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 _PIECES = 4  # of the second-level cache, that voxels with all their channels may take
 

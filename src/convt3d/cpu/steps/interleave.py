@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..code.tile import Tile
     from ..plan.plan import Plan, SweepPlan
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 _MOST_SHUFFLED = 8
 

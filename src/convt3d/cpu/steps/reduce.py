@@ -13,7 +13,7 @@ from .base import Step
 if TYPE_CHECKING:
     from ..code.tile import Tile
     from ..plan.plan import Plan, SweepPlan
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 _IN_WORDS = {
     "sum": "sum",

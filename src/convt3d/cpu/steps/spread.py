@@ -17,7 +17,7 @@ from .base import Step, Where
 if TYPE_CHECKING:
     from ..code.tile import Tile
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 _MOST_REPEATS = 4
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..code.tile import Tile
     from ..plan.tiles import Tiling
     from ..runtime.bind import Binding
-    from ..runtime.execute import Call
+    from ..runtime.call import Call
 
 
 # Shorter than in direct summation, for errors are larger where products cancel, and more so where pieces of taps join.
