@@ -245,6 +245,14 @@ def elu_and_more(m: Any, y: Any) -> Any:
 
 
 @chain()
+def limits_as_tensors(m: Any, y: Any) -> Any:
+    low = torch.maximum(torch.tensor(-0.5, dtype=y.dtype), y.max(torch.tensor(-0.7, dtype=y.dtype)))
+    return torch.min(low, torch.tensor(0.25, device=y.device, dtype=y.dtype)).minimum(
+        other=torch.tensor(0.2, dtype=y.dtype)
+    )
+
+
+@chain()
 def kept_axes_come_back(m: Any, y: Any) -> Any:
     return (y.mean(1).unsqueeze(1) * y).squeeze()
 
@@ -270,6 +278,15 @@ def test_chain(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CHAINS if name != "in_place_everywhere"])  # eager refuses that
 def test_gradients(name: str) -> None:
     agrees_in_training(*model(name, torch.float64))
+
+
+def test_a_limit_that_is_written_to_is_read_when_it_is_met() -> None:
+    def function(m: Any, y: Any) -> Any:
+        limit = torch.tensor(5.0)
+        limit.sub_(4.9)
+        return torch.min(y, limit)
+
+    agrees(Model("conv", 6, {}, function).eval(), torch.randn(1, 4, 5, 6, 5))
 
 
 @pytest.mark.parametrize("dim", [1, 2], ids=["channels", "space"])

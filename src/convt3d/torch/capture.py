@@ -61,12 +61,18 @@ def capture(graph: Any) -> Captured:
         found.fused.insert(0, fused)
         taken |= set(fused.nodes)
     found.fused = with_stages_before(nodes, found.fused, taken)
+    taken |= {node for node in nodes if _is_number(node) and all(user in taken for user in node.users)}
     found.rest = [node for node in nodes if node not in taken and node.op.startswith("call") and not _is_size(node)]
     return found
 
 
 def _is_size(node: Any) -> bool:
     return isinstance(example(node), (int, torch.SymInt))
+
+
+def _is_number(node: Any) -> bool:
+    """Whether it makes a tensor of a number in the model's code, as a bound for instance."""
+    return bool(node.target is torch.tensor)
 
 
 def rewrite(graph: Any, found: Captured) -> None:
@@ -87,6 +93,9 @@ def rewrite(graph: Any, found: Captured) -> None:
             new = _with_layout(graph, new, last)
         last.replace_all_uses_with(new)
         for node in reversed(fused.nodes):
+            graph.erase_node(node)
+    for node in list(graph.nodes):
+        if _is_number(node) and not node.users:
             graph.erase_node(node)
 
 

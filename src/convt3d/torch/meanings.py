@@ -89,7 +89,8 @@ def meaning_of(node: Any, values: Mapping[Any, Value], like: Any) -> Meaning:
             value = values[source]
             return Meaning(value, (), value.view, value.sizes, alias=True)
     if name in ("max", "min"):
-        if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
+        indexed = any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users)
+        if indexed and not is_tensor(node):
             raise NoStageError("gives indices that are used")
         name = f"{name}.values"
     if name not in RULES:

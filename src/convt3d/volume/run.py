@@ -78,7 +78,7 @@ class Job:
             return
         *self.walk_grids, self.grid = (
             Grid(chain.output, tuple(known["chunk"]), tuple(shard))
-            for chain, shard in zip(chains, (*known["walks"], known["shard"]), strict=True)
+            for chain, shard in zip(chains, (*known.get("walks", []), known["shard"]), strict=True)
         )
         least = self.need
         if least > self.memory:

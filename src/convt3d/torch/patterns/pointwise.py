@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ...spec import stages as s
 from ...spec.stage import Stage
-from ..views import NoStageError, same
-from .base import OTHER, OWN, SELF, Given, Meaning, inside, mapped, number, outer, rule, without_gradient
+from ..views import NoStageError, Value, same
+from .base import OTHER, OWN, SELF, Given, Meaning, Outer, inside, mapped, number, outer, rule, without_gradient
 
 
 def _plain_function(stage: Callable[[], Stage], *names: str) -> None:
@@ -104,6 +106,34 @@ def _clamp_min(input: Any, min: Any) -> Meaning:
 @rule("clamp_max")
 def _clamp_max(input: Any, max: Any) -> Meaning:
     return mapped(input, s.Clamp(None, number(max, "a bound")))
+
+
+_LIMITS = (torch.max, torch.min, torch.maximum, torch.minimum, "max", "min", "maximum", "minimum")  # none writes
+
+
+@rule("maximum")
+def _maximum(input: Any, other: Any) -> Meaning:
+    return limited(input, other, lambda bound: s.Clamp(bound, None))
+
+
+@rule("minimum")
+def _minimum(input: Any, other: Any) -> Meaning:
+    return limited(input, other, lambda bound: s.Clamp(None, bound))
+
+
+def limited(input: Any, other: Any, clamp: Callable[[float], Stage]) -> Meaning:
+    """By a number that the model's code makes a tensor of where it stands: `torch.tensor(0.0)`."""
+    value, bound = (input, other) if isinstance(input, Value) else (other, input)
+    node = bound.node if isinstance(bound, Outer) else None
+    if (
+        node is None
+        or node.target is not torch.tensor
+        or bound.shape
+        or any(u.target not in _LIMITS for u in node.users)
+    ):
+        raise NoStageError("compares with no plain number")
+    without_gradient(value, "where both are equal")
+    return mapped(value, clamp(number(node.args[0], "a bound")))
 
 
 @rule("hardsigmoid")

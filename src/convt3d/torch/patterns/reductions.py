@@ -9,6 +9,7 @@ from ...spec import stages as s
 from ...spec.stage import Stage
 from ..views import NoStageError, Value, same, tidy
 from .base import OWN, SELF, Meaning, Part, inside, mapped, rule, without_gradient
+from .pointwise import limited
 
 _NAMES = {axes: over for over, axes in s.OVER.items()}
 
@@ -71,22 +72,20 @@ def _negated(largest: Meaning) -> Meaning:
 
 
 @rule("max.values")
-def _max(input: Any, dim: Any, keepdim: Any = False) -> Meaning:
-    """`max(dim)` without its indices; `capture` has looked after them."""
+def _max(input: Any, dim: Any = None, keepdim: Any = False, *, other: Any = None) -> Meaning:
+    """`max(dim)` without its indices; `capture` has looked after them. Or the larger of two tensors."""
+    if type(dim) is not int:
+        return limited(input, dim if other is None else other, lambda bound: s.Clamp(bound, None))
     without_gradient(input, "where several values are largest")
-    return reduced(s.Max, input, _one(dim), keepdim)
+    return reduced(s.Max, input, dim, keepdim)
 
 
 @rule("min.values")
-def _min(input: Any, dim: Any, keepdim: Any = False) -> Meaning:
-    without_gradient(input, "where several values are smallest")
-    return _negated(reduced(s.Max, input, _one(dim), keepdim))
-
-
-def _one(dim: Any) -> int:
+def _min(input: Any, dim: Any = None, keepdim: Any = False, *, other: Any = None) -> Meaning:
     if type(dim) is not int:
-        raise NoStageError("compares two tensors")
-    return dim
+        return limited(input, dim if other is None else other, lambda bound: s.Clamp(None, bound))
+    without_gradient(input, "where several values are smallest")
+    return _negated(reduced(s.Max, input, dim, keepdim))
 
 
 @rule("softmax")
