@@ -312,11 +312,14 @@ def test_weights_are_sent_to_each_worker_once_and_tasks_take_one_thread(client: 
 
 def test_boxes_stay_with_chunks_that_lie_in_balance(client: Any) -> None:
     """Else distributed, which sees no reason to keep them there, sends chunks away."""
+    from distributed import wait
+
     pipeline, _, weight = LOCAL["convolution"]
     x, *operands = arrays_for(pipeline, (1, 8, 8, 8, 8), weight)
     one, other = sorted(client.scheduler_info()["workers"])
 
     def homes(held: Any) -> dict[Any, Any]:
+        wait(held)
         result = pipeline(held, *operands).map_blocks(np.negative)
         expression = dask.base.collections_to_expr([result]).optimize()
         told: dict[Any, Any] = expression.__dask_annotations__().get("workers", {})

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..cpu.gradient.bias import bias_gradient
 from ..cpu.gradient.run import weight_gradient
 from ..front.arrays import tensor_storage
-from ..spec.checks import Triple, as_triple
+from ..spec.checks import Triple, as_triple, triple
 from ..spec.operators import shared
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import ConvAxis
@@ -51,7 +51,8 @@ def small(conv: Any, shape: Sequence[int], weight: Sequence[int], alone: bool = 
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False
-    transposed, strides = isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d)), prod(as_triple(conv.stride))
+    transposed = isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d))
+    strides = prod(triple(type(conv).__name__, "stride", conv.stride, 1))  # PyTorch's modules may hold (2,)
     positions = prod(shape) // shape[1] // (1 if transposed else strides) if shape[1] else 0
     work, most = positions * prod(weight), SMALL if alone else 2 * SMALL
     if conv.groups > 1:
