@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 from math import prod
 
 from .geometry import AxisSpans, Walk, reach
@@ -13,7 +10,7 @@ from .machine import Machine
 from .pieces import Pieces
 from .registers import register_tile
 from .rooms import pitch_of, round_up
-from .winograd import Method, pieces_at, points_of
+from .winograd import Method
 
 
 @dataclass(frozen=True)
@@ -128,22 +125,16 @@ def blocking_of(
     count = len(tile.blocks(per_out))
     most = -(-slab.phase // lanes)
 
-    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
+    for turns in (8, 6, 4, 3, 2, 1):
         vectors = min(turns * tile.columns, most)
         inputs = lanes * max(
-            sum(points * _odd(pieces * in_group * vectors) for pieces, points in group) for group in _pieces(method)
+            sum(points * _odd(pieces * in_group * vectors) for pieces, points in group) for group in method.point_pieces
         )
-        product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
-        if inputs + method.most_points * product_point <= room:
-            break
+        for blocks in (count, -(-count // 2), 2, 1):
+            product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
+            if inputs + method.most_points * product_point <= room:
+                return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)
     return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)  # the smallest where none fits
-
-
-@lru_cache(maxsize=1024)
-def _pieces(method: Method) -> list[list[tuple[int, int]]]:
-    """Of each group of outputs: so many pieces have a product at so many points."""
-    groups = ((len(pieces_at(group, point)) for point in points_of(group)) for group in method.groups)
-    return [list(Counter(each).items()) for each in groups]
 
 
 def _odd(lines: int) -> int:

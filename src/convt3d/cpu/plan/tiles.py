@@ -114,7 +114,7 @@ class Tilings:
         rooms = Rooms(axes, machine, item, self.sweep.shape[1], copies, share)
         found = tuple(step.scratch(self.where, rooms) for step in self.steps)
         part, kept_out, near = None, 0, 0
-        if self._conv is not None and not any(step.couples_channels for step in self.steps[self._conv + 1 :]):
+        if self._conv is not None and not self._couples_behind:
             assert rooms.slab is not None
             pitch = sum(pitch for count, pitch in rooms.held if count == rooms.channels)
             inputs = self.where.in_group * rooms.slab.copies * rooms.slab.channel * item
@@ -162,6 +162,11 @@ class Tilings:
             return Part(groups, share.blocks, min(groups * per_out, channels))
         blocks = min(share.blocks, max(1, room // tile.rows))
         return Part(1, blocks, min(channels, blocks * tile.rows))
+
+    @lazy
+    def _couples_behind(self) -> bool:
+        """Whether a step behind the convolution needs more than one channel at once."""
+        return any(step.couples_channels for step in self.steps[(self._conv or 0) + 1 :])
 
     @lazy
     def _tile(self) -> RegisterTile:
