@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -194,9 +195,9 @@ def softmax_over(stage: stages.Softmax, v: Tensor) -> Tensor:
 
 def _layer_norm(stage: stages.LayerNorm, v: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     if stage.over == "width":
-        return functional.layer_norm(v, v.shape[4:], weight, bias, stage.eps)
+        return functional.layer_norm(v, [_number(v.shape[4])], weight, bias, stage.eps)
     weight, bias = (None if each is None else each.reshape(-1) for each in (weight, bias))
-    return functional.layer_norm(v.movedim(1, 4), v.shape[1:2], weight, bias, stage.eps).movedim(4, 1)
+    return functional.layer_norm(v.movedim(1, 4), [_number(v.shape[1])], weight, bias, stage.eps).movedim(4, 1)
 
 
 def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
@@ -205,7 +206,16 @@ def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
 
 def _instance_norm(stage: stages.InstanceNorm, v: Tensor, *affine: Tensor) -> Tensor:
     # one channel to a group: the same sums
-    return torch.group_norm(v, v.shape[1], *_vectors(affine), stage.eps)
+    return torch.group_norm(v, _number(v.shape[1]), *_vectors(affine), stage.eps)
+
+
+def _number(size: int) -> int:
+    """A size as a constant of what torch.jit.trace records: the older exporter to ONNX takes no other here."""
+    if not torch.jit.is_tracing():
+        return size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return int(size)
 
 
 def _batch_norm(stage: stages.BatchNorm, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:
