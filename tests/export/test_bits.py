@@ -297,6 +297,9 @@ def test_other_instruction_sets(export, isa: str, rng: np.random.Generator, monk
         x, *operands, out = case.arrays
         by_python(subject.pipeline, dtype, x, operands, out)
         assert got.tobytes() == out.tobytes()
+    monkeypatch.setenv("CONVT3D_ISA", "avx1024")
+    with pytest.raises(AssertionError, match="CONVT3D_ISA: is no instruction set that processor and library have"):
+        run_cases([str(runner)], subject, dtype, cases)
 
 
 def test_only_its_own_names_are_visible(export) -> None:

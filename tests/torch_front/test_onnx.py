@@ -48,6 +48,10 @@ KEPT = (
     "ConvTranspose3d(stride=2, bias=True) -> Keep('y') -> InstanceNorm() -> Mish() -> Add('y') -> LogSumExp('spatial')"
 )
 ALONG = "Conv3d(padding=1, padding_mode='replicate') -> GroupNorm(2) -> Softplus(2.0) -> Max('depth', keepdim=False)"
+DIVISORS = (  # ONNX has none, and PyTorch's exporters leave them out
+    "Conv3d(padding=1) -> AvgPool3d(2, stride=1, padding=1, divisor_override=3) -> "
+    "AvgPool3d((1, 3, 2), stride=(2, 3, 4), ceil_mode=True, divisor_override=5)"
+)
 NORMS = "Conv3d(padding=1) -> InstanceNorm() -> LayerNorm('width') -> SiLU() -> LayerNorm()"
 MODELS: dict[str, Callable[[], Any]] = {
     **{
@@ -63,6 +67,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "pools": lambda: Called(lambda x, w, b: ct.conv_transpose3d_max_max_sum(x, w, b, padding=0), KERNEL, (3,)),
     "a pipeline with names": lambda: Called(lambda x, w, b: ct.pipeline(x, [w, b], KEPT), KERNEL, (3,)),
     "a pipeline along an axis": lambda: Called(lambda x, w: ct.pipeline(x, [w], ALONG), (6, 4, 3, 3, 3)),
+    "divisors": lambda: Called(lambda x, w: ct.pipeline(x, [w], DIVISORS), (6, 4, 3, 3, 3)),
     "norms": lambda: Called(lambda x, w: ct.pipeline(x, [w], NORMS), (6, 4, 3, 3, 3)),
     "swapped": swapped,
     "captured": lambda: ct.optimize(networks().eval()),
@@ -70,7 +75,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 # torch.jit.trace, the way of the older exporter, takes nothing that Dynamo has captured.
 WAYS = [(name, "dynamo") for name in MODELS] + [
     (name, "torchscript")
-    for name in ("Conv3d, circular", "a norm and a pool", "a pipeline with names", "norms", "swapped")
+    for name in ("Conv3d, circular", "a norm and a pool", "a pipeline with names", "divisors", "norms", "swapped")
 ]
 
 

@@ -63,7 +63,9 @@ def _checked(name: str) -> str:
         rule = "must be small letters, digits and underscores: it begins the names of functions"
         raise ArgumentError("export", "--name", name, rule, "Choose a name such as up2")
     if name in _TAKEN:
-        raise ArgumentError("export", "--name", name, "is a name of the C library", f"Choose another, such as my_{name}")
+        raise ArgumentError(
+            "export", "--name", name, "is a name of the C library", f"Choose another, such as my_{name}"
+        )
     return name
 
 
@@ -196,7 +198,7 @@ Callers: `example.c`, `example.cpp`, `example.rs`. Build the first with
     cc example.c -I. {library} -Wl,-rpath,'$ORIGIN' -lm -pthread -o example && ./example
 
 CMake: `find_package({name} REQUIRED)` with `-D{name}_DIR=` this folder, target `{name}::{name}`; or PKG_CONFIG_PATH.
-Sizes and batch are given at the call; the instruction set is chosen when it is loaded (CONVT3D_ISA forces a lower one).
+Sizes and batch are given at the call; the instruction set is chosen at the first one (CONVT3D_ISA forces a lower one).
 Build it again: `cc {" ".join(FLAGS)} {LINKED} -I. -shared src/{name}.c src/kernels/*.o -o lib{name}.so -lm`.
 """
     return {

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -177,8 +178,21 @@ def avg_pool_type(v: Tensor) -> Tensor:
 
 def _avg_pool(stage: stages.AvgPool3d, v: Tensor) -> Tensor:
     kernel, stride, padding = stage.triples
+    if stage.divisor_override is not None and torch.onnx.is_in_onnx_export():
+        return _sum_over_divisor(stage, v, stage.divisor_override)
     rest = stage.ceil_mode, stage.count_include_pad, stage.divisor_override
     return functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, *rest).to(v.dtype)
+
+
+def _sum_over_divisor(stage: stages.AvgPool3d, v: Tensor, divisor: int) -> Tensor:
+    """The same as a mean over whole windows: pools of ONNX have no divisor, and its exporters leave it out."""
+    kernel, stride, padding = stage.triples
+    if stage.ceil_mode:
+        axes = reversed(stage.axes(tuple(map(_number, v.shape))))
+        missing = [(axis.out - 1) * axis.stride + axis.kernel - axis.size - 2 * axis.padding for axis in axes]
+        v = functional.pad(v, [side for more in missing for side in (0, max(more, 0))])
+    mean = functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, False, True)
+    return (mean * (prod(kernel) / divisor)).to(v.dtype)
 
 
 def _softmax(stage: stages.Softmax, v: Tensor, scale: Tensor | None = None) -> Tensor:
