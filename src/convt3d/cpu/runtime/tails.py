@@ -81,8 +81,9 @@ class _TailRun(Run):
         for binding in self.sweeps:
             of = binding.planned.sweep.finish
             place = None if of is None else self.plan.norms.get(of.result)
-            if of is not None and place in self.known:
-                self.arrays |= narrowed(self._applied(of, self.known[place]), self.number)
+            found = None if place is None else self.known.get(place)
+            if of is not None and found is not None:
+                self.arrays |= narrowed(self._applied(of, found), self.number)
             else:
                 done.append(self._run_sweep(binding))
         return done
