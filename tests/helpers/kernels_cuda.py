@@ -353,6 +353,8 @@ __global__ void by_pointer(float* y, int step)
 
 __global__ void reads_what_nobody_wrote(float* y) { __shared__ float room[32]; y[threadIdx.x] = room[threadIdx.x]; }
 
+__global__ void launches_another(float* y) { reads_what_nobody_wrote<<<1, 32>>>(y); }
+
 __global__ void needs_room(float* y) { extern __shared__ float room[]; room[threadIdx.x] = 1.0f; y[threadIdx.x] = room[threadIdx.x]; }
 
 __global__ void exchanged(const float* x, float* y, int waits)
@@ -381,6 +383,7 @@ extern "C" void solution(const float* x, float* y, int which)
         cudaLaunchKernel(doubled<float, unsigned>, dim3(4), dim3(64), given, 0, nullptr);
     }
     if (which == 22) gone<<<1, 32>>>(x, y);
+    if (which == 31) launches_another<<<1, 1>>>(y);
     if (which == 30) reads_what_nobody_wrote<<<1, 32>>>(y);
     if (which == 23) by_pointer<<<1, 64>>>(y, 8);
     if (which == 24) needs_room<<<1, 32>>>(y);

@@ -269,6 +269,7 @@ def test_numbers_from_nowhere_show(further: Any, order: None, which: int, place:
         pytest.param(25, CRASH, "needs a multiple of 16 bytes, and this one is 4", id="a load that is not aligned"),
         pytest.param(26, CRASH, "needs a multiple of 16 bytes, and this one is 8", id="a store that is not aligned"),
         pytest.param(27, NOT_RUN, "a kernel without its type", id="a kernel as void*"),
+        pytest.param(31, NOT_RUN, "a kernel launches another one", id="a launch in a kernel"),
         pytest.param(28, CRASH, "through a null pointer", id="cudaMalloc failed and nobody looked"),
         pytest.param(29, CRASH, "in memory that cudaFree has taken back", id="cudaFree came first"),
     ],

@@ -875,6 +875,7 @@ void moved(const char* name, void* to, const void* from, size_t bytes, uint32_t 
 void launch(const Launch& how, const char* name, const std::function<void()>& body)
 {
     if (!fault.empty()) return;
+    if (device.running) return unplayed("a kernel launches another one");
     const dim3 blocks = how.grid, threads = how.block;
     const size_t shared = how.shared;
     const uint64_t all = (uint64_t)threads.x * threads.y * threads.z, many = (uint64_t)blocks.x * blocks.y * blocks.z;
