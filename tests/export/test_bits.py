@@ -132,11 +132,11 @@ def test_a_problem_whose_strides_divide_its_windows(export, rng: np.random.Gener
     for strides in ((2, 2, 2), (1, 2, 3), (3, 3, 3), (6, 1, 6), (2, 3, 1), (6, 6, 3), (3, 6, 2), (1, 1, 6), (6, 6, 6)):
         for channels in (2, 21):
             values = {**problem.benchmark, "batch_size": 2, "in_channels": channels, "out_channels": channels + 4}
-            values |= {f"{name}_{axis}": 3 for name in ("kernel", "stride") for axis in "dhw"}
-            values |= {f"stride_{axis}": stride for axis, stride in zip("dhw", strides, strict=True)}
+            for word, three in (("kernel", (2, 5, 5)), ("stride", strides)):
+                values |= {f"{word}_{axis}": one for axis, one in zip("dhw", three, strict=True)}
             values |= {"depth": 9, "height": 11, "width": 13, "padding_d": 1, "padding_h": 0, "padding_w": 2}
             pipeline, x = problem.pipeline(values), (2, channels, 9, 11, 13)
-            shapes = pipeline.operand_shapes(x, (channels, channels + 4, 3, 3, 3))
+            shapes = pipeline.operand_shapes(x, (channels, channels + 4, 2, 5, 5))
             plan = make_plan(pipeline, x, shapes, exported.dtype)
             chosen.add(tuple(axis.outputs for axis in plan.method.axes))
             data, *operands = (rng.standard_normal(shape).astype(np.float32) for shape in (x, *shapes))

@@ -188,7 +188,8 @@ def _sum_over_divisor(stage: stages.AvgPool3d, v: Tensor, divisor: int) -> Tenso
     """The same as a mean over whole windows: pools of ONNX have no divisor, and its exporters leave it out."""
     kernel, stride, padding = stage.triples
     if stage.ceil_mode:
-        axes = reversed(stage.axes(tuple(map(_number, v.shape))))
+        b, c, d, h, w = map(_number, v.shape)
+        axes = reversed(stage.axes((b, c, d, h, w)))
         missing = [(axis.out - 1) * axis.stride + axis.kernel - axis.size - 2 * axis.padding for axis in axes]
         v = functional.pad(v, [side for more in missing for side in (0, max(more, 0))])
     mean = functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, False, True)
