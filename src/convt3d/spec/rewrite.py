@@ -328,10 +328,12 @@ def strides_of_one_input(rewritten: Rewritten, trace: Trace) -> Rewritten:
     strides, _, _, dilations = conv.triples
     sizes, kernel = trace.values[at][2:], trace.operands[at][0][2:]
     axes = zip(strides, dilations, sizes, kernel, strict=True)
-    wanted = tuple(max(s, d * (taps - 1) + 1) if size == 1 else s for s, d, size, taps in axes)
-    if wanted == strides:
+    depth, height, width = (max(s, d * (taps - 1) + 1) if size == 1 else s for s, d, size, taps in axes)
+    if (wanted := (depth, height, width)) == strides:
         return rewritten
-    after = Pipeline(*before.stages[:at], replace(conv, stride=wanted), *behind)
+    longer = replace(conv, stride=wanted, output_padding=0)
+    object.__setattr__(longer, "output_padding", conv.output_padding)  # that of folded averages keeps no rule
+    after = Pipeline(*before.stages[:at], longer, *behind)
     step = Step(strides_of_one_input.__name__, before, after, 0, 0, None)
     return Rewritten(after, (*rewritten.steps, step))
 

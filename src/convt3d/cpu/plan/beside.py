@@ -11,10 +11,12 @@ from math import prod
 
 from ...plan.sweeps import Sweep
 from ..steps.conv import Convolution
+from ..steps.direct import DirectConvolution
 from ..steps.lowering import steps_of
 from .choice import Choice
 from .tiles import Tilings
 
+_FEW = 32  # vectors of positions: samples with more are large enough
 _TURNS = 4  # of the register tile through a plane: beyond, a sample is enough
 _PRODUCTS = 256  # that each number takes part in at least: below, putting samples beside each other costs too much
 _SCRATCH = 4  # times the second-level cache, or twice what a sample takes
@@ -49,6 +51,11 @@ def _wanted(alone: Choice) -> int:
         return 1
     if prod(where.kernel[2:]) * min(where.kernel[1], where.in_group) < _PRODUCTS:
         return 1
-    _, height, width = (axis.longest(tiling.conv_step, "positions") for axis in tiling.axes)
-    length = (height - 1) * tiling.slab.pitch + width
-    return _TURNS * where.register_tile.columns * where.lanes // length
+    columns = where.register_tile.columns
+    # What is read in place, without a slab, stays so where it fills the registers.
+    few = columns if isinstance(first, DirectConvolution) and first.pointwise else _FEW
+    if prod(walk.positions for walk in tiling.method.walks) > few * where.lanes:
+        return 1
+    depth, height, width = (axis.longest(tiling.conv_step, "positions") for axis in tiling.axes)
+    length = (height * depth if tiling.slab.merged else height) * tiling.slab.pitch - tiling.slab.pitch + width
+    return _TURNS * columns * where.lanes // length
