@@ -37,6 +37,7 @@ class Slab:
     out_channel: int
     row: int  # inputs of a whole row
     merged: bool  # planes follow each other without a gap in slab and result: positions run through all of them
+    beside: int = 1  # samples whose numbers stand next to each other, at each place
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ def slab_of(
     channels: int,
     copies: bool,
     pieces: Pieces | None = None,
+    beside: int = 1,
 ) -> Slab:
-    """`channels` of the input, or of the largest of its `pieces`."""
+    """`channels` of the input, or of the largest of its `pieces`; of several samples `beside` each other."""
     position = [spans.longest(step, "positions") for spans in axes]
     shifts = [pieces.longest(walk) if pieces else reach(walk, 1) for walk in walks]
     depth, height, row = (walk.pace * (n - 1) + own for walk, n, own in zip(walks, position, shifts, strict=True))
@@ -86,6 +88,7 @@ def slab_of(
         low, high = axes[2].spans(0)[step].positions
         shared = max(0, min(-(low + least), high + most - width.axis.size))
         pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
+    pitch *= beside
     # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
     # are skipped for one depth at a time.
     merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0 and not pieces
@@ -107,6 +110,7 @@ def slab_of(
         out_channel=pitch_of(phase_count * phase, lanes, item),
         row=row,
         merged=merged,
+        beside=beside,
     )
 
 
@@ -165,4 +169,4 @@ class SlabPlaces:
     def width(self, shift: int) -> int:
         """A copy for each shift, or one for each remainder."""
         turn, copy = divmod(self._from_low(2, shift), self.slab.copies)
-        return copy * self.slab.copy + turn
+        return copy * self.slab.copy + turn * self.slab.beside

@@ -47,7 +47,9 @@ class Tiling:
     rooms: tuple[tuple[Room, ...], ...]  # of each step, in scratch memory
     method: Method
     slab: Slab | None
+    woven: Slab | None  # of several samples beside each other
     blocking: Blocking | None  # of Winograd's method
+    copies: bool  # one for each shift along the width
     conv_step: int  # the convolution among the geometric steps
     share: Share
     part: Part | None  # where channels can be taken in parts
@@ -124,7 +126,8 @@ class Tilings:
             near = 0 if method.direct else rooms.channels * behind
         moved = (rooms.total - rooms.chunk) * item
         sizes = rooms.total * item, moved - kept_out * item, moved, near * item
-        return Tiling(tile, axes, found, method, rooms.slab, rooms.blocking, self._conv_step, share, part, *sizes)
+        made = rooms.slab, rooms.woven, rooms.blocking, copies
+        return Tiling(tile, axes, found, method, *made, self._conv_step, share, part, *sizes)
 
     def _share(self, shares: int) -> Share:
         """Groups never meet: a share has as many as fill a vector's worth of channels, which lie side by side in some

@@ -43,6 +43,7 @@ class Where:
     masked: bool = False  # no product with what surrounds the array takes part
     deep: int = 0  # pairs of channels that a product of tiles (AMX) takes at once; 0: none does
     pieces: Pieces | None = None  # in which direct summation takes taps and input channels
+    beside: int = 1  # samples that a tile convolves together
 
     @lazy
     def lanes(self) -> int:
