@@ -101,7 +101,8 @@ class Tracked:
 
     def confirms(self, tensor: Any) -> bool:
         return bool(
-            self._tensor() is tensor
+            tensor is not None  # as the reference to one that is gone
+            and self._tensor() is tensor
             and tensor._version == self._version
             and address_of(tensor) == self._address
             and tensor.stride() == self._stride
