@@ -99,6 +99,11 @@ class Tracked:
     def nbytes(self) -> int:
         return len(self._kept)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody holds the tensor any more."""
+        return self._tensor() is None
+
     def confirms(self, tensor: Any) -> bool:
         return bool(
             tensor is not None  # as the reference to one that is gone
