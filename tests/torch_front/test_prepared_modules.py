@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import convt3d.torch as ct
 from convt3d import ArgumentTypeError
 from convt3d.cpu.runtime import weights
-from convt3d.torch import prepared
+from convt3d.torch import engine, prepared
 
 X = torch.randn(2, 4, 4, 4, 5)
 
@@ -115,6 +115,15 @@ def test_changes_that_pytorch_does_not_count(name: str) -> None:
             check(model)
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last_3d)
             check(model)
+
+
+def test_unbatched_inputs_are_prepared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ct.Conv3d(4, 6, 3, padding=1)
+    expected = model(X[:1])[0]
+    monkeypatch.setattr(engine, "run", None)
+    got = model(X[0])
+    assert torch.equal(got, expected)
+    assert got.stride() == expected.stride()
 
 
 def test_large_weights_are_sampled() -> None:

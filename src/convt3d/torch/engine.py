@@ -49,6 +49,8 @@ def run_prepared(
     room: Room | None = None,
 ) -> Tensor:
     """The same as `run`, for operands whose owner keeps `weights` made from them, and an x of their type."""
+    if x.dim() == 4 and not pipeline.dropped:
+        return run_prepared(operator, pipeline, x[None], operands, weights)[0]
     tensors = _tensors(pipeline, operands)
     quick: _Quick | None = weights.quick.get(_layout(x, tensors))
     if quick is not None:
