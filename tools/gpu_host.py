@@ -42,9 +42,11 @@ def main() -> None:
         x = torch.zeros(shapes["input"])
         operands = [torch.zeros(each) for each in pipeline.operand_shapes(shapes["input"], shapes["kernel"])]
         out = front.on_gpu(pipeline, x, operands)
+        _, again = gpu_run.repeatable(pipeline, x, operands, out, front.float32_precision())
+        assert again is not None
         ways: dict[str, Callable[[], Any]] = {
-            "gpu.run": lambda: gpu_run.run(pipeline, x, operands, out),  # noqa: B023
-            "torch front": lambda: front.on_gpu(pipeline, x, operands),  # noqa: B023
+            "launches alone": lambda: gpu_run.repeat(again, (x, out, *operands)),  # noqa: B023
+            "torch front": lambda: front.run("pipeline", pipeline, x, operands),  # noqa: B023
         }
         for name, call in ways.items():
             call()

@@ -113,6 +113,7 @@ class ObjectCache:
     def __init__(self, directory: Path | None, disk_limit: int = DISK_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self.why_not = None if directory is None else _prepare(directory)
         self.directory = None if self.why_not else directory
+        self.unkept = 0  # objects that the disk did not take
         self._disk_limit = disk_limit
         self._memory: Recent[bytes] = Recent(memory_limit)
 
@@ -145,10 +146,12 @@ class ObjectCache:
 
     def _store(self, key: str, payload: bytes, about: str) -> bool:
         if self.directory is not None:
-            with suppress(OSError):  # read-only, full, or removed meanwhile: memory is enough
+            try:
                 self._write(self.directory, key, payload, about)
                 self._evict(self.directory)
                 return True
+            except OSError:  # read-only, full, or removed meanwhile: memory is enough
+                self.unkept += 1
         return False
 
     def entries(self) -> list[Entry]:

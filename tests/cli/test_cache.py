@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -172,6 +173,19 @@ def test_errors(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words
     assert (code, out) == (2, "")
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_full_disk_is_told(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a container would start cold, and nobody know."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("CONVT3D_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("convt3d.cache.ObjectCache._write", full)
+    code, out, _ = run("cache", "warm", "Conv3d() -> Softplus(1.25)", "--shape", "1x3x4x5x6:5x3x1x1x1")
+    assert code == 1
+    assert f"could not be written to {tmp_path / 'cache'}: is the disk full?" in out
 
 
 def test_no_directory(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

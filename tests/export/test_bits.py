@@ -15,8 +15,12 @@ from helpers.c_runner import Case, build_program, run_cases
 
 from convt3d.cpu.plan.machine import machine
 from convt3d.cpu.plan.plan import make_plan
+from convt3d.export.forms import choices
 from convt3d.judge.languages import compiler_of
+from convt3d.spec.dtypes import float32
 from convt3d.spec.problems import PROBLEMS, short_name
+from convt3d.spec.rewrite import max_pool_over_phases, simplify
+from convt3d.spec.shapes import LONG_STRIDE
 from convt3d.spec.stages import MaxPool3d
 
 QUICK = ("asym-input-sq-kernel", "layernorm-gelu-scaling")
@@ -98,6 +102,57 @@ def test_a_max_pool_over_whole_turns_of_phases(export, rng: np.random.Generator)
     (form,) = exported.subject.forms(exported.subject.parts[0], exported.dtype, machine())
     assert sum(isinstance(stage, MaxPool3d) for stage in form.pipeline.stages) == 2
     check(exported, rng)
+
+
+def test_each_stride_has_the_form_that_python_plans() -> None:
+    """Where strides divide the window of a problem's max-pool, it begins with the phases."""
+    problem = PROBLEMS["max-max-sum"]
+    forms = list(choices(problem, float32))
+    seen = set()
+    for strides in product((0, *range(1, LONG_STRIDE + 2)), repeat=3):
+        named = dict(zip(("stride_d", "stride_h", "stride_w"), strides, strict=True))
+        taken = next(turns for text, _, turns in forms if eval(in_python(text), {}, named))
+        if 0 in strides:  # which is refused later
+            assert not taken
+            continue
+        asked = simplify(problem.pipeline({**problem.benchmark, **named}), float32, tame=True)
+        assert taken == (max_pool_over_phases(asked) is not asked)
+        seen.add(taken)
+    assert seen == {True, False}
+
+
+def in_python(condition: str) -> str:
+    return condition.replace("&&", "and").replace("||", "or")
+
+
+@pytest.mark.exhaustive
+def test_a_problem_whose_strides_divide_its_windows(export, rng: np.random.Generator) -> None:
+    exported = export("max-max-sum", "solved")
+    loaded, problem, chosen = exported.load(), exported.subject.problem, set()
+    for strides in ((2, 2, 2), (1, 2, 3), (3, 3, 3), (6, 1, 6), (2, 3, 1), (6, 6, 3), (3, 6, 2), (1, 1, 6), (6, 6, 6)):
+        for channels in (2, 21):
+            values = {**problem.benchmark, "batch_size": 2, "in_channels": channels, "out_channels": channels + 4}
+            for word, three in (("kernel", (2, 5, 5)), ("stride", strides)):
+                values |= {f"{word}_{axis}": one for axis, one in zip("dhw", three, strict=True)}
+            values |= {"depth": 9, "height": 11, "width": 13, "padding_d": 1, "padding_h": 0, "padding_w": 2}
+            pipeline, x = problem.pipeline(values), (2, channels, 9, 11, 13)
+            shapes = pipeline.operand_shapes(x, (channels, channels + 4, 2, 5, 5))
+            plan = make_plan(pipeline, x, shapes, exported.dtype)
+            chosen.add(tuple(axis.outputs for axis in plan.method.axes))
+            data, *operands = (rng.standard_normal(shape).astype(np.float32) for shape in (x, *shapes))
+            got, expected = (np.full(plan.trace.output, 7, np.float32) for _ in range(2))
+            assert loaded.run(data, operands, got, values, threads=3) == 0, loaded.message
+            by_python(pipeline, exported.dtype, data, operands, expected)
+            assert got.tobytes() == expected.tobytes()
+    assert len(chosen) > 2
+
+
+def test_an_average_as_wide_as_the_array(export, rng: np.random.Generator) -> None:
+    """Python has code of its own for that."""
+    exported = export("Conv3d() -> AvgPool3d((1, 2, 37))", "wide_average")
+    for width in (37, 38, 73, 74):
+        x = (2, 3, 6, 7, width)
+        check_shapes(exported, x, exported.subject.pipeline.operand_shapes(x, (4, 3, 2, 3, 1)), rng)
 
 
 def test_one_channel_into_one(export, rng: np.random.Generator) -> None:
@@ -242,6 +297,9 @@ def test_other_instruction_sets(export, isa: str, rng: np.random.Generator, monk
         x, *operands, out = case.arrays
         by_python(subject.pipeline, dtype, x, operands, out)
         assert got.tobytes() == out.tobytes()
+    monkeypatch.setenv("CONVT3D_ISA", "avx1024")
+    with pytest.raises(AssertionError, match="CONVT3D_ISA: is no instruction set that processor and library have"):
+        run_cases([str(runner)], subject, dtype, cases)
 
 
 def test_only_its_own_names_are_visible(export) -> None:

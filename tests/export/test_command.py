@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from helpers.c_levels import own_level
 
 from convt3d.cli.main import main
 
@@ -37,6 +41,7 @@ def test_it_writes_a_folder_once(
     ("words", "told"),
     [
         (["ConvTranspose3d()", "--lang", "c", "--name", "My lib"], "--name"),
+        (["ConvTranspose3d()", "--lang", "c", "--name", "math"], "is a name of the C library"),
         (["ReLU()", "--lang", "c"], "must hold a ConvTranspose3d or a Conv3d"),
         (["max-max-sum", "--lang", "triton", "--static"], "--static"),
         (["max-max-sum", "--lang", "c", "--finite"], "--finite"),
@@ -47,6 +52,27 @@ def test_it_writes_a_folder_once(
 def test_what_it_refuses(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_names_that_a_compiler_takes_for_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mock.patch("convt3d.export.library.levels", own_level):
+        for name in ("-o a'b", "@ü"):
+            assert main(["export", "Conv3d()", "--lang", "c", f"--output={name}"]) == 0
+            assert (tmp_path / name / "libpipeline.so").exists()
+
+
+@pytest.mark.parametrize("method", ["write_text", "write_bytes"])
+def test_a_full_disk_is_told_and_nothing_stays(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, method, full)
+    assert main(["export", "Conv3d()", "--lang", "c", "-o", str(tmp_path / "made")]) == 2
+    assert "cannot be written (No space left on device)" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 def test_without_a_compiler(

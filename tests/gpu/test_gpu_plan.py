@@ -11,7 +11,7 @@ import pytest
 
 import convt3d as ct
 from convt3d.gpu import plan as gpu_plans
-from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, configurations
+from convt3d.gpu.config import GENERATIONS, MOST_CHANNELS, MOST_LOADED, MOST_POOLED, Demand, choose, configurations
 from convt3d.gpu.explain import explain
 from convt3d.gpu.geometry import GpuAxis
 from convt3d.gpu.pieces import PreparedName
@@ -167,6 +167,22 @@ def test_small_problems_get_more_programs_and_large_ones_larger_tiles() -> None:
     small, large = (plan(pipe, (1, 32, n, n, n), (32, 64, 3, 3, 3)).kernels[0] for n in (8, 64))
     assert small.config.positions < large.config.positions
     assert small == plan(pipe, (1, 32, 8, 8, 8), (32, 64, 3, 3, 3)).kernels[0]
+
+
+def test_a_larger_tile_that_costs_no_time_is_taken() -> None:
+    """On 132 processors. With 256 programs of 64 positions the busiest has two; with 128 of twice as many it has one,
+    as many warps, and half as many weights to read. Kernels without dot keep two programs for each."""
+
+    def taken(positions: int, kind: str = "dot") -> tuple[int, int]:
+        need = Demand(kind, DTYPES["float32"], "bf16x6", 64, 32, True, True, False, False, False, positions, 1)
+        config = choose(90, need)
+        return config.positions, config.warps
+
+    assert taken(64 * 256) == taken(64 * 133) == (128, 8)
+    assert taken(64 * 132) == (64, 4)  # one for each: larger ones would leave half of the processors idle
+    assert taken(64 * 300) == (64, 4)  # three of them are less than two of the larger
+    assert taken(128 * 264) == (128, 8)
+    assert taken(64 * 256, "plain") == (32, 8)
 
 
 @pytest.mark.parametrize("jump", [1, 2, 3, 4, 6])

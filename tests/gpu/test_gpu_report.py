@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from gpu_proof import report as gpu_report
 from gpu_proof.compile import Facts
+from gpu_proof.figures import name_of, recorded, recorded_jobs
 from gpu_proof.jobs import FURTHER, Job, channels_last, further_jobs, jobs, tuned
 from gpu_proof.report import Row
 from helpers.triton import compiling_environment, need_triton
@@ -73,6 +74,31 @@ def test_every_problem_type_and_generation_is_compiled() -> None:
     for job in reported:  # and is in the report, by its type and generation
         section = REPORT.partition(f"## {job.name}\n")[2].partition("\n## ")[0]
         assert f" | {job.arithmetic} | {job.generation} | " in section
+
+
+def reported(job: Job) -> dict[str, list[str]]:
+    """Cells of its kernels, by their names: kind, type, generation, tile, warps and stages, registers, spills."""
+    section = REPORT.partition(f"## {job.name}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    return {row[0].partition(" ")[0]: row for row in rows if row[1:3] == [job.arithmetic, str(job.generation)]}
+
+
+@pytest.mark.parametrize("slug", PROBLEMS)
+def test_tiles_of_the_report_are_those_that_are_taken(slug: str) -> None:
+    """`make gpu-report` was run after the last change of them."""
+    for job in jobs():
+        for kernel in job.plan().kernels if job.name == slug else ():
+            tile, row = kernel.config, reported(job)["_".join(kernel.names)]
+            sizes = f"{tile.positions}x{tile.channels}" + (f"x{tile.inputs}" if kernel.kind == "dot" else "")
+            told = row[3] if not kernel.guarded else row[3].removesuffix(f"x{tile.inputs}")
+            assert (told, row[4]) == (sizes, f"{tile.warps}, {tile.stages}"), (job, kernel.names)
+
+
+@pytest.mark.parametrize("job", recorded_jobs(), ids=name_of)
+def test_the_report_and_the_figures_are_of_one_state(job: Job) -> None:
+    rows = reported(job)
+    for name, figures in recorded()["plans"][name_of(job)]["kernels"].items():
+        assert rows[name][5:7] == [str(figures["registers"]), str(figures["spills"])], name
 
 
 def test_bytes_of_the_plain_convolution() -> None:

@@ -267,7 +267,6 @@ def test_a_second_call_finds_other_numbers_in_other_memory(name: str, monkeypatc
     has an input that is not aligned, for which other code is compiled."""
     stages, dtype, last = AGAIN[name]
     monkeypatch.setattr(gpu_run, "_known", Recent(9))
-    monkeypatch.setattr(gpu_run, "_calls", Recent(9))
     for number in range(3):
         case = gpu_case(Pipeline(*stages), (2, 16, 2, 3, 4), (16, 5, 3, 3, 3), dtype, number)
         x, operands = case.tensors()

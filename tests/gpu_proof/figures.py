@@ -55,6 +55,8 @@ def worse(now: Figures, then: Figures) -> Iterator[str]:
     """What became worse, in words."""
     if now["bytes"] > then["bytes"]:
         yield f"moves {now['bytes']} bytes instead of {then['bytes']}"
+    if len(now["kernels"]) > len(then["kernels"]):
+        yield f"launches {len(now['kernels'])} kernels instead of {len(then['kernels'])}"
     for name, figures in now["kernels"].items():
         before: Mapping[str, int] = then["kernels"].get(name, {})
         for what, number in figures.items():
@@ -118,8 +120,9 @@ def expected(job: Job, rows: list[Row], device: Device) -> Expected:
         if not isinstance(kernel, GpuKernel) or kernel.piece.conv is None or kernel.guarded:
             continue
         work, one = work_of(kernel), facts[launch.text.name.split("_", 3)[3]]
-        issued += work.steps * one.warps * one.loop
-        flop += work.flop
+        waiting = idle(kernel.programs, device.multiprocessors)
+        issued += work.steps * one.warps * one.loop * waiting
+        flop += work.flop * waiting
         size = (2 * kernel.memory.parts) if kernel.memory.parts > 1 else plan.dtype.itemsize
         weights, inputs = (
             kernel.config.inputs * side * size for side in (kernel.config.channels, kernel.config.positions)
@@ -130,6 +133,11 @@ def expected(job: Job, rows: list[Row], device: Device) -> Expected:
     level = near / device.cached, far / device.cached
     slots = issued / (device.multiprocessors * PARTITIONS * clock)
     return Expected(arithmetic, memory, level, slots, REACHED[capability])
+
+
+def idle(programs: int, multiprocessors: int) -> float:
+    """How much longer the multiprocessor with most programs takes than all of them would if they shared them evenly."""
+    return -(-programs // multiprocessors) * multiprocessors / programs
 
 
 @dataclass(frozen=True)

@@ -272,3 +272,142 @@ extern "C" void solution(const float* x, float* y, int which)
     cudaDeviceSynchronize();
 }
 """
+
+# What people write besides, of today's C++ too, in the same way: x of 256 numbers, y of 256.
+FURTHER = r"""
+#include <concepts>
+#include <cstdio>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+struct Buffer {  // cannot be copied
+    float* place = nullptr;
+    explicit Buffer(size_t count) { cudaMalloc(&place, count * sizeof(float)); }
+    ~Buffer() { cudaFree(place); }
+    Buffer(const Buffer&) = delete;
+    float* get() const { return place; }
+};
+
+template <std::floating_point T>
+__global__ void doubled(const T* x, T* y, auto count)
+{
+    for (auto at = blockIdx.x * blockDim.x + threadIdx.x; at < count; at += gridDim.x * blockDim.x) y[at] = 2 * x[at];
+}
+
+template <class F>
+__global__ void each(int count, F f)
+{
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) f(at);
+    if (at > 1 << 20) printf("never\n");
+}
+
+__global__ void fours(const float* x, float* y)
+{
+    const float4 four = reinterpret_cast<const float4*>(x)[threadIdx.x];
+    reinterpret_cast<float4*>(y)[threadIdx.x] = make_float4(four.w, four.z, four.y, four.x);
+}
+
+__global__ void bits(float* y)
+{
+    const half2 pair = __floats2half2_rn(0.0f, 1.0f);
+    const half2 grown = h2exp2(__hneg2(__lowhigh2highlow(pair)));  // 2^-1, 2^0
+    y[0] = __low2float(grown) + 10 * __high2float(grown);
+    y[1] = (float)__hbgt2(grown, __float2half2_rn(0.25f)) + 2 * __hbgt2(grown, __float2half2_rn(0.75f));
+    y[2] = (float)(__brev(1u) >> 28) + (float)(__byte_perm(0x44332211u, 0x88776655u, 0x0007u) & 0xffffu);
+    y[3] = (float)__dp4a(0x01010102, (int)0xff010203, 4) + (float)__funnelshift_l(0x80000000u, 1u, 1);
+    y[4] = __bfloat162float(hfloor(__float2bfloat16(2.5f))) + (float)__half2int_rn(__float2half(3.5f));
+    int same;
+    y[5] = (float)(__match_all_sync(1u, 7, &same) + (unsigned)same);
+    y[6] = (float)__double2hiint(__hiloint2double(5, 6));
+    y[7] = (float)atomicAdd_block(&y[8], 1.0f) * 0.0f + sinpif(0.5f);
+}
+
+/* The sum of a block's values, which fits a warp and a half; right where lanes that are not there are left out. */
+__global__ void uneven(const float* x, float* y, int careful)
+{
+    const int lane = threadIdx.x % 32, there = min(32, (int)blockDim.x - (int)threadIdx.x / 32 * 32);
+    const unsigned mask = careful && there < 32 ? (1u << there) - 1 : 0xffffffffu;
+    float sum = x[threadIdx.x];
+    for (int distance = 16; distance; distance /= 2) {
+        const float other = __shfl_down_sync(mask, sum, distance);
+        if (!careful || lane + distance < there) sum += other;
+    }
+    if (lane == 0) y[threadIdx.x / 32] = sum;
+}
+
+__global__ void gone(const float* x, float* y)
+{
+    if (threadIdx.x >= 20) return;
+    y[threadIdx.x] = __shfl_sync(0xffffffffu, x[threadIdx.x], 25);  // who is there no more
+}
+
+__global__ void by_pointer(float* y, int step)
+{
+    __shared__ float room[64];
+    float* at = room + threadIdx.x * step;
+    *at = 1.0f;
+    __syncthreads();
+    y[threadIdx.x] = room[threadIdx.x];
+}
+
+__global__ void reads_what_nobody_wrote(float* y) { __shared__ float room[32]; y[threadIdx.x] = room[threadIdx.x]; }
+
+__global__ void launches_another(float* y) { reads_what_nobody_wrote<<<1, 32>>>(y); }
+
+__global__ void needs_room(float* y) { extern __shared__ float room[]; room[threadIdx.x] = 1.0f; y[threadIdx.x] = room[threadIdx.x]; }
+
+__global__ void exchanged(const float* x, float* y, int waits)
+{
+    __shared__ float room[32];
+    room[threadIdx.x] = x[threadIdx.x];
+    if (waits) __syncwarp();
+    y[threadIdx.x] = room[31 - threadIdx.x];
+}
+
+extern "C" void solution(const float* x, float* y, int which)
+{
+    if (which == 0) {
+        Buffer between(256);
+        const auto [blocks, threads] = std::pair<int, int>(2, 50);
+        doubled<float><<<blocks, threads>>>(x, between.get(), 256u);
+        each<<<4, 64>>>(256, [=, place = between.get()] __device__(int at) { y[at] = 2 * place[at]; });
+    }
+    if (which == 1) fours<<<1, 64>>>(x, y);
+    if (which == 2) cudaMemset(y, 0, 64), bits<<<1, 1>>>(y);
+    if (which == 3 || which == 20) uneven<<<1, 48>>>(x, y, which == 3);
+    if (which == 4 || which == 21) exchanged<<<1, 32>>>(x, y, which == 4);
+    if (which == 5) {
+        unsigned count = 256;
+        void* given[] = {&x, &y, &count};
+        cudaLaunchKernel(doubled<float, unsigned>, dim3(4), dim3(64), given, 0, nullptr);
+    }
+    if (which == 22) gone<<<1, 32>>>(x, y);
+    if (which == 31) launches_another<<<1, 1>>>(y);
+    if (which == 30) reads_what_nobody_wrote<<<1, 32>>>(y);
+    if (which == 23) by_pointer<<<1, 64>>>(y, 8);
+    if (which == 24) needs_room<<<1, 32>>>(y);
+    if (which == 25) fours<<<1, 60>>>(x + 1, y);
+    if (which == 26) fours<<<1, 60>>>(x, y + 2);
+    if (which == 6) {  // who asks is told
+        float* room = nullptr;
+        const bool refused = cudaMalloc(&room, (size_t)1 << 60) == cudaErrorMemoryAllocation && !room;
+        const bool told = cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess;
+        if (refused && told) doubled<float><<<1, 64>>>(x, y, 256);
+    }
+    if (which == 28) {
+        float* room = nullptr;
+        cudaMalloc(&room, (size_t)1 << 60);
+        by_pointer<<<1, 64>>>(room, 1);
+    }
+    if (which == 29) {
+        float *room, *other;
+        cudaMalloc(&room, 1024);
+        cudaFree(room);
+        cudaMalloc(&other, 1024);
+        by_pointer<<<1, 64>>>(room, 1);
+    }
+    if (which == 27) cudaLaunchKernel((const void*)needs_room, dim3(1), dim3(32), nullptr, 128);
+    cudaDeviceSynchronize();
+}
+"""

@@ -80,8 +80,8 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
         path = tmp_path / f"somebody{suffix}"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         limits = Limits(limit, more.pop("start", 60.0), more.pop("memory", Limits.memory))
-        compiled = more.pop("compiled", False)
-        options = Options(DTYPES[dtype], cases, more.pop("seed", 1), allow_torch, limits, compiled=compiled)
+        compiled, changes = more.pop("compiled", False), more.pop("changes", {})
+        options = Options(DTYPES[dtype], cases, more.pop("seed", 1), allow_torch, limits, changes, compiled)
         return check(str(path), PROBLEMS[slug], options, **more)
 
     yield run

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.kernels_cuda import SOURCE, STYLES
+from helpers.kernels_cuda import FURTHER, SOURCE, STYLES
 
+from convt3d.judge import nvrtc
 from convt3d.judge.cuda import compilations, host_source, with_lines
 from convt3d.judge.languages import compiler_of
 from convt3d.judge.nvrtc import device_source, facts, library
@@ -52,6 +55,11 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def styles(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return loaded(STYLES, tmp_path_factory.mktemp("styles"))
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return loaded(FURTHER, tmp_path_factory.mktemp("further"))
 
 
 @pytest.fixture(params=["1", "2", "5"], ids=["forwards", "backwards", "mixed"])
@@ -213,14 +221,73 @@ def test_mistakes_of_larger_kernels_have_names(styles: Any, order: None, which: 
     assert not styles(7)[2]
 
 
+def test_what_people_write_besides(further: Any, order: None) -> None:
+    """Templates with concepts, lambdas, arguments that cannot be copied, vectors, less common functions."""
+    x, y, fault = further(0)
+    assert not fault
+    np.testing.assert_array_equal(y, 4 * x)
+    x, y, fault = further(1)
+    assert not fault
+    np.testing.assert_array_equal(y.reshape(64, 4), x.reshape(64, 4)[:, ::-1])
+    _, y, fault = further(2)
+    assert not fault
+    dot = 2 * 3 + 2 + 1 - 1 + 4
+    assert y[:8].tolist() == [10.5, 1.0, 8 + 0x1188, dot + 3, 2 + 4, 2, 5, 1.0]
+    x, y, fault = further(3)
+    assert not fault
+    np.testing.assert_allclose(y[:2], [x[:32].sum(), x[32:48].sum()], rtol=1e-6)
+    x, y, fault = further(4)
+    assert not fault
+    np.testing.assert_array_equal(y[:32], x[31::-1])
+    for which in (5, 6):
+        x, y, fault = further(which)
+        assert not fault
+        np.testing.assert_array_equal(y, 2 * x)
+
+
+@pytest.mark.parametrize(
+    ("which", "place"),
+    [
+        pytest.param(20, 1, id="lanes that never were"),
+        pytest.param(22, 0, id="lanes that have ended"),
+        pytest.param(30, 0, id="shared memory nobody has written"),
+    ],
+)
+def test_numbers_from_nowhere_show(further: Any, order: None, which: int, place: int) -> None:
+    """A GPU gives what it likes: NaN here, so that no result is right by chance."""
+    _, y, fault = further(which)
+    assert not fault
+    assert np.isnan(y[place])
+
+
+@pytest.mark.parametrize(
+    ("which", "word", "piece"),
+    [
+        pytest.param(21, RACE, "shared memory", id="__syncwarp is missing"),
+        pytest.param(23, OUT_OF_BOUNDS, "behind the end of static shared memory", id="an overrun by a pointer"),
+        pytest.param(24, OUT_OF_BOUNDS, "of 0 bytes of dynamic shared memory", id="a launch without shared memory"),
+        pytest.param(25, CRASH, "needs a multiple of 16 bytes, and this one is 4", id="a load that is not aligned"),
+        pytest.param(26, CRASH, "needs a multiple of 16 bytes, and this one is 8", id="a store that is not aligned"),
+        pytest.param(27, NOT_RUN, "a kernel without its type", id="a kernel as void*"),
+        pytest.param(31, NOT_RUN, "a kernel launches another one", id="a launch in a kernel"),
+        pytest.param(28, CRASH, "through a null pointer", id="cudaMalloc failed and nobody looked"),
+        pytest.param(29, CRASH, "in memory that cudaFree has taken back", id="cudaFree came first"),
+    ],
+)
+def test_further_mistakes_have_names(further: Any, order: None, which: int, word: str, piece: str) -> None:
+    _, _, fault = further(which)
+    assert fault.startswith(f"{word}: ")
+    assert piece in fault
+
+
 @pytest.mark.parametrize(
     ("text", "call"),
     [
         (
             "a::k<f<int>, 2> <<< g, b >>> (x, f(y))",
-            'Launch( g, b ).run("a::k<f<int>, 2>", [=]() { a::k<f<int>, 2> (x, f(y)); })',
+            'Launch( g, b ).run("a::k<f<int>, 2>", [&]() CONVT3D_UNSEEN { a::k<f<int>, 2> (x, f(y)); })',
         ),
-        ("/* <<< */ k<<<1, 2>>>(\n x);", 'Launch(1, 2).run("k", [=]() { k(\n x); });'),
+        ("/* <<< */ k<<<1, 2>>>(\n x);", 'Launch(1, 2).run("k", [&]() CONVT3D_UNSEEN { k(\n x); });'),
         ("// k<<<1, 2>>>(x)", "// k<<<1, 2>>>(x)"),
         ("void k() { extern __shared__ __align__(16) unsigned char all[]; }", "unsigned char* all = (unsigned char*)"),
         ("void k() { extern __shared__ alignas(8) T all[]; }", "T* all = (T*)convt3d_device::dynamic_shared();"),
@@ -391,6 +458,38 @@ __device__ int last;
     assert all(piece in device for piece in ("struct A", "__global__ void k", "int own", "int last"))
 
 
+STANDARD = """#include <array>
+#include <concepts>
+#include <limits>
+#include <type_traits>
+#include <utility>
+template <std::floating_point T>
+__global__ void filled(T* y, auto count)
+{
+    std::array<T, 3> few{1, 2, 3};
+    if constexpr (std::is_same_v<T, float>) y[threadIdx.x] = std::numeric_limits<T>::max() + few[count % 3];
+}
+extern "C" void solution(float* y) { filled<float, int><<<1, 32>>>(y, 3); }
+"""
+
+
+def test_nvrtc_knows_what_device_code_takes_of_the_standard_library(tmp_path: Path) -> None:
+    place = library()
+    if place is None:
+        pytest.skip("NVRTC is not installed")
+    (tmp_path / "mine.cu").write_text(STANDARD)
+    said = subprocess.run(
+        [sys.executable, nvrtc.__file__, place, tmp_path / "mine.cu", *(f"-I{one}" for one in nvrtc.includes())],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    ).stdout
+    found = [json.loads(line) for line in said.splitlines()]
+    assert [one["architecture"] for one in found if one["taken"]] == list(nvrtc.ARCHITECTURES), found
+    assert all(set(one["kernels"]) == {"filled"} for one in found)
+
+
 def test_what_ptxas_says_is_read() -> None:
     log = """ptxas info    : Compiling entry function '_Z4fillPfm' for 'sm_80'
 ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
@@ -405,6 +504,54 @@ ptxas info    : Used 12 registers, used 0 barriers
     }
 
 
+FETCHED = """__device__ real fetched(const real* from, size_t at, size_t count)
+{
+    if (at / 4 * 4 + 4 > count) return from[at];
+    __align__(16) float four[4];
+    *reinterpret_cast<float4*>(four) = reinterpret_cast<const float4*>(from)[at / 4];
+    return four[at % 4];
+}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "word", "piece"),
+    [
+        pytest.param("", "", "passed", "", id="where it may"),
+        pytest.param(
+            "    if (at / 4 * 4 + 4 > count) return from[at];\n",
+            "",
+            OUT_OF_BOUNDS,
+            "bytes behind the end of `kernel`",
+            id="over the end",
+        ),
+        pytest.param(
+            "(from)[at / 4]", "(from + 1)[at / 4]", CRASH, "'float4' needs a multiple of 16 bytes", id="not aligned"
+        ),
+    ],
+)
+def test_vectors_of_four(judge: Any, right: str, wrong: str, word: str, piece: str) -> None:
+    """Arrays lie as cudaMalloc gives memory, whose alignment vectors need, and their ends are seen all the same."""
+    text = example("conv_transpose")
+    weight = "w[(((ci * per_out + co % per_out) * d.taps + i) * h.taps + j) * v.taps + k]"
+    assert text.count(weight) == 1
+    fetch = f"fetched(w, {weight[2:-1]}, cin * per_out * d.taps * h.taps * v.taps)"
+    text = text.replace(weight, fetch).replace("__global__", FETCHED.replace(right, wrong) + "__global__", 1)
+    sizes = {"in_channels": 1, "out_channels": 3, "groups": 1, "kernel_d": 3, "kernel_h": 1, "kernel_w": 3}
+    verdict = judge(text, SLUG, ".cu", cases=("sample",), changes=sizes).verdict
+    assert verdict.word == word, verdict
+    assert piece in verdict.reason.replace("const struct ", "")
+
+
+def test_pytorch_has_no_place_in_a_file(judge: Any) -> None:
+    text = "#include <torch/extension.h>\n" + example("conv_transpose")
+    verdict = judge(text, SLUG, ".cu", cases=("sample",)).verdict
+    assert verdict.word == COMPILE_ERROR
+    assert "torch/extension.h is PyTorch's, and no tensors come here: write `solution`" in verdict.reason
+    assert f"convt3d starter {SLUG} --lang cuda" in verdict.reason
+
+
 def test_what_a_cpu_cannot_run_is_not_run(judge: Any) -> None:
     right = example("conv_transpose")
     assembly = right.replace("sum_t sum = 0;", 'sum_t sum = 0;\n    asm volatile("bar.sync 1, 32;");', 1)
@@ -414,7 +561,7 @@ def test_what_a_cpu_cannot_run_is_not_run(judge: Any) -> None:
     else:
         assert verdict.word == NOT_RUN
         assert "accepts it" in verdict.reason
-        assert "it cannot be run on a CPU" in verdict.reason
+        assert "it cannot be run on a CPU: line 34 has assembly of a GPU" in verdict.reason
     broken = judge(right.replace("sum_t sum = 0;", "sum_t sum = nobody;"), SLUG, ".cu", cases=("sample",)).verdict
     assert broken.word == "compile error"
     assert "nobody" in broken.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from helpers.data import signed
 
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.reference import evaluate
-from convt3d.spec.rewrite import Rewritten, max_pool_over_phases, pool_over_phases
+from convt3d.spec.rewrite import Rewritten, max_pool_over_phases, pool_over_phases, strides_of_one_input
 from convt3d.spec.stage import Stage
 from convt3d.spec.stages import (
     GELU,
@@ -99,3 +100,30 @@ def test_max_pool_over_phases(
     for wild in (0.0, np.nan, np.inf):
         x[0, 0, 1, 2, 1] += wild
         np.testing.assert_array_equal(evaluate(after, x, operands), evaluate(before, x, operands))
+
+
+@pytest.mark.parametrize(
+    ("conv", "size", "kernel", "strides"),
+    [
+        (ConvTranspose3d(), (1, 1, 1), (4, 4, 4), (4, 4, 4)),
+        (ConvTranspose3d(stride=2, padding=1, bias=True), (1, 3, 1), (3, 3, 5), (3, 2, 5)),
+        (ConvTranspose3d(stride=(5, 1, 2), dilation=(1, 3, 1), padding=(0, 2, 0)), (1, 1, 4), (2, 3, 3), (5, 7, 2)),
+        (ConvTranspose3d(stride=3, output_padding=2), (1, 1, 1), (3, 2, 2), (3, 3, 3)),
+        (ConvTranspose3d(stride=2, padding=1), (2, 3, 4), (4, 4, 4), (2, 2, 2)),
+    ],
+    ids=str,
+)
+def test_strides_of_one_input(
+    conv: ConvTranspose3d, size: Any, kernel: Any, strides: Any, rng: np.random.Generator
+) -> None:
+    """Along an axis with one input any stride means the same; longest reaches give each output its own phase."""
+    shape, weight = (2, 3, *size), (3, 5, *kernel)
+    before = Pipeline(conv, Softmax("channels"))
+    trace = before.trace(shape, before.operand_shapes(shape, weight))
+    after = strides_of_one_input(Rewritten(before, ()), trace).pipeline
+    assert after.conv.triples[0] == strides
+    operands, x = operand_data(before, shape, weight, rng), signed(rng, shape)
+    np.testing.assert_array_equal(evaluate(after, x, operands), evaluate(before, x, operands))
+    pooled = Pipeline(conv, MaxPool3d(1))
+    trace = pooled.trace(shape, pooled.operand_shapes(shape, weight))
+    assert strides_of_one_input(Rewritten(pooled, ()), trace).pipeline == pooled

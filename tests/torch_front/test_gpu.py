@@ -143,13 +143,53 @@ def test_how_float32_is_multiplied_is_said_in_words_of_pytorch() -> None:
 def test_the_precision_of_float32_changes_no_other_type(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
     plans: list[Any] = []
     monkeypatch.setattr(run_gpu, "execute", lambda plan, *_: plans.append(plan))
-    monkeypatch.setattr(run_gpu, "_calls", Recent(9))
     x, w = (one.to(dtype) for one in tensors((1, 16, 2, 2, 2), (16, 2, 2, 2, 2), grad=False))
     for precision in ("tf32", "ieee"):
         gpu.on_gpu(Pipeline(ct.ConvTranspose3d(stride=2)), x, [w], precision)
     first, exact = plans
     assert first.precision == ("tf32" if dtype is torch.float32 else "ieee")
     assert (first is exact) == (dtype is not torch.float32)
+
+
+def test_a_known_call_is_repeated_without_another_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On input, result and weights of its own; whatever code is compiled for makes it another call."""
+    pipeline, given = Pipeline(ct.ConvTranspose3d(stride=2), ct.Mean("channels")), []
+
+    class Again:
+        def run(self, arrays: Any, stream: int) -> None:
+            given.append(arrays)
+            arrays[1].fill_(7.0)
+
+    def execute(plan: Any, x: Any, operands: Any, out: Any) -> Any:
+        planned.append(plan)
+        out.fill_(1.0)
+        return Again()
+
+    planned: list[Any] = []
+    monkeypatch.setattr(run_gpu, "execute", execute)
+    monkeypatch.setattr(run_gpu, "_stream", lambda: 0)
+    monkeypatch.setattr(gpu, "_calls", Recent(9))
+    x, w = tensors((16, 2, 3, 2), (16, 2, 2, 2, 2), grad=False)  # without a batch
+    other, weights = tensors((16, 2, 3, 2), (16, 2, 2, 2, 2), grad=False)
+    first, second = (gpu.run("pipeline", pipeline, *one) for one in ((x, [w]), (other, [weights])))
+    assert (first.shape, first.stride()) == (second.shape, second.stride())
+    assert bool((first == 1).all())
+    assert bool((second == 7).all())
+    assert len(planned) == 1
+    (arrays,) = given
+    assert [one.data_ptr() for one in arrays] == [other.data_ptr(), second.data_ptr(), weights.data_ptr()]
+    room = torch.empty(x.numel() + 1)
+    unaligned = room[1:].view(x.shape)
+    different = [(unaligned, w), (x.transpose(1, 3), w), (x.double(), w.double()), (x[:, :1], w), (x, w[:, :1])]
+    for number, (one, weight) in enumerate(different):
+        gpu.run("pipeline", pipeline, one, [weight])
+        assert len(planned) == 2 + number
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    gpu.run("pipeline", pipeline, x, [w])
+    with convt3d.torch.autotune():
+        gpu.run("pipeline", pipeline, x, [w])
+    assert len(planned) == 4 + number
+    assert len(given) == 1
 
 
 @pytest.fixture

@@ -87,6 +87,21 @@ def test_gradcheck_of_every_stage(row: Any, conv: str) -> None:
     assert torch.autograd.gradcheck(lambda x, *own: ct.pipeline(x, list(own), text), given, fast_mode=True)
 
 
+@pytest.mark.parametrize("seed", [*range(16), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(16, 100))])
+def test_gradcheck_of_drawn_pipelines(seed: int) -> None:
+    """Against finite differences, of pipelines that have them: no stage near a pole makes large numbers."""
+    rng = np.random.default_rng(1000 + seed)
+    while True:
+        case = drawn(rng, "float64")
+        text, given = write_pipeline(case.pipeline), leaves(case)
+        result = stock.run(case.pipeline, given[0], given[1:])
+        if result.numel() and result.isfinite().all():
+            slopes = torch.autograd.grad(result.square().sum(), [each for each in given if each.requires_grad])
+            if all(each.abs().max() < 1e3 for each in (result, *slopes)):
+                break
+    assert torch.autograd.gradcheck(lambda x, *own: ct.pipeline(x, list(own), text), given, fast_mode=True)
+
+
 def test_the_same_bits_for_any_number_of_threads() -> None:
     """Of all gradients of a convolution."""
     torch.manual_seed(10)

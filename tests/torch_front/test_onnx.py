@@ -48,6 +48,11 @@ KEPT = (
     "ConvTranspose3d(stride=2, bias=True) -> Keep('y') -> InstanceNorm() -> Mish() -> Add('y') -> LogSumExp('spatial')"
 )
 ALONG = "Conv3d(padding=1, padding_mode='replicate') -> GroupNorm(2) -> Softplus(2.0) -> Max('depth', keepdim=False)"
+DIVISORS = (  # ONNX has none, and PyTorch's exporters leave them out
+    "Conv3d(padding=1) -> AvgPool3d(2, stride=1, padding=1, divisor_override=3) -> "
+    "AvgPool3d((1, 3, 2), stride=(2, 3, 4), ceil_mode=True, divisor_override=5)"
+)
+NORMS = "Conv3d(padding=1) -> InstanceNorm() -> LayerNorm('width') -> SiLU() -> LayerNorm()"
 MODELS: dict[str, Callable[[], Any]] = {
     **{
         f"Conv3d, {mode}": lambda mode=mode: ct.Conv3d(4, 6, 3, padding=(1, 0, 2), padding_mode=mode)
@@ -62,31 +67,43 @@ MODELS: dict[str, Callable[[], Any]] = {
     "pools": lambda: Called(lambda x, w, b: ct.conv_transpose3d_max_max_sum(x, w, b, padding=0), KERNEL, (3,)),
     "a pipeline with names": lambda: Called(lambda x, w, b: ct.pipeline(x, [w, b], KEPT), KERNEL, (3,)),
     "a pipeline along an axis": lambda: Called(lambda x, w: ct.pipeline(x, [w], ALONG), (6, 4, 3, 3, 3)),
+    "divisors": lambda: Called(lambda x, w: ct.pipeline(x, [w], DIVISORS), (6, 4, 3, 3, 3)),
+    "norms": lambda: Called(lambda x, w: ct.pipeline(x, [w], NORMS), (6, 4, 3, 3, 3)),
     "swapped": swapped,
     "captured": lambda: ct.optimize(networks().eval()),
 }
 # torch.jit.trace, the way of the older exporter, takes nothing that Dynamo has captured.
 WAYS = [(name, "dynamo") for name in MODELS] + [
-    (name, "torchscript") for name in ("Conv3d, circular", "a norm and a pool", "a pipeline with names", "swapped")
+    (name, "torchscript")
+    for name in ("Conv3d, circular", "a norm and a pool", "a pipeline with names", "divisors", "norms", "swapped")
 ]
+
+
+STATIC = ("captured",)  # for the sizes that Dynamo has seen
+
+
+def exported(model: Any, x: Any, way: str, dynamic: bool) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        if way == "dynamo":
+            sizes = ({0: torch.export.Dim("batch", min=1, max=64)},) if dynamic else None
+            return torch.onnx.export(model, (x,), dynamo=True, dynamic_shapes=sizes, verbose=False).model_proto
+        file, axes = io.BytesIO(), {"x": {0: "batch"}} if dynamic else None
+        torch.onnx.export(model, (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
+        return onnx.load_from_string(file.getvalue())
 
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_runtime_gives_the_same(name: str, way: str) -> None:
     torch.manual_seed(0)
     model, x = MODELS[name]().eval(), torch.randn(2, 4, 6, 7, 5)
-    with torch.no_grad():
-        expected = model(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
-        if way == "dynamo":
-            proto = torch.onnx.export(model, (x,), dynamo=True, verbose=False).model_proto
-        else:
-            file = io.BytesIO()
-            torch.onnx.export(model, (x,), file, dynamo=False)
-            proto = onnx.load_from_string(file.getvalue())
+    proto = exported(model, x, way, dynamic=name not in STATIC)
     assert not proto.functions
     assert {node.domain for node in proto.graph.node} <= {"", "ai.onnx"}
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-5)
+    for batch in (2,) if name in STATIC else (2, 1, 5):
+        x = torch.randn(batch, 4, 6, 7, 5)
+        with torch.no_grad():
+            expected = model(x)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-5)

@@ -277,6 +277,9 @@ def test_what_is_small() -> None:
         (nn.ConvTranspose3d(64, 16, 2, 2), 16, False),
         (nn.ConvTranspose3d(64, 32, 2, 2), 16, False),
         (nn.ConvTranspose3d(256, 128, 4, 2), 10, True),
+        (nn.ConvTranspose3d(256, 128, 2, 2), 8, False),
+        (nn.ConvTranspose3d(768, 128, 2, 2), 6, True),
+        (nn.Conv3d(256, 128, 2, 2), 16, True),
     ],
     ids=str,
 )

@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 from helpers.eager import CASES, tensors  # noqa: E402
 
 import convt3d.torch as ct  # noqa: E402
+from convt3d.cpu.runtime import tails as runtime_tails  # noqa: E402
 from convt3d.spec.pipeline import Pipeline  # noqa: E402
+from convt3d.spec.stages import BatchNorm  # noqa: E402
 from convt3d.spec.text import read_stages  # noqa: E402
 from convt3d.torch import convolutions, stock, tails  # noqa: E402
 
@@ -45,6 +47,52 @@ def test_the_fused_operators_go_back_by_kernels(case: str, sweeps: list[str]) ->
     assert sweeps
     for a, b in zip(got, truth, strict=True):
         torch.testing.assert_close(a, b, rtol=0.0, atol=1e-10 * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.parametrize(
+    ("norms", "training"),
+    [
+        (["BatchNorm(affine=True)"], True),
+        (["InstanceNorm(affine=True)"], False),
+        (["GroupNorm(3, affine=True)"], False),
+        (["InstanceNorm()", "GroupNorm(2, affine=True)"], False),
+        (["InstanceNorm(affine=True)", "BatchNorm(affine=True)"], True),
+    ],
+    ids=str,
+)
+def test_what_forward_sums_of_a_norm_serves_backward(
+    norms: list[str], training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moments of each norm are summed once in a step, and belong to that norm."""
+    summed: list[Any] = []
+    honest = runtime_tails._TailRun._run_sweep
+
+    def spied(run: Any, binding: Any) -> Any:
+        summed.append(run.plan.norms.get(getattr(binding.planned.sweep.finish, "result", None)))
+        return honest(run, binding)
+
+    monkeypatch.setattr(runtime_tails._TailRun, "_run_sweep", spied)
+    text = " -> ".join(["Conv3d(padding=1, bias=True)", *(f"{norm} -> GELU()" for norm in norms)])
+    pipeline = Pipeline(*read_stages(text))
+    torch.manual_seed(4)
+    x, w = (2, 4, 3, 5, 4), (6, 4, 3, 3, 3)
+    values = tensors(x, *pipeline.operand_shapes(x, w), dtype=torch.float64)
+    fixed = [False, *(slot.operand.role.startswith("running_") for slot in pipeline.slots)]
+    values = [each.detach() if still else each for each, still in zip(values, fixed, strict=True)]
+    wanted = [each for each in values if each.requires_grad]
+    mine = ct.pipeline(values[0], [each.clone() for each in values[1:]], text, training=training)
+
+    def by_batch(stage: Any, v: Any, mean: Any, var: Any, *affine: Any) -> Any:
+        return torch.nn.functional.batch_norm(v, None, None, *affine, training=True, eps=stage.eps)
+
+    others = {BatchNorm: by_batch} if training else {}
+    theirs = stock.run(pipeline, values[0], values[1:], others)
+    torch.testing.assert_close(mine, theirs)
+    upstream = torch.randn_like(theirs)
+    got, truth = torch.autograd.grad(mine, wanted, upstream), torch.autograd.grad(theirs, wanted, upstream)
+    for a, b in zip(got, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=1e-10 * max(1.0, float(b.abs().max())))
+    assert sorted(place for place in summed if place is not None) == [1 + 2 * at for at in range(len(norms))]
 
 
 def grads(pipeline: Pipeline, given: list[Any], wanted: list[bool], upstream: Any, ours: bool) -> list[Any]:

@@ -110,7 +110,7 @@ def _warm(args: argparse.Namespace, store: ObjectCache, screen: Screen) -> tuple
     if not os.access(str(store.directory), os.W_OK):
         rule, remedy = "must be writable to be warmed", "Set CONVT3D_CACHE_DIR to a directory of yours"
         raise ArgumentError("cache warm", "cache directory", str(store.directory), rule, remedy)
-    rows, jobs = [], list(_jobs(args))
+    rows, jobs, unkept = [], list(_jobs(args)), store.unkept
     turns = [(isa, dtype, job) for isa in args.isa or [None] for dtype in args.dtype or ["float32"] for job in jobs]
     with Progress(sys.stderr) as progress:
         for at, (isa, dtype, job) in enumerate(turns):
@@ -137,7 +137,9 @@ def _warm(args: argparse.Namespace, store: ObjectCache, screen: Screen) -> tuple
         for r in rows
     ]
     heads = ["warmed", "type", "vectors", "input", "weight", "new", "time"]
-    return {"warmed": rows}, screen.table(heads, cells, right={5, 6}, spare=[4]), OK
+    table, unkept = screen.table(heads, cells, right={5, 6}, spare=[4]), store.unkept - unkept
+    told = f"{table}\n{counted(unkept, 'kernel')} could not be written to {store.directory}: is the disk full?"
+    return {"warmed": rows, "unkept": unkept}, told if unkept else table, CHECK_FAILED if unkept else OK
 
 
 def _keys(store: ObjectCache) -> set[str]:

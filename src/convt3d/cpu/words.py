@@ -240,7 +240,8 @@ class PackWords(Words):
     packed: Array
     slots: Array
     thread_slots: Size  # numbers of the slots of a thread
-    pitch: Size  # rows that a slot has room for
+    together: Size  # channels that are added up together
+    pitch: Size  # numbers from one slot to the next
     channels: Size  # of a group
     taps: Size
     group_step: Size  # numbers of the weights from one group to the next

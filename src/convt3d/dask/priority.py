@@ -11,11 +11,13 @@ Layers of a graph say so by annotations. When dask optimises arrays it makes one
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dask
+from dask._task_spec import DependenciesMapping, resolve_aliases
 from dask.array.optimization import optimize as merge_and_fuse
+from dask.core import flatten, reverse_dict
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 FIRST = {"priority": 1}
@@ -26,10 +28,12 @@ BALANCED = 1.2  # the most chunks that a worker may have, over the mean, where b
 def optimize(graph: Any, keys: Any, **how: Any) -> Any:
     """As dask does it."""
     made = merge_and_fuse(graph, keys, **how)
-    if isinstance(made, HighLevelGraph):
+    if isinstance(made, HighLevelGraph) or not any(map(_is_strip, made)):
         return made
-    strips = {key: task for key, task in made.items() if _is_strip(key)}
-    return _in_layers(made, strips) if strips else made
+    # Where dask fuses tasks it leaves another one under their name, and each costs a scheduler a millisecond or two.
+    wanted = set(flatten(keys if isinstance(keys, (list, set)) else [keys]))
+    made = resolve_aliases(made, wanted, reverse_dict(DependenciesMapping(made)))
+    return _in_layers(made, {key: task for key, task in made.items() if _is_strip(key)})
 
 
 def _is_strip(key: Any) -> bool:
@@ -59,32 +63,38 @@ def _at_home(tasks: Mapping[Any, Any]) -> dict[str, list[Any]]:
         kept = [each for each in needed if each not in tasks and not _is_strip(each)]  # of no task: of the cluster
         if len(kept) == 1 and any(map(_is_strip, needed)):
             homes[key] = kept[0]
-    held = _holders(homes.values()) if homes else {}
+    held, workers = _holders(set(homes.values())) if homes else ({}, 0)
     found: dict[str, list[Any]] = {}
     for key, chunk in homes.items():
         if holders := held.get(chunk):
             found.setdefault(min(holders, key=lambda each: len(found.get(each, ()))), []).append(key)
-    return found if found and _balanced([len(boxes) for boxes in found.values()]) else {}
+    return found if found and _balanced([len(boxes) for boxes in found.values()], workers) else {}
 
 
-def _balanced(boxes: Sequence[int]) -> bool:
+def _balanced(boxes: Sequence[int], workers: int) -> bool:
     """Whether no worker of the cluster has many more than the mean, or one more."""
-    workers = len(sys.modules["distributed"].default_client().scheduler_info(n_workers=-1)["workers"])
-    mean = sum(boxes) / workers
-    return max(boxes) <= max(BALANCED * mean, -(-sum(boxes) // workers))
+    return max(boxes) <= max(BALANCED * sum(boxes) / workers, -(-sum(boxes) // workers))
 
 
-def _holders(chunks: Iterable[Any]) -> Mapping[Any, Any]:
-    """Workers that hold each chunk, where a cluster is at hand."""
+def _holders(chunks: Collection[Any]) -> tuple[Mapping[Any, Sequence[str]], int]:
+    """Workers that hold each chunk, where a cluster is at hand, and how many it has. Graphs are optimised where the
+    scheduler is or, by earlier versions, the client."""
     distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return {}, 0
+    for scheduler in list(distributed.Scheduler._instances):
+        known = [scheduler.tasks[chunk] for chunk in chunks if chunk in scheduler.tasks]
+        held = {task.key: [worker.address for worker in list(task.who_has or ())] for task in known}
+        if any(held.values()):
+            return held, len(scheduler.workers)
     try:
-        client = distributed.default_client() if distributed is not None else None
+        client = distributed.default_client()
     except ValueError:  # none
-        return {}
-    if client is None or client.asynchronous:
-        return {}
-    held: Mapping[Any, Any] = client.sync(client.scheduler.who_has, keys=list(chunks))
-    return held
+        return {}, 0
+    if client.asynchronous:
+        return {}, 0
+    held = client.sync(client.scheduler.who_has, keys=list(chunks))
+    return held, len(client.scheduler_info(n_workers=-1)["workers"])
 
 
 if not dask.config.get("array_optimize", None):  # unless somebody wants another one

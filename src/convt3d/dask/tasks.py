@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..cpu.plan.cores import num_threads
-from ..cpu.runtime.memory import Spare, empty
+from ..cpu.runtime.memory import empty
 from ..cpu.runtime.ready import Owner
 from ..cpu.runtime.strips import InPieces, Piece
 from ..front.apply import apply
@@ -19,6 +19,7 @@ from ..front.arrays import TakenArray, take
 from ..front.boxes import Request, Storage
 from ..spec.pipeline import Pipeline
 from ..spec.shapes import Box, Range
+from .memory import KEPT
 
 SMALL = 2  # a part of a block that is smaller by this factor is copied, where the block is, and only it is sent
 
@@ -30,13 +31,6 @@ class Operands:
     def __init__(self, *arrays: Any) -> None:
         self.arrays = arrays
         self.owner = Owner()
-        self.memory: dict[int, Spare] = {}
-
-    def work_with(self, size: int) -> None:
-        """A thread uses so much memory for a box, and keeps it for the next one."""
-        known = self.memory.get(threading.get_ident())
-        if known is None or known.size < size:
-            self.memory[threading.get_ident()] = Spare(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Operands, self.arrays
@@ -99,7 +93,7 @@ def compute(request: Request, box: Box, operands: Operands, layouts: Sequence[La
     ]
     with own_threads():
         made = boxes.compute(boxes.part(box), x, arrays, operands.owner)
-    operands.work_with(made.nbytes if isinstance(x, InPieces) else x.nbytes + made.nbytes)
+    KEPT.work_with(made.nbytes if isinstance(x, InPieces) else x.nbytes + made.nbytes)
     return source.wrap(np.ascontiguousarray(made))
 
 

@@ -70,7 +70,7 @@ _WORDS = (
         chain.TensorWords,
         chain.KeepWords,
     ),
-    *(pool.PoolWords, pool.PhasePoolWords, reduce.ReduceCall),
+    *(pool.PoolWords, pool.WidthWords, pool.PhasePoolWords, reduce.ReduceCall),
 )
 _STATISTICS = ("shift", "scale", "offset")
 
@@ -256,15 +256,31 @@ class FormText:
         return [str(stage.num_groups)] if isinstance(stage, s.GroupNorm) else ["0"]
 
     def _pool(self, stage: s.MaxPool3d | s.AvgPool3d) -> list[str]:
-        shape = self.shapes[next(at for at, one in enumerate(self.pipeline.stages) if one is stage)]
-        found = []
-        for three in stage.triples[:2]:
-            for size, axis in zip(three, shape[2:], strict=True):
+        at = next(at for at, one in enumerate(self.pipeline.stages) if one is stage)
+        found = self._turns(at)
+        for three in stage.triples[:2] if not found else ():
+            for size, axis in zip(three, self.shapes[at][2:], strict=True):
                 whole = size == axis and stage not in self.part.pipeline.stages
                 found.append("WHOLE" if whole else self._parameter("pool_kernel", size))
         include = int(getattr(stage, "count_include_pad", True))
         divisor = getattr(stage, "divisor_override", None) or 0
         return [*found, *map(str, stage.triples[2]), str(int(stage.ceil_mode)), str(include), str(divisor)]
+
+    def _turns(self, at: int) -> list[str]:
+        """Windows and strides of the pools that a max-pool over whole turns of phases became, where the strides of the
+        convolution are parameters."""
+        last = self.plan.rewritten.steps[-1] if self.plan.rewritten.steps else None
+        if last is None or last.name != "max_pool_over_phases" or not self.subject.problem:
+            return []
+        first = next(n for n, one in enumerate(self.pipeline.stages) if isinstance(one, s.MaxPool3d))
+        asked = last.before.stages[first]
+        assert isinstance(asked, s.MaxPool3d)
+        names = [self.subject.integers.index(f"stride_{axis}") for axis in "dhw"]
+        if at == first:
+            return [str(-1 - name) for name in names] * 2
+        return [
+            f"DIVIDED({size}, {name})" for three in asked.triples[:2] for size, name in zip(three, names, strict=True)
+        ]
 
     # --- sweeps -------------------------------------------------------------------------------------------------------
 
@@ -341,7 +357,7 @@ class FormText:
         if isinstance(step, interleave.Interleave):
             return "INTERLEAVE", 0, self._array(dest) if step.writes else -1, 0, 0
         if isinstance(step, pool.Pool):
-            return "POOL", step.stage, -1, 0, 0
+            return "POOL", step.stage, -1, int(step.whole is None), 0
         if isinstance(step, pool.PhasePool):
             return "PHASE_POOL", step.stage, -1, 0, 0
         if isinstance(step, reduce.Reduce):

@@ -50,6 +50,7 @@ $fills
     for (int64_t at = 0; at < count; at++)
         sum += value(((${name}_real *)args.output.data)[at]);
     printf("%lld numbers, sum %.6f, %s\\n", (long long)count, sum, ${name}_isa());
+$frees
     return 0;
 }
 """)
@@ -230,15 +231,17 @@ def examples(subject: Subject, dtype: DType) -> dict[str, str]:
         "rust": Template(_RUST_HALF if half else _RUST_PLAIN).substitute(words),
     }
     told = {name: ", ".join(map(str, shape)) for name, shape in shapes.items()}
+    held = (*told, "output")
     set_c = [f"    args.{name} = {value};" for name, value in values.items()]
     integers = set(subject.integers)
-    fields = [f"    {name}: Array," for name in (*shapes, "output")]
+    fields = [f"    {name}: Array," for name in held]
     fields += [f"    {name}: {'i64' if name in integers else 'f64'}," for name in values]
     return {
         "example.c": C.substitute(
             words,
             number=number["c"],
             fills="\n".join([*(f"    args.{name} = filled({shape});" for name, shape in told.items()), *set_c]),
+            frees="\n".join(f"    free({one});" for one in (*(f"args.{name}.data" for name in held), "args.workspace")),
         ),
         "example.cpp": CPP.substitute(
             words,

@@ -154,8 +154,8 @@ class Subject:
         if self.problem is None:
             return [_form("1", part.pipeline, {}, dtype, machine, ())]
         return [
-            _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers)
-            for condition, values in _choices(self.problem, dtype)
+            _form(condition, self.problem.pipeline(values), values, dtype, machine, self.integers, turns=turns)
+            for condition, values, turns in choices(self.problem, dtype)
         ]
 
     def averaged(self, part: Part, dtype: DType, machine: Machine) -> list[Form]:
@@ -166,8 +166,8 @@ class Subject:
         return [_form("1", part.pipeline, {}, dtype, machine, (), average=names[-1])]
 
 
-def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
-    """Conditions, and parameters for which they hold."""
+def choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values, bool]]:
+    """Conditions, parameters for which they hold, and whether a max-pool begins with the phases then."""
     known = problem.benchmark
     options: list[dict[str, Mapping[str, Any]]] = []
     if "sum_weight" in known:
@@ -183,24 +183,39 @@ def _choices(problem: Problem, dtype: DType) -> Iterator[tuple[str, Values]]:
         values = dict(base)
         for _, changes in chosen:
             values.update(changes)
-        for condition, strides in _strides(problem, values, dtype):
+        for condition, strides, turns in _strides(problem, values, dtype):
             both = [text for text in (*(text for text, _ in chosen), condition) if text != "1"]
-            yield " && ".join(f"({text})" for text in both) or "1", {**values, **strides}
+            yield " && ".join(f"({text})" for text in both) or "1", {**values, **strides}, turns
 
 
-def _strides(problem: Problem, values: Values, dtype: DType) -> Iterator[tuple[str, Values]]:
+def _strides(problem: Problem, values: Values, dtype: DType) -> Iterator[tuple[str, Values, bool]]:
     """Strides that code depends on: those of a pool over the phases, and how rows are put together."""
     pipeline = simplify(problem.pipeline(values), dtype, tame=False).pipeline
     for stage in pipeline.stages[pipeline.conv_index + 1 :]:
         if isinstance(stage, (MaxPool3d, AvgPool3d)) and stage.triples[0] == stage.triples[1]:
             window = dict(zip("dhw", stage.triples[0], strict=True))
-            yield (
-                " && ".join(f"stride_{axis} == {size}" for axis, size in window.items()),
-                {f"stride_{axis}": size for axis, size in window.items()},
-            )
+            same = " && ".join(f"stride_{axis} == {size}" for axis, size in window.items())
+            yield same, {f"stride_{axis}": size for axis, size in window.items()}, False
+            if isinstance(stage, MaxPool3d):
+                yield from _whole_turns(stage.triples[0])
     for width in (1, 2):
-        yield f"stride_w == {width}", {"stride_d": 3, "stride_h": 3, "stride_w": width}
-    yield "1", {"stride_d": 3, "stride_h": 3, "stride_w": MANY_PHASES}
+        yield f"stride_w == {width}", {"stride_d": 3, "stride_h": 3, "stride_w": width}, False
+    yield "1", {"stride_d": 3, "stride_h": 3, "stride_w": MANY_PHASES}, False
+
+
+def _whole_turns(window: tuple[int, int, int]) -> Iterator[tuple[str, Values, bool]]:
+    """Strides that divide the window of a max-pool: not all of them 1, nor the window itself, which has its form. Its
+    code depends on whether two positions are left of it along the width."""
+    depth, height, width = ([n for n in range(1, LONG_STRIDE + 1) if size % n == 0] for size in window)
+    for pairs in (True, False):
+        own = [n for n in width if (window[2] == 2 * n) == pairs]
+        if own and max(depth[-1], height[-1]) > 1:
+            ways = zip("dhw", (depth, height, own), strict=True)
+            among = (" || ".join(f"stride_{axis} == {n}" for n in found) for axis, found in ways)
+            some = "stride_d > 1 || stride_h > 1 || stride_w > 1"
+            condition = " && ".join(f"({text})" for text in (*among, some))
+            sample = {"stride_d": depth[:2][-1], "stride_h": height[-1], "stride_w": own[0]}
+            yield condition, sample, True
 
 
 def shapes_for(pipeline: Pipeline, sizes: tuple[int, int, int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
@@ -250,12 +265,14 @@ def _form(
     tame: bool = False,
     apart: bool = False,
     average: str = "",
+    turns: bool = True,
 ) -> Form:
-    """Plans for sizes that stand for all. `may` are words for what the convolution may have at the call."""
+    """Plans for sizes that stand for all. `may` are words for what the convolution may have at the call, `turns` says
+    whether a max-pool over whole turns of phases begins with these."""
     x, operands = shapes_for(pipeline, LARGE)
 
     def planned(outputs: tuple[int, int, int]) -> Plan:
-        options = Options(outputs=outputs, apart=apart, plain=True, turns=not may, averages=bool(average))
+        options = Options(outputs=outputs, apart=apart, plain=True, turns=turns, averages=bool(average))
         return make_plan(pipeline, x, operands, dtype, options, tame or bool(average), machine)
 
     plan, narrow, wide = (planned(outputs) for outputs in ((1, 1, 1), (2, 2, 1), (2, 2, 2)))
@@ -279,9 +296,9 @@ def _form(
     given = condition, pipeline, values, dtype, machine, may
     other = rewritten = None
     if not apart and any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in before):
-        other = _form(*given, tame=tame, apart=True)
+        other = _form(*given, tame=tame, apart=True, turns=turns)
     if not (tame or apart or average) and _changes(pipeline, dtype, machine, averages=False):
-        rewritten = _form(*given, tame=True)
+        rewritten = _form(*given, tame=True, turns=turns)
     return Form(condition, plan, values, own, average, other, rewritten)
 
 

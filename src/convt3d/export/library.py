@@ -34,9 +34,13 @@ FLAGS = (
     "-Wpedantic",
     "-pthread",
 )
-LINKED = ("nodelete", "noexecstack", "relro", "now")
+LINKED = "-Wl,-z,nodelete,-z,noexecstack,-z,relro,-z,now"  # never unloaded: its threads wait in its code
 _CROSS = {"aarch64": "aarch64-linux-gnu-", "x86_64": "x86_64-linux-gnu-"}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = (  # NAME.h would be read in the place of a header of the system, or libNAME linked in that of its library
+    *("c", "cpuid", "ctype", "errno", "fenv", "float", "inttypes", "limits", "locale", "m", "math", "pthread", "sched"),
+    *("setjmp", "signal", "stdarg", "stddef", "stdint", "stdio", "stdlib", "string", "time", "unistd", "wchar"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         rule = "must be small letters, digits and underscores: it begins the names of functions"
         raise ArgumentError("export", "--name", name, rule, "Choose a name such as up2")
+    if name in _TAKEN:
+        raise ArgumentError(
+            "export", "--name", name, "is a name of the C library", f"Choose another, such as my_{name}"
+        )
     return name
 
 
@@ -69,10 +77,13 @@ def write_library(
     tools = _tools(target)
     _new(folder)
     try:
-        return _write(subject, dtype, Path(folder), target, static, *tools)
-    except BaseException:
+        # Absolute: a name that begins with - or @ would be an option of the compiler.
+        return _write(subject, dtype, Path(folder).absolute(), target, static, *tools)
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise
+        if not isinstance(error, OSError):
+            raise
+        raise ArgumentError("export", "--output", folder, _cannot("written", error), "Choose another folder") from None
 
 
 def _write(
@@ -129,7 +140,7 @@ def _write(
     if static:
         _run([archiver, "rcs", str(library), str(compiled), *objects])
     else:
-        options = ["-shared", *(f"-Wl,-z,{word}" for word in LINKED), f"-Wl,-soname,{library.name}"]
+        options = ["-shared", LINKED, f"-Wl,-soname,{library.name}"]
         _run([compiler, *options, "-o", str(library), str(compiled), *objects, "-lm", "-pthread"])
     return Library(str(root), str(library))
 
@@ -141,8 +152,11 @@ def _new(folder: str) -> None:
         rule = "exists, and is not overwritten"
         raise ArgumentError("export", "--output", folder, rule, "Choose another name, or remove it") from None
     except OSError as error:
-        rule = f"cannot be made ({error.strerror})"
-        raise ArgumentError("export", "--output", folder, rule, "Choose another folder") from None
+        raise ArgumentError("export", "--output", folder, _cannot("made", error), "Choose another folder") from None
+
+
+def _cannot(what: str, error: OSError) -> str:
+    return f"cannot be {what} ({error.strerror})"
 
 
 def _tools(target: str) -> tuple[str, str]:
@@ -165,7 +179,8 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or done.stderr:
         told = " ".join(done.stderr.split())[:600]
-        raise BuildError("export", "compiler", described(command[0]), told, "This is a defect of convt3d: report it")
+        remedy = "See whether a disk is full; if none is, this is a defect of convt3d: report it"
+        raise BuildError("export", "compiler", described(command[0]), told, remedy)
 
 
 def _beside(subject: Subject, dtype: DType, target: str, static: bool) -> dict[str, str]:
@@ -182,8 +197,9 @@ Callers: `example.c`, `example.cpp`, `example.rs`. Build the first with
 
     cc example.c -I. {library} -Wl,-rpath,'$ORIGIN' -lm -pthread -o example && ./example
 
-Sizes and batch are given at the call; the instruction set is chosen when it is loaded (CONVT3D_ISA forces a lower one).
-Build it again: `cc {" ".join(FLAGS)} -I. -shared src/{name}.c src/kernels/*.o -o lib{name}.so -lm`.
+CMake: `find_package({name} REQUIRED)` with `-D{name}_DIR=` this folder, target `{name}::{name}`; or PKG_CONFIG_PATH.
+Sizes and batch are given at the call; the instruction set is chosen at the first one (CONVT3D_ISA forces a lower one).
+Build it again: `cc {" ".join(FLAGS)} {LINKED} -I. -shared src/{name}.c src/kernels/*.o -o lib{name}.so -lm`.
 """
     return {
         "README.md": readme,

@@ -8,41 +8,35 @@ streams of the device, may repeat one `Again` at a time; once its first call has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from ..plan.names import ArrayName
 
-Step = Callable[[list[Any], int], None]  # with the arrays of a call, on a stream
+Step = Callable[[list[Any], int, bool], None]  # with the arrays of a call, on a stream, and whether profilers listen
+
+_LAUNCH_SO = range(4, 10)  # of Triton 3: releases that launch as `Again.launches` does
 
 
-# Triton's releases that launch as `_runner` does.
-_LAUNCH_SO = range(4, 10)
-
-
-def _runner(kernel: Any, grid: int) -> Callable[..., None]:
-    """Triton's own way to launch a compiled kernel, which tells profilers of each launch, and where none listens a
-    shorter one: what it would tell them takes as long as all else."""
-    theirs = kernel[(grid, 1, 1)]
+def _as_known() -> bool:
+    """Whether the Triton that is installed launches so."""
     import triton
-    from triton import knobs
 
     major, minor = map(int, triton.__version__.split(".")[:2])
-    if major != 3 or minor not in _LAUNCH_SO:
-        return theirs  # type: ignore[no-any-return]
-    run, function, metadata, runtime = kernel.run, kernel.function, kernel.packed_metadata, knobs.runtime
-
-    def launch(*values: Any, stream: int) -> None:
-        if _heard(runtime.launch_enter_hook) or _heard(runtime.launch_exit_hook):
-            theirs(*values, stream=stream)
-        else:
-            run(grid, 1, 1, stream, function, metadata, None, None, None, *values)
-
-    return launch
+    return major == 3 and minor in _LAUNCH_SO
 
 
-def _heard(hook: Any) -> bool:
-    """Whether anybody listens. A chain of nobody is an object, too."""
-    return bool(getattr(hook, "calls", hook))
+@cache
+def _hooks() -> Any:
+    from triton import knobs
+
+    return knobs.runtime
+
+
+def _heard() -> bool:
+    """Whether anybody listens to launches. A chain of nobody is an object, too."""
+    hooks = _hooks().launch_enter_hook, _hooks().launch_exit_hook
+    return any(getattr(hook, "calls", hook) for hook in hooks)
 
 
 class Again:
@@ -56,7 +50,7 @@ class Again:
     def allocates(self, name: ArrayName, shape: Sequence[int], kind: Any, like: ArrayName, zeros: bool) -> None:
         own, other, shape = self._number(name), self.numbers[like], tuple(shape)
 
-        def step(arrays: list[Any], stream: int) -> None:
+        def step(arrays: list[Any], stream: int, heard: bool) -> None:
             made = arrays[other].new_zeros if zeros else arrays[other].new_empty
             arrays[own] = made(shape, dtype=kind)
 
@@ -66,7 +60,7 @@ class Again:
         """`name` is `source` from a place on: kernels take its address, and its strides from elsewhere."""
         own, other = self._number(name), self.numbers[source]
 
-        def step(arrays: list[Any], stream: int) -> None:
+        def step(arrays: list[Any], stream: int, heard: bool) -> None:
             arrays[own] = arrays[other].as_strided((1,), (1,), offset) if offset else arrays[other]
 
         self._note(step)
@@ -78,22 +72,29 @@ class Again:
         if not hasattr(kernel, "packed_metadata"):
             self.steps = None
             return
-        runner = _runner(kernel, grid)
-        given = [None if place in pointers else value for place, value in enumerate(arguments)] + list(constants)
-        slots = tuple((place, self.numbers[name]) for place, name in pointers.items())
+        # Triton's own way tells profilers of each launch; where none listens there is a shorter one: what it would tell
+        # them takes as long as all else.
+        run, theirs, ours = kernel.run, kernel[(grid, 1, 1)], _as_known()
+        head = [grid, 1, 1, 0, kernel.function, kernel.packed_metadata, None, None, None]
+        given = [*head, *(None if place in pointers else value for place, value in enumerate(arguments)), *constants]
+        slots = tuple((len(head) + place, self.numbers[name]) for place, name in pointers.items())
 
-        def step(arrays: list[Any], stream: int) -> None:
+        def step(arrays: list[Any], stream: int, heard: bool) -> None:
             values = given.copy()
+            values[3] = stream
             for place, number in slots:
                 values[place] = arrays[number]
-            runner(*values, stream=stream)
+            if ours and not heard:
+                run(*values)
+            else:
+                theirs(*values[len(head) :], stream=stream)
 
         self._note(step)
 
     def drops(self, name: ArrayName) -> None:
         own = self.numbers[name]
 
-        def step(arrays: list[Any], stream: int) -> None:
+        def step(arrays: list[Any], stream: int, heard: bool) -> None:
             arrays[own] = None
 
         self._note(step)
@@ -102,8 +103,9 @@ class Again:
         """With the arrays that a call is given; gives all that are left at its end, by their numbers."""
         assert self.steps is not None
         arrays = [*given, *[None] * (len(self.numbers) - len(given))]
+        heard = _heard()
         for step in self.steps:
-            step(arrays, stream)
+            step(arrays, stream, heard)
         return arrays
 
     def _number(self, name: ArrayName) -> int:

@@ -128,16 +128,24 @@ def _weight(need: Demand) -> int:
 
 
 def choose(generation: int, need: Demand, choice: int | None = None) -> Config:
-    """The largest tile of which there are at least two programs for each processor, else the one that gives most;
-    `choice` asks for one by its number (the last if there are fewer)."""
-    tiles = configurations(generation, need)
+    """The largest tile of which there are at least two programs for each processor, else the one that gives most; of
+    dots a larger one, where the busiest processor has as many warps for no more positions: each program reads all
+    weights. `choice` asks for one by its number (the last if there are fewer)."""
+    tiles, processors = configurations(generation, need), PROCESSORS[generation]
     if choice is not None:
         return tiles[min(choice, len(tiles) - 1)]
     columns = -(-need.channels // tiles[0].channels)
-    for config in tiles:
-        if -(-need.positions // config.positions) * columns * need.others >= 2 * PROCESSORS[generation]:
-            return config
-    return tiles[-1]
+    programs = {config: -(-need.positions // config.positions) * columns * need.others for config in tiles}
+    enough = next((config for config in tiles if programs[config] >= 2 * processors), tiles[-1])
+    if need.kind != "dot":
+        return enough
+    busiest = {config: -(-number // processors) for config, number in programs.items()}
+    positions, warps = busiest[enough] * enough.positions, busiest[enough] * enough.warps
+    return next(
+        config
+        for config in tiles
+        if busiest[config] * config.positions <= positions and busiest[config] * config.warps >= warps
+    )
 
 
 def _channels(need: Demand) -> int:

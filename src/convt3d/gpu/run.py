@@ -7,6 +7,7 @@ Triton's interpreter: the same text, slowly. torch and triton are imported here,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import gcd
@@ -33,10 +34,8 @@ from .text.module import Module, module
 
 Tensor: TypeAlias = Any  # torch may be absent where types are checked
 _TYPES = {f"torch.{name}": f"*{element}" for name, element in {**ELEMENTS, "int32": "i32"}.items()}
-# Of a plan, by device, strides and alignment of its arrays: what a call does, or why there is none. And by all that a
-# call of the front depends on: its plan, and what it does if that is one `Again`.
+# Of a plan, by device, strides and alignment of its arrays: what a call does, or why there is none.
 _known: Recent[Again | str] = Recent(1024)
-_calls: Recent[tuple[GpuPlan, Again | None]] = Recent(1024)
 WEIGHTS = PACKED, WILD  # what all samples of a call share
 
 
@@ -52,28 +51,37 @@ def run(
     """The result for x (B, C, D, H, W) and operands of their normal shapes, in `out` if that is given.
 
     Raises `NotOnGpu` for a pipeline without kernels, or with one that this GPU does not take."""
+    return repeatable(pipeline, x, operands, out, precision, wide, choice)[0]
+
+
+def repeatable(
+    pipeline: Pipeline,
+    x: Tensor,
+    operands: Sequence[Tensor],
+    out: Tensor | None,
+    precision: str,
+    wide: bool | None = None,
+    choice: int | None = None,
+) -> tuple[Tensor, Again | None]:
+    """The same, and what does it once more, for `repeat`; None if nothing does."""
+    if len(pipeline.convolutions) > 1:
+        return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice), None
+    with _at(x):  # measurements, too
+        plan, out = _planned(pipeline, x, operands, out, precision, wide, choice)
+        return out, execute(plan, x, operands, out)
+
+
+def repeat(again: Again, given: Sequence[Tensor]) -> None:
+    """A call on input, result and operands that lie as those of `again` did."""
+    with _at(given[0]):
+        again.run(given, _stream())
+
+
+def _at(x: Tensor) -> AbstractContextManager[object]:
+    """On the device of x. The interpreter computes with numpy, which would warn of infinities."""
     import torch
 
-    if len(pipeline.convolutions) > 1:
-        return _one_after_the_other(pipeline, x, operands, out, precision, wide, choice)
-    # Measurements, too, are of the current device. The interpreter computes with numpy, which would warn of infinities.
-    with torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore"):
-        learned = gpu_tune.state()
-        if learned is None or out is None:
-            plan, out = _planned(pipeline, x, operands, out, precision, wide, choice)
-            execute(plan, x, operands, out)
-            return out
-        given = (x, out, *operands)
-        key = pipeline, x.dtype, x.device, precision, wide, choice, learned, *_lie(given), *[one.shape for one in given]
-        call = _calls.get(key)
-        if call is None:
-            plan, _ = _planned(pipeline, x, operands, out, precision, wide, choice)
-            _calls.put(key, (plan, execute(plan, x, operands, out)))
-        elif call[1] is None:
-            execute(call[0], x, operands, out)
-        else:
-            call[1].run(given, _stream())
-    return out
+    return torch.cuda.device(x.device) if x.is_cuda else np.errstate(all="ignore")
 
 
 def _planned(

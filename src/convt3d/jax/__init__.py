@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
         "convt3d.jax needs JAX 0.10.2 or newer, which is not installed: pip install 'jax>=0.10.2'", name="jax"
     ) from None
 
+from .calls import register
 from .functions import (
     conv3d,
     conv_transpose3d,
@@ -33,4 +34,5 @@ __all__ = [
     "conv_transpose3d_max_max_sum",
     "conv_transpose3d_sum_layernorm_avgpool_gelu",
     "pipeline",
+    "register",
 ]

@@ -48,7 +48,7 @@ def attributes(kind: str, pipeline: Pipeline | None, shapes: Sequence[Any]) -> d
 
 @cache
 def register() -> None:
-    """Tells XLA of the function."""
+    """Tells XLA of the function that its programs call; for a process that runs kept programs and makes none."""
     capsule = jax.ffi.pycapsule(ctypes.c_void_p(records().code.addresses["execute"]))
     jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
 

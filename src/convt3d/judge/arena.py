@@ -82,15 +82,16 @@ class Arena:
         for fd in self.fds:
             os.close(fd)
 
-    def lay(self, sizes: Mapping[str, int], side: str) -> None:
-        """Places for tensors of these bytes; zones and fences are filled, arrays are not."""
+    def lay(self, sizes: Mapping[str, int], side: str, alignment: int = 1) -> None:
+        """Places for tensors of these bytes; zones and fences are filled, arrays are not. With an alignment, some bytes
+        of zone may lie between an array and the fence at its end."""
         self.places.clear()
         at = [0, 0]
         for name, size in sizes.items():
             file = int(name == "output")
             room = region_bytes(size)
             low, high = at[file] + PAGE, at[file] + room - PAGE
-            start = high - size if side == "end" else low
+            start = (high - size) // alignment * alignment if side == "end" else low
             self.places[name] = Place(file, (at[file], at[file] + room), (start, start + size))
             at[file] += room
         for name, place in self.places.items():

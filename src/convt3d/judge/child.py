@@ -344,11 +344,12 @@ class Native(Kernel):
             for name, kind in case["parameters"]
         ]
 
-        if self.arrays is not None:  # which belong to the device: the host may not touch them
+        if self.arrays is not None:  # of the device: the host may not touch them, and their ends are watched
             width = {"float64": 8, "float32": 4}.get(case["dtype"], 2)
             ends = [(addresses[name], math.prod(shape) * width) for name, shape in case["shapes"].items()]
             flat = [place for begin, size in ends for place in (begin, begin + size)]
-            self.arrays((ctypes.c_void_p * len(flat))(*flat), len(ends))
+            names = (ctypes.c_char_p * len(ends))(*(name.encode() for name in case["shapes"]))
+            self.arrays(names, (ctypes.c_void_p * len(flat))(*flat), len(ends))
 
         def call() -> None:
             self.function(*args)

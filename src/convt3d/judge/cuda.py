@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-# Every load and store of the kernel calls device.cpp, and every index of an array whose size is known is checked.
-INSTRUMENTED = ("-fsanitize=thread", "-fsanitize=bounds")
+# Every load and store of the kernel calls device.cpp, every index of an array whose size is known is checked, and so is
+# every address of a type that needs an alignment.
+INSTRUMENTED = ("-fsanitize=thread", "-fsanitize=bounds", "-fsanitize=alignment")
 _SHARED = re.compile(
     r"\bextern\s+((?:[\w\s]|(?:__align__|alignas)\s*\([^()]{0,40}\)){0,200}?)\b(\w+)\s*\[\s*\]((?:\s*\[[^\[\];]{0,80}\])*)\s*;"
 )
@@ -29,17 +30,25 @@ _CONSTANT = re.compile(
     r"(?:#[ \t]*define[ \t]+(\w+)[ \t]+|\bconst(?:expr)?\s+[\w\s]{1,40}?\b(\w+)\s*=\s*)\(?(\d{1,6})\)?\s*(?:;|\n|,)"
 )
 _DEVICE = re.compile(r"\b(?:convt3d_device\w*|CONVT3D_UNSEEN|__tsan_\w+|__ubsan_\w+|(?:__)?no_sanitize\w*)")
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b\s*|__volatile__\s*)?\(")
 _NAME = re.compile(r"[\w:]+\s*$")
 _SITE = re.compile(r"\{\+([0-9a-f]+)\}")
 _QUOTED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 _DEVICES: dict[str, bytes] = {}  # compiler -> the device's object file, the same for every kernel
 _LONGEST = 4_000  # characters of a launch's arguments
+_BODY = "CONVT3D_UNSEEN"  # what a launch is given is the host's: reading it is no access of the kernel's
 
 
 def device_word(text: str) -> str | None:
     """The first word by which a file reaches for the device that plays the GPU, or keeps it from looking."""
     found = _DEVICE.search(_blank(text))
     return found[0] if found else None
+
+
+def assembly_line(text: str) -> int | None:
+    """The first line with assembly, which is a GPU's."""
+    found = _ASSEMBLY.search(_blank(text))
+    return text.count("\n", 0, found.start()) + 1 if found else None
 
 
 def host_source(text: str) -> str:
@@ -56,7 +65,7 @@ def host_source(text: str) -> str:
                 pieces += [text[stop:end], launch]
                 end = at = start
     pieces.append(text[:end])
-    return '#include "cuda_runtime.h"\n#line 1\n' + "".join(reversed(pieces))
+    return "".join(reversed(pieces))
 
 
 def _blank(text: str) -> str:
@@ -124,7 +133,8 @@ def _launch(text: str, blank: str, at: int, bounds: dict[str, int]) -> tuple[int
     called = " ".join(name.split())
     most = bounds.get(called.partition("<")[0].rpartition("::")[2].strip())
     bounded = f", {most}" if most else ""
-    return start, end + 1, f'convt3d_device::Launch({how}).run("{called}", [=]() {{ {name}({arguments}); }}{bounded})'
+    call = f"[&]() {_BODY} {{ {name}({arguments}); }}"
+    return start, end + 1, f'convt3d_device::Launch({how}).run("{called}", {call}{bounded})'
 
 
 def _name_start(text: str, end: int) -> int:
@@ -156,8 +166,9 @@ def compilations(compiler: str, source: str, caller: str, library: str, macros: 
     device = Path(library).with_name("device")
     _unpack(resources.files(__package__) / "device", device)
     # _FORTIFY_SOURCE takes a jump to another fiber's stack for an accident.
-    common = [compiler, "-std=gnu++17", "-O2", "-g", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{device}"]
-    yield [*common, *INSTRUMENTED, *macros, "-include", source, "-c", caller, "-o", f"{library}.kernel.o"]
+    common = [compiler, "-std=gnu++20", "-O2", "-g", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{device}"]
+    given = ["-include", str(device / "cuda_runtime.h"), "-include", source]
+    yield [*common, *INSTRUMENTED, *macros, *given, "-c", caller, "-o", f"{library}.kernel.o"]
     played = Path(f"{library}.device.o")
     if compiler in _DEVICES:
         played.write_bytes(_DEVICES[compiler])

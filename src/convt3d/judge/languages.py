@@ -27,7 +27,7 @@ from ..errors import ArgumentError, described
 from ..spec.dtypes import DType
 from ..spec.problem_file import TENSOR
 from ..spec.problems import PROBLEMS, Problem
-from .cuda import compilations, device_word, host_source
+from .cuda import assembly_line, compilations, device_word, host_source
 from .nvrtc import PACKAGES, includes, library, words
 from .sandbox import Ended, Limits, Sandbox, TimedOut, script
 from .verdict import COMPILE_ERROR, NOT_ALLOWED, NOT_RUN, TIME_OUT, WRONG_SIGNATURE, Rejected, rejected
@@ -239,9 +239,11 @@ def _check_compiler(
         raise ArgumentError("judge", "compiler", described(compiler), rule, remedy)
 
 
+_MISSING = r"fatal error: [<'\"]?((?:{})[\w./]*)"
 _LIBRARIES = re.compile(
-    r"fatal error: [<'\"]?((?:cu(?:blas|dnn|fft|sparse|solver|rand|tensor)|cutlass|cute/|thrust/|cub/|nccl)[\w./]*)"
+    _MISSING.format("cu(?:blas|dnn|fft|sparse|solver|rand|tensor)|cutlass|cute/|thrust/|cub/|nccl|cuda/std")
 )
+_PYTORCH = re.compile(_MISSING.format("torch/|ATen/|c10/|pybind11/"))
 
 
 def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits: Limits) -> str:
@@ -267,6 +269,14 @@ def _compile_cuda(path: str, problem: Problem, dtype: DType, folder: str, limits
     if not alone:
         raise rejected(WRONG_SIGNATURE, f"a call with the problem's {len(problem.parameters)} arguments fails: {told}")
     _check_compiler(compiler, "cpp", ["-DCONVT3D_REAL=float", "-DCONVT3D_SUM=float"], dtype, folder, limits)
+    if header := _PYTORCH.search(told_alone):
+        raise rejected(
+            COMPILE_ERROR,
+            f"{header[1]} is PyTorch's, and no tensors come here: write `solution`, which gets the device's pointers, "
+            f"as `convt3d starter {problem.slug} --lang cuda` has it\n{told_alone}",
+        )
+    if line := assembly_line(source_text(path)):
+        told_alone = f"line {line} has assembly of a GPU; the functions of CUDA C++ can be judged\n{told_alone}"
     notes, taken = _on_gpus(path, dtype, folder, limits)
     if taken:
         said = "; ".join(f"{name}: {what}" for name, what in notes.items())

@@ -48,8 +48,11 @@ _MATHEMATICS = (
     "-DM_PI=3.14159265358979323846",
 )
 _LIMITS = "#define INT_MAX 2147483647\n#define INT_MIN (-INT_MAX - 1)\n#define UINT_MAX 4294967295u\n"
+# What device code takes of C++'s own library, as NVIDIA has it for devices.
+_STANDARD = ("array", "concepts", "functional", "limits", "tuple", "type_traits", "utility")
 _HEADERS = {
     **dict.fromkeys(_EMPTY, ""),
+    **{name: f"#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n" for name in _STANDARD},
     **dict.fromkeys(("cstddef", "stddef.h"), _SIZES),
     **dict.fromkeys(("cstdint", "stdint.h"), _INTEGERS),
     **dict.fromkeys(("cfloat", "float.h"), _FLOATS),
@@ -142,6 +145,7 @@ def compile_device(path: str, source: str, names: list[str], architecture: str, 
         f"--gpu-architecture={architecture}",
         "--ptxas-options=-v",
         "-default-device",
+        "--std=c++20",
         "-w",
         *_MATHEMATICS,
         *options,

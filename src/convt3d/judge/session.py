@@ -37,6 +37,7 @@ STILL = 0.001  # seconds of the processor that a stop may take to reach the last
 SLOT = 2**36  # bytes of addresses around each array: a 32-bit index of any type that went wrong stays within half of it
 FAULT = struct.Struct("@iiiiQ")  # what the system says of a fault: signal, error, code, nothing, address
 FROM_OUTSIDE = (0x80, 0, -1, -6)  # codes of signals that belong to no address
+ALLOCATED = 256  # bytes, of whose multiples cudaMalloc gives addresses: kernels load vectors from them
 SHORTEST = 1e-6  # seconds: what is less drowns in the noise of an empty request, and is not said
 LATE = 0.3  # seconds a late writer is given to show itself, once the verdict is that something is missing
 
@@ -167,7 +168,8 @@ class Session:
         ModelNew, which may rearrange them, and nothing else: the clock is not running. `outside`: whether memory around
         the arrays is closed, readable, or (close to them) open."""
         shapes = self.problem.shapes(values)
-        self.arena.lay(tensor_bytes(shapes, self.dtype), side)
+        alignment = ALLOCATED if self.program.language == "cuda" else 1
+        self.arena.lay(tensor_bytes(shapes, self.dtype), side, alignment)
         for name in self.problem.operand_names if self._model else ():
             self.arena.write(name, arrays[name])
         request = {

@@ -44,11 +44,16 @@ GRADIENT = CallerName("gradient")  # the one that comes in
 FIRST = CallerName("first")  # the pipeline's own input, which stages may use by its name
 
 
-def cut_tail(pipeline: Pipeline, trace: Trace, segment: Segment, wanted: Sequence[bool]) -> tuple[Sweep, ...]:
+def cut_tail(
+    pipeline: Pipeline, trace: Trace, segment: Segment, wanted: Sequence[bool]
+) -> tuple[tuple[Sweep, ...], dict[ArrayName, int]]:
     """From the gradient of value `last` to that of value `first`; `wanted` operands get gradients, too. Without stages:
-    from value `start` to value `first`."""
+    from value `start` to value `first`. And the places of norms, by the names of what is made of their moments."""
     cutter = TailCutter(pipeline, trace, segment, wanted)
-    return cutter.run() if segment.first < segment.last else cutter.run_forward()
+    sweeps = cutter.run() if segment.first < segment.last else cutter.run_forward()
+    by_moments = (TrainedBatchNorm, s.InstanceNorm, s.GroupNorm)
+    places = cutter.statistics_of
+    return sweeps, {places[index]: index for index in places if isinstance(pipeline.stages[index], by_moments)}
 
 
 class TailCutter(Cutter):

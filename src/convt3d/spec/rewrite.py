@@ -16,7 +16,7 @@ import numpy as np
 
 from .dtypes import DType
 from .lazy import lazy
-from .pipeline import Pipeline
+from .pipeline import Pipeline, Trace
 from .reference import Array
 from .shapes import LONG_STRIDE
 from .stage import Stage
@@ -314,6 +314,27 @@ def max_pool_over_phases(rewritten: Rewritten) -> Rewritten:
     outer = MaxPool3d(tuple(k // n for k, _, n in axes), tuple(t // n for _, t, n in axes))  # type: ignore[arg-type]
     after = Pipeline(*before.stages[:index], MaxPool3d(phases, phases), outer, *before.stages[index + 1 :])
     step = Step(max_pool_over_phases.__name__, before, after, 0, 0, None)
+    return Rewritten(after, (*rewritten.steps, step))
+
+
+def strides_of_one_input(rewritten: Rewritten, trace: Trace) -> Rewritten:
+    """A transposed convolution has no stride along an axis with one input: it may as well be as long as the kernel
+    reaches. Then every output has a phase of its own, which meets that input through one tap or none."""
+    before = rewritten.pipeline
+    at, conv = before.conv_index, before.conv
+    behind = before.stages[at + 1 :]
+    if not isinstance(conv, ConvTranspose3d) or any(isinstance(stage, (MaxPool3d, AvgPool3d)) for stage in behind):
+        return rewritten
+    strides, _, _, dilations = conv.triples
+    sizes, kernel = trace.values[at][2:], trace.operands[at][0][2:]
+    axes = zip(strides, dilations, sizes, kernel, strict=True)
+    depth, height, width = (max(s, d * (taps - 1) + 1) if size == 1 else s for s, d, size, taps in axes)
+    if (wanted := (depth, height, width)) == strides:
+        return rewritten
+    longer = replace(conv, stride=wanted, output_padding=0)
+    object.__setattr__(longer, "output_padding", conv.output_padding)  # that of folded averages keeps no rule
+    after = Pipeline(*before.stages[:at], longer, *behind)
+    step = Step(strides_of_one_input.__name__, before, after, 0, 0, None)
     return Rewritten(after, (*rewritten.steps, step))
 
 

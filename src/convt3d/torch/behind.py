@@ -21,9 +21,10 @@ from .gradients import needs_result, of_shape, operands_read, through_stages
 from .layout import result_format
 from .stage_gradients import first_stage, label_places, needed_values
 from .stock import Tensor
-from .tails import Moments, Tail, starts_behind, trained, trained_way, way_back
+from .tails import Tail, starts_behind, trained, trained_way, way_back
 
-ByBatch: TypeAlias = Callable[[Sequence[Moments]], None]  # is told the moments of the batch of each norm
+OfBatch: TypeAlias = tuple[Any, Any]  # mean and biased variance of a batch, for each channel
+ByBatch: TypeAlias = Callable[[Sequence[OfBatch]], None]  # is told those of the batch of each norm
 
 # Whether the graph that is gone back through may be so once more, and the caller's hooks for what is saved; early
 # releases do not tell.
@@ -105,8 +106,10 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
         tail = Tail(pipeline if by_batch is None else trained(pipeline), x, tensors, pipeline.conv_index + 1, value)
         chosen = result_format(pipeline, x, stock.weights_of(pipeline, own))
         result, found = tail.forward(len(pipeline.stages), chosen)
-        if by_batch is not None:
-            by_batch(found)  # here: a checkpoint that runs this again ends when the last tensor is saved
+        if by_batch is not None:  # here: a checkpoint that runs this again ends when the last tensor is saved
+            norms = [index for index, stage in enumerate(pipeline.stages) if isinstance(stage, BatchNorm)]
+            by_batch([(found[index][0][0], found[index][1][0]) for index in norms])
+        ctx.moments = found
         return result
 
     @staticmethod
@@ -121,7 +124,7 @@ class _Behind(torch.autograd.Function):  # type: ignore[misc]
         pending: dict[int, Tensor] = {}
         if way is not None and takes(grad, value, *own) and direct((grad, value, *own)):
             over = way.reads and not ctx.seen and not _graph_is_kept()
-            tail = Tail(trained(pipeline) if ctx.by_batch else pipeline, x, own, way.start, value)
+            tail = Tail(trained(pipeline) if ctx.by_batch else pipeline, x, own, way.start, value, ctx.moments)
             grad, of_operands = tail.back(way, grad, wanted, pending, over)
         elif ctx.by_batch:
             found = _by_batch_gradients(pipeline, grad, (x, value, *own), ctx.needs_input_grad[2:])

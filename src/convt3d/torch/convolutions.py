@@ -32,8 +32,9 @@ from .stock import Others, Tensor
 # there are groups, of which PyTorch makes a slow way. It is so many times as much where PyTorch runs near the peak of
 # the registers and Winograd's method saves little: with strides or single taps and whole vectors of channels, and with
 # images, the one to three channels that a network begins with. With strides or single taps, weights that meet few
-# positions are not worth packing at each step.
-SMALL, _SHARE_OF_GROUPS, _WELL_SERVED, _FEW = 1 << 23, 16, 4, 1024
+# positions are not worth packing at each step; fewer make it worth moving those of a transposed convolution whose
+# kernels do not overlap.
+SMALL, _SHARE_OF_GROUPS, _WELL_SERVED, _FEW, _FEW_APART = 1 << 23, 16, 4, 1024, 256
 
 
 def multiply_adds(stage: Convolution, entering: Sequence[int], leaving: Sequence[int], weight: Sequence[int]) -> int:
@@ -52,13 +53,16 @@ def small(conv: Any, shape: Sequence[int], weight: Sequence[int], alone: bool = 
     if torch.are_deterministic_algorithms_enabled():
         return False
     transposed = isinstance(conv, (ConvTranspose3d, torch.nn.ConvTranspose3d))
-    strides = prod(triple(type(conv).__name__, "stride", conv.stride, 1))  # PyTorch's modules may hold (2,)
+    apart = triple(type(conv).__name__, "stride", conv.stride, 1)  # PyTorch's modules may hold (2,)
+    strides = prod(apart)
     positions = prod(shape) // shape[1] // (1 if transposed else strides) if shape[1] else 0
     work, most = positions * prod(weight), SMALL if alone else 2 * SMALL
     if conv.groups > 1:
         work *= _SHARE_OF_GROUPS
     elif served and (strides > 1 or prod(weight[2:]) == 1) and min(weight[:2]) >= (32 if transposed else 16):
-        return most > 0 and (positions <= _FEW or work < _WELL_SERVED * most)
+        lone = transposed and all(size <= step for size, step in zip(weight[2:], apart, strict=True))
+        few = positions <= (_FEW_APART if lone else _FEW)
+        return most > 0 and (few or work < _WELL_SERVED * most)
     elif served and not transposed and weight[1] <= 3 and weight[0] >= 16:
         return work < _WELL_SERVED * most
     return work < most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -12,8 +12,11 @@ import torch
 
 from ..errors import Error
 from ..gpu import run as gpu
+from ..gpu import tune
+from ..gpu.again import Again
 from ..gpu.config import AMD
 from ..gpu.pieces import NotOnGpu
+from ..recent import Recent
 from ..spec.pipeline import Pipeline
 from . import stock
 from .engine import knows, run_stock
@@ -21,12 +24,17 @@ from .layout import empty, result_format
 from .stock import Tensor
 
 LEAST_CAPABILITY = (8, 0)
+# By all that a call depends on: what it does, and the shape and strides of its result.
+_calls: Recent[tuple[Again, Sequence[int], Sequence[int]]] = Recent(1024)
 _NEWER_SETTINGS = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # torch 2.9
 LEAST_TRITON = (3, 4)  # as the extra `gpu` asks for: before it, float64 numbers reach a kernel as float32
 
 
 def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """The result by Triton kernels if they can take the tensors, else by stock PyTorch, which may refuse them too."""
+    place = _place(pipeline, x, operands, float32_precision())
+    if (known := _repeated(pipeline, x, operands, place)) is not None:
+        return known
     reason, refusal = why_not(x, operands), None
     if reason is None:
         try:
@@ -40,12 +48,38 @@ def run(operator: str, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor]
 
 def on_gpu(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str | None = None) -> Tensor:
     """CUDA tensors, or CPU tensors where Triton's interpreter is on (gpu/run.py)."""
+    precision = float32_precision() if precision is None else precision
+    place = _place(pipeline, x, operands, precision)
     batch, given, unbatched = stock.batched(pipeline, x, operands)
     output, shapes = _shapes(pipeline, batch.shape, tuple([tensor.shape for tensor in given]))
     given = [each if each.shape == shape else each.reshape(shape) for each, shape in zip(given, shapes, strict=True)]
     out = empty(batch, output, result_format(pipeline, batch, stock.weights_of(pipeline, given)))
-    gpu.run(pipeline, batch, given, out, float32_precision() if precision is None else precision)
+    _, again = gpu.repeatable(pipeline, batch, given, out, precision)
+    as_they_are = all(own.data_ptr() == each.data_ptr() for own, each in zip(given, operands, strict=True))
+    if again is not None and as_they_are and place is not None:
+        _calls.put(place, (again, out.shape, out.stride()))
     return stock.as_result(pipeline, out, unbatched)
+
+
+def _place(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], precision: str) -> Hashable | None:
+    """All that a call depends on but the numbers in memory; None where it is not repeated."""
+    learned = tune.state()
+    lie: list[Hashable] = []
+    for each in (x, *operands):
+        if each.layout is not torch.strided:
+            return None
+        lie += each.shape, each.stride(), each.data_ptr() % 16 == 0, each.dtype, each.device
+    return None if learned is None else (pipeline, precision, learned, *lie)
+
+
+def _repeated(pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], place: Hashable | None) -> Tensor | None:
+    """The result of a call that is known; None if it is not."""
+    if place is None or (call := _calls.get(place)) is None:
+        return None
+    again, shape, strides = call
+    out = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+    gpu.repeat(again, (x, out, *operands))
+    return stock.as_result(pipeline, out, x.dim() == 4)
 
 
 @lru_cache(maxsize=512)

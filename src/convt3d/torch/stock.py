@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -176,8 +178,22 @@ def avg_pool_type(v: Tensor) -> Tensor:
 
 def _avg_pool(stage: stages.AvgPool3d, v: Tensor) -> Tensor:
     kernel, stride, padding = stage.triples
+    if stage.divisor_override is not None and torch.onnx.is_in_onnx_export():
+        return _sum_over_divisor(stage, v, stage.divisor_override)
     rest = stage.ceil_mode, stage.count_include_pad, stage.divisor_override
     return functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, *rest).to(v.dtype)
+
+
+def _sum_over_divisor(stage: stages.AvgPool3d, v: Tensor, divisor: int) -> Tensor:
+    """The same as a mean over whole windows: pools of ONNX have no divisor, and its exporters leave it out."""
+    kernel, stride, padding = stage.triples
+    if stage.ceil_mode:
+        b, c, d, h, w = map(_number, v.shape)
+        axes = reversed(stage.axes((b, c, d, h, w)))
+        missing = [(axis.out - 1) * axis.stride + axis.kernel - axis.size - 2 * axis.padding for axis in axes]
+        v = functional.pad(v, [side for more in missing for side in (0, max(more, 0))])
+    mean = functional.avg_pool3d(avg_pool_type(v), kernel, stride, padding, False, True)
+    return (mean * (prod(kernel) / divisor)).to(v.dtype)
 
 
 def _softmax(stage: stages.Softmax, v: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -194,9 +210,9 @@ def softmax_over(stage: stages.Softmax, v: Tensor) -> Tensor:
 
 def _layer_norm(stage: stages.LayerNorm, v: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     if stage.over == "width":
-        return functional.layer_norm(v, v.shape[4:], weight, bias, stage.eps)
+        return functional.layer_norm(v, [_number(v.shape[4])], weight, bias, stage.eps)
     weight, bias = (None if each is None else each.reshape(-1) for each in (weight, bias))
-    return functional.layer_norm(v.movedim(1, 4), v.shape[1:2], weight, bias, stage.eps).movedim(4, 1)
+    return functional.layer_norm(v.movedim(1, 4), [_number(v.shape[1])], weight, bias, stage.eps).movedim(4, 1)
 
 
 def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
@@ -205,7 +221,16 @@ def _group_norm(stage: stages.GroupNorm, v: Tensor, *affine: Tensor) -> Tensor:
 
 def _instance_norm(stage: stages.InstanceNorm, v: Tensor, *affine: Tensor) -> Tensor:
     # one channel to a group: the same sums
-    return torch.group_norm(v, v.shape[1], *_vectors(affine), stage.eps)
+    return torch.group_norm(v, _number(v.shape[1]), *_vectors(affine), stage.eps)
+
+
+def _number(size: int) -> int:
+    """A size as a constant of what torch.jit.trace records: the older exporter to ONNX takes no other here."""
+    if not torch.jit.is_tracing():
+        return size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return int(size)
 
 
 def _batch_norm(stage: stages.BatchNorm, v: Tensor, mean: Tensor, var: Tensor, *affine: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
 from ..cpu.plan.tail_plan import TailPlan, make_tail_plan
-from ..cpu.runtime.tails import Given, run_forward, run_tail
+from ..cpu.runtime.tails import NO_MOMENTS, Given, Moments, run_forward, run_tail
 from ..front.arrays import Storage, tensor_storage
 from ..plan.tail_links import TrainedBatchNorm
 from ..plan.tail_ways import REPEATED, Segment, can_repeat, local_labels, needs, opens, passes
@@ -24,8 +24,6 @@ from ..spec.pipeline import Pipeline
 from .engine import DTYPES_OF, memory, result_like
 from .stage_gradients import first_stage, label_places, through_stage, values_of_stage
 from .stock import STOCK, Tensor, own_operands, value_shapes, values
-
-Moments: TypeAlias = tuple[Any, Any]  # mean and variance of a batch, for each channel
 
 
 class Way(NamedTuple):
@@ -144,22 +142,31 @@ class Tail:
     """The stages on one side of a convolution, on tensors: `x` is the pipeline's input, with its batch, `value` the one
     that sweeps start from, by its number `start`; None where no sweep reads it."""
 
-    def __init__(self, pipeline: Pipeline, x: Tensor, operands: Sequence[Tensor], start: int, value: Any) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        x: Tensor,
+        operands: Sequence[Tensor],
+        start: int,
+        value: Any,
+        known: Moments = NO_MOMENTS,
+    ) -> None:
         self.pipeline, self.x, self.operands, self.start, self.start_value = pipeline, x, operands, start, value
+        self.known = known  # of norms that were gone through before
         self.dtype = DTYPES_OF[x.dtype]
 
     def value(self, number: int) -> Tensor:
         """By its number."""
         return self.forward(number)[0]
 
-    def forward(self, number: int, memory_format: Any = None) -> tuple[Tensor, list[Moments]]:
-        """A value, and moments of the batches that are normalised before it. Its memory is that of the value that
-        sweeps start from, unless a format is given."""
+    def forward(self, number: int, memory_format: Any = None) -> tuple[Tensor, Moments]:
+        """A value, and the moments of norms before it. Its memory is that of the value that sweeps start from, unless a
+        format is given."""
         if number in (0, self.start):
-            return (self.start_value if number == self.start else self.x), []
+            return (self.start_value if number == self.start else self.x), NO_MOMENTS
         if not all(map(can_repeat, self.pipeline.stages[self.start : number])):
             known = self.start, self.start_value
-            return values(self.pipeline, self.x, self.operands, {number}, known=known)[number], []
+            return values(self.pipeline, self.x, self.operands, {number}, known=known)[number], NO_MOMENTS
         plan = self._plan(Segment(self.start, number, number))
         shape, kind = plan.trace.values[number], self.x.dtype
         if memory_format is None:
@@ -242,7 +249,8 @@ class Tail:
         plan = self._plan(segment, wanted[1:], in_place)
         value = None if self.start_value is None else self.value(segment.start)
         result = value if in_place else result_like(grad if value is None else value, plan.trace.values[segment.first])
-        sums = run_tail(plan, self._given(value), self._stored(grad), self._vectors(plan), self._target(result))
+        given, vectors, target = self._given(value), self._vectors(plan), self._target(result)
+        sums = run_tail(plan, given, self._stored(grad), vectors, target, self.known)
         for index, totals in sums.items():
             own = own_operands(self.pipeline, self.operands, index)
             found[index] = _of_operands(self.pipeline.stages[index], [torch.from_numpy(each) for each in totals], own)

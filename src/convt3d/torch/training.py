@@ -17,14 +17,14 @@ from ..spec.checks import real
 from ..spec.pipeline import Pipeline
 from ..spec.stages import BatchNorm, Conv3d, ConvTranspose3d
 from . import stock
-from .behind import run_behind, running_ones
+from .behind import OfBatch, run_behind, running_ones
 from .convolutions import conv, takes
 from .direct import direct
 from .engine import one_type, run
 from .operators import BY_NAME
 from .recorded import Compute, left_to_torch, recording, value_in_front
 from .stock import Tensor
-from .tails import Moments, trained_way
+from .tails import trained_way
 
 
 def train(
@@ -86,7 +86,7 @@ def _move(
     norms: Sequence[int],
     counts: Sequence[int],
     share: float,
-    moments: Sequence[Moments],
+    moments: Sequence[OfBatch],
 ) -> None:
     """Running statistics of the norms towards those of the batch; the variance among them is the unbiased one."""
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zipfile
@@ -203,3 +204,15 @@ def test_keys(tmp_path: Path) -> None:
 def test_a_pack_replaces_no_file(made: Path) -> None:
     with pytest.raises(FileExistsError):
         pack.write_pack(made, [], SECRET)
+
+
+def test_a_pack_that_could_not_be_written_is_not_there(
+    store: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(OSError, match="No space"):
+        pack.write_pack(tmp_path / "some.pack", store.entries(), SECRET)
+    assert not (tmp_path / "some.pack").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -68,8 +69,13 @@ def test_as_defined(seed: int, stored: str, direct: bool) -> None:
     number = str(rng.choice(["float32", "float64"])) if stored == "float64" else "float32"
     layout = layout_for(shape, number, rng, groups, direct, stride=stride)
     weights = signed(rng, shape).astype(stored)
-    packed, largest = pack(weights, layout)
     expected = by_definition(weights, layout)
+    if rng.integers(2):  # as a Conv3d has them
+        weights = np.ascontiguousarray(
+            np.concatenate([own.swapaxes(0, 1) for own in np.split(weights, groups)])  # (Cout, Cin / groups, taps)
+        )
+        layout = replace(layout, by_output=True)
+    packed, largest = pack(weights, layout)
     assert packed.shape == expected.shape
     assert packed.dtype == expected.dtype
     assert largest == np.abs(weights.astype(np.float64)).max()

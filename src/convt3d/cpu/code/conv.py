@@ -28,6 +28,7 @@ from ..steps.direct import SUMMED, DirectCall, DirectConvolution, DirectWords, M
 from ..steps.pieces import PiecesWords, RunWords
 from ..words import row_length
 from .amx import tile_kernel
+from .beside import Samples
 from .depthwise import Target, long_rows, sum_rows
 from .interleave import Planar
 from .micro import NULL, at_offsets, joined_sums, micro_kernel, sum_in_pieces
@@ -54,9 +55,10 @@ class Channels:
 
 def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> None:
     """Source -> slab -> phase-planar buffer; all that follows may run for a part of the channels."""
-    k, (conv, direct, *more) = tile.k, words
+    k, b, (conv, direct, *more) = tile.k, tile.k.b, words
     mask: MaskWords | None = more.pop() if step.masked else None
     pieces: PiecesWords | None = more.pop() if step.in_pieces else None
+    samples = Samples(k, conv, more.pop()) if step.beside else None
     _, count = blocks_of_group(k, conv, step.tile, step.blocks)
     source, part = source_of(tile, step, call), all_channels(conv, count)
     if step.shares_channels:
@@ -80,6 +82,10 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
         if in_a_run is not None:
             with k.b.if_(k.b.raw.not_(in_a_run)):
                 fill_slab(k, conv, tile.step, source, groups)
+        elif samples is not None:
+            with samples.each() as sample:
+                fill_slab_of(conv, source, groups)
+                samples.weave(sample, b.mul(groups, conv.in_group))
         elif pieces is None:
             fill_slab_of(conv, source, groups)
 
@@ -98,10 +104,14 @@ def emit_direct(tile: Tile, step: DirectConvolution, words: Any, call: Any) -> N
     else:
         fill(*part.groups)
     k.first_channel, tile.channels = part.channel, part.channels
+    to = conv if samples is None else samples.woven
     if pieces is None:
-        fill_with_bias(k, conv, call[0], tile.step, part)
-    target = in_buffer = Target(conv.phased, conv.plane, conv.row)
-    if pieces is not None:
+        fill_with_bias(k, to, call[0], tile.step, part)
+    target = in_buffer = Target(to.phased, to.plane, to.row)
+    if samples is not None:
+        convolve(k, to, direct, call[0], tile.step, step, part, target, beside=samples.words.most)
+        tile.around.enter_context(samples.each_result(tile.step, 0, part.channels))
+    elif pieces is not None:
         with each_piece(k, conv, pieces, call[0], tile.step, part, step.pairs, fill_piece) as (one, runs):
             convolve(k, conv, direct, call[0], tile.step, step, one, target, mask, runs)
     elif step.heights:
@@ -275,6 +285,7 @@ def convolve(
     target: Target,
     mask: MaskWords | None = None,
     runs: tuple[ir.Value, Number, Number] | None = None,
+    beside: Number = 1,
 ) -> None:
     """Slab -> target (channels of the part, phases, D, plane); it is geometric step `number`. Of a piece, a table of
     `runs`, the first one and the one behind the last: what they sum is added to the target."""
@@ -282,7 +293,7 @@ def convolve(
     blocks, _ = blocks_of_group(k, conv, tile, step.blocks)
     columns = [_columns(k, tile, blocks, n, step) for n in range(1, tile.columns + 1)]
     slab, out = conv.slab, target.buffer
-    planes, length = Planar.of_convolution(conv, number).extent(k)
+    planes, length = Planar.of_convolution(conv, number, beside).extent(k)
     vectors = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     in_group, out_group, pace = conv.in_group, conv.out_group, conv.paces[0]
     rest = (blocks, b.sub(out_group, b.mul(blocks, tile.rows))) if tile.rest == ANY else ()

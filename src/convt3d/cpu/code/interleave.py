@@ -27,10 +27,11 @@ class Planar:
     kept: tuple[Number, Number, Number]  # phases that have a place of their own
     places: tuple[ir.Value, ir.Value, ir.Value]  # tables: of a phase among those that are kept
     count: Number  # of all that are kept
+    beside: Number = 1  # samples that stand next to each other
 
     @classmethod
-    def of_convolution(cls, conv: ConvWords, step: int) -> Planar:
-        return cls(conv.phased, conv, step, conv.periods, conv.kept, conv.places, conv.phases)
+    def of_convolution(cls, conv: ConvWords, step: int, beside: Number = 1) -> Planar:
+        return cls(conv.phased, conv, step, conv.periods, conv.kept, conv.places, conv.phases, beside)
 
     def place(self, k: Kernel, axis: int, phase: Number) -> ir.Value:
         """Of a phase among those that are kept."""
@@ -40,7 +41,7 @@ class Planar:
         """Runs of positions, one a plane or one for all planes, and what counts in each."""
         b, conv = k.b, self.conv
         depth, height, width = k.spans(self.step, POSITION_COUNT)
-        length = b.add(b.mul(b.sub(height, 1), conv.row), width)
+        length = b.add(b.mul(b.sub(height, 1), conv.row), b.mul(width, self.beside))
         merged = b.compare("==", conv.merged, 1)
         all_planes = b.add(b.mul(b.sub(depth, 1), conv.plane), length)
         return b.select(merged, 1, depth), b.select(merged, all_planes, length)

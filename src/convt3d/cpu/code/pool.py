@@ -51,7 +51,14 @@ class Window:
 
 
 def emit_pool(
-    k: Kernel, words: PoolWords, step: int, source: Scratch, channels: Number, average: bool, pairs: bool, whole: bool
+    k: Kernel,
+    words: PoolWords,
+    step: int,
+    source: Scratch,
+    channels: Number,
+    average: bool,
+    pairs: bool,
+    whole: bool | ir.Value,
 ) -> None:
     """source (C, D, H, W) -> pooled buffer; `pairs`: windows of 2 along the width side by side, without padding;
     `whole`: one window is all of the width."""
@@ -76,12 +83,14 @@ def emit_pool(
             out = k.dot((c, words.pooled.pitch), (b.add(b.mul(d, count[1]), h), count[2]))
             if pairs:
                 _pairs(k, row, target, out, count[2], b.add if average else b.max)
-            elif whole:
-                _, w_count = window_range(k, words, 2, first[2], low[2])
-                parts = fold(k, row, 0, size[2], window.start(k.lanes), window.join)
-                b.store(window.over_lanes(parts, w_count), target, out)
+            elif isinstance(whole, bool):
+                emit = _whole_row if whole else _windows
+                emit(k, words, row, target, out, size[2], (first[2], low[2], count[2]), window)
             else:
-                _windows(k, words, row, target, out, (first[2], low[2], count[2]), window)
+                with b.if_else(b.compare("!=", whole, 0)) as (one, some):
+                    for arm, emit in ((one, _whole_row), (some, _windows)):
+                        with arm:
+                            emit(k, words, row, target, out, size[2], (first[2], low[2], count[2]), window)
 
 
 def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number, average: bool) -> Planar:
@@ -129,12 +138,29 @@ def _pairs(k: Kernel, row: ir.Value, target: ir.Value, out: Number, count: Numbe
         b.store(combine(*b.deinterleave(both)), target, b.add(out, at))
 
 
+def _whole_row(
+    k: Kernel,
+    words: PoolWords,
+    row: ir.Value,
+    target: ir.Value,
+    out: Number,
+    length: Number,
+    place: tuple[Number, ...],
+    window: Window,
+) -> None:
+    first, low, _ = place
+    _, w_count = window_range(k, words, 2, first, low)
+    parts = fold(k, row, 0, length, window.start(k.lanes), window.join)
+    k.b.store(window.over_lanes(parts, w_count), target, out)
+
+
 def _windows(
     k: Kernel,
     words: PoolWords,
     row: ir.Value,
     target: ir.Value,
     out: Number,
+    length: Number,
     place: tuple[Number, ...],
     window: Window,
 ) -> None:

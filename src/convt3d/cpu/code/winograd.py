@@ -34,6 +34,7 @@ from ..steps.winograd import (
     WinogradWords,
 )
 from ..words import StripsCall, SweepCall, SweepWords, row_length
+from .beside import Samples
 from .conv import all_channels, blocks_of_group, fill_with_bias, source_of
 from .interleave import Planar
 from .micro import at_offsets, micro_kernel, sum_in_pieces
@@ -61,25 +62,45 @@ def emit_winograd(
     tile: Tile, step: WinogradConvolution, words: Any, call: Any, strips: StripsCall | None = None
 ) -> None:
     """Source -> slab -> phase-planar buffer; all that follows runs where inputs are small, maybe for some channels."""
-    k, (conv, paced, winograd) = tile.k, words
-    tile.around.enter_context(unless_skipped(k, call[0]))
-    largest = winograd.largest.pointer
-    source = source_of(tile, step, call)
-    small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest, strips=strips)
-    assert small is not None
+    k, (conv, paced, winograd, *more) = tile.k, words
+    samples = Samples(k, conv, more[0]) if step.beside else None
+    largest, source = winograd.largest.pointer, source_of(tile, step, call)
+
+    def fill() -> ir.Value:
+        small = fill_paced_slab(k, conv, paced, tile.step, source, conv.groups, step.pace, largest, strips=strips)
+        assert small is not None
+        return small
+
     tile.all_channels = tile.channels = conv.out_channels
-    tile.around.enter_context(only_small(k, call[0], small))
-    convolve(k, conv, winograd, call[0], tile.step, step)
+    if samples is None:
+        tile.around.enter_context(unless_skipped(k, call[0]))
+        tile.around.enter_context(only_small(k, call[0], fill()))
+        convolve(k, conv, winograd, call[0], tile.step, step)
+    else:
+        with samples.each() as sample:
+            with k.b.if_(k.b.raw.not_(fill())):
+                skip(k, call[0])
+            samples.weave(sample, k.b.mul(conv.groups, conv.in_group))
+        convolve(k, samples.woven, winograd, call[0], tile.step, step, samples.words.most)
     tile.planar, tile.value = Planar.of_convolution(conv, tile.step), conv.phased
     if step.in_parts:
         k.first_channel, tile.channels = tile.around.enter_context(part_behind(k, conv, call[0]))
         tile.value = k.behind(conv.phased, k.dot((k.first_channel, conv.phased.pitch)))
         tile.planar = replace(tile.planar, buffer=tile.value)
+    if samples is not None:
+        tile.around.enter_context(samples.each_result(tile.step, k.first_channel, tile.channels))
+        tile.around.enter_context(unless_skipped(k, call[0]))
     tile.step += 1
 
 
 def convolve(
-    k: Kernel, conv: ConvWords, winograd: WinogradWords, call: WinogradCall, step: int, code: WinogradConvolution
+    k: Kernel,
+    conv: ConvWords,
+    winograd: WinogradWords,
+    call: WinogradCall,
+    step: int,
+    code: WinogradConvolution,
+    beside: Number = 1,
 ) -> None:
     """Paced slab -> phase-planar buffer (Cout, phases, D, plane)."""
     b = k.b
@@ -89,7 +110,7 @@ def convolve(
     found = code.tile.rest == ANY  # its transforms are beside it, for every kernel and stride
     gathers = [] if found else [_gather(k, kind) for kind in code.gathers]
     scatters = [] if found else [_scatter(k, kind) for kind in code.scatters]
-    depth, length = Planar.of_convolution(conv, step).extent(k)
+    depth, length = Planar.of_convolution(conv, step, beside).extent(k)
     in_plane = b.sdiv(b.add(length, k.lanes - 1), k.lanes)
     total, chunk = b.mul(depth, in_plane), winograd.chunk
     with b.loop(0, total, chunk) as first, b.loop(0, conv.groups) as g:
@@ -189,11 +210,16 @@ def only_small(k: Kernel, call: WinogradCall, small: ir.Value) -> Iterator[None]
     A transform would spread NaN and infinity to outputs that do not depend on them, and huge numbers may overflow.
     """
     b = k.b
-    assert k.sample is not None
     with b.if_(b.raw.not_(small)):
-        b.store(b.i64(1), call.skipped, k.sample)
+        skip(k, call)
     with b.if_(small):
         yield
+
+
+def skip(k: Kernel, call: WinogradCall) -> None:
+    """Marks the sample."""
+    assert k.sample is not None
+    k.b.store(k.b.i64(1), call.skipped, k.sample)
 
 
 @contextmanager

@@ -85,12 +85,17 @@ def choose_method(sweep: Sweep, where: Where, options: Options) -> Choice:
     return min(found, key=lambda choice: cost(sweep, choice.steps, choice.where, choice.tiling))
 
 
+_OF_THE_SLAB = 8  # a slab below this part of the second-level cache is not what makes a tile too large
+
+
 def _direct(sweep: Sweep, where: Where, options: Options) -> Choice:
     """Direct summation, in pieces where the slab of a whole tile would be too large and that costs less."""
     if options.outputs is not None:
         return _choice(sweep, replace(where, pieces=options.pieces, deep=options.deep))
     whole = _choice(sweep, where)
-    large = whole.tiling.passing > where.machine.l2 or whole.tiling.axes[2].count > 1
+    slab, l2 = whole.tiling.slab, where.machine.l2
+    heavy = slab is not None and slab.copies * slab.copy * where.item > l2 // _OF_THE_SLAB
+    large = (whole.tiling.passing > l2 and heavy) or whole.tiling.axes[2].count > 1
     deep = _deep(where)
     if where.plain or not (large or deep) or not any(step.convolves for step in whole.steps):
         return whole

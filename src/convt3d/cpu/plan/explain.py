@@ -31,7 +31,7 @@ def explain(plan: Plan, rates: Rates | None = None) -> str:
 
 def tiles(plan: Plan, planned: SweepPlan) -> int:
     """Tiles of the whole batch: the pieces of work that threads draw."""
-    return prod(planned.tiling.counts) * plan.trace.values[0][0]
+    return prod(planned.tiling.counts) * -(-plan.trace.values[0][0] // planned.where.beside)
 
 
 def scratch_of_all(plan: Plan) -> int:

@@ -16,10 +16,11 @@ from ...spec import work
 from ...spec.dtypes import DType, bfloat16
 from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
-from ...spec.rewrite import Rewritten, max_pool_over_phases
+from ...spec.rewrite import Rewritten, max_pool_over_phases, strides_of_one_input
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ...spec.stages.padding import Pad
 from ..steps.base import Where
+from .beside import with_samples_beside
 from .choice import AUTO, DIRECT, MASKED, Choice, Options, choose_method, direct_method
 from .machine import Machine, machine
 from .pieces import Pieces
@@ -226,6 +227,8 @@ def _make_plan(
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep, options.averages)
     if options.turns and (split := max_pool_over_phases(rewritten)) is not rewritten:
         rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
+    if not options.plain and (split := strides_of_one_input(rewritten, simplified)) is not rewritten:
+        rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
     made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
     nominal = work.count(pipeline, trace).nominal
     return Plan(**{**made, "work": replace(made["work"], nominal=nominal)})
@@ -248,7 +251,8 @@ def detailed(
     cuts, choices = _cut(where, options)
     aliases = output_values(cuts, trace.output, dtype)
     sweeps = []
-    for sweep, choice in zip(cuts, choices, strict=True):
+    for sweep, alone in zip(cuts, choices, strict=True):
+        choice = with_samples_beside(sweep, alone, trace.values[0][0])
         structure = Structure(choice.steps, dtype.name, host.isa)
         streamed = _streamed(sweep, aliases, dtype, item, host)
         sweeps.append(SweepPlan(sweep, choice.where, structure, choice.tiling, streamed))

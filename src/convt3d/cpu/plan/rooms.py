@@ -32,6 +32,7 @@ class Rooms:
         self.total = 0  # elements
         self.chunk = 0  # of them, those that are used again and again inside a tile
         self.slab: Slab | None = None
+        self.woven: Slab | None = None  # of several samples beside each other
         self.blocking: Blocking | None = None
         self.piece: int | None = None  # of a row, where a tile goes through its boxes in pieces
         self.held: list[tuple[int, int]] = []  # channels and pitch of what a part of the channels goes through

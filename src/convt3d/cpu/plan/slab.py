@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 from math import prod
 
 from .geometry import AxisSpans, Walk, reach
@@ -13,7 +10,7 @@ from .machine import Machine
 from .pieces import Pieces
 from .registers import register_tile
 from .rooms import pitch_of, round_up
-from .winograd import Method, pieces_at, points_of
+from .winograd import Method
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,7 @@ class Slab:
     out_channel: int
     row: int  # inputs of a whole row
     merged: bool  # planes follow each other without a gap in slab and result: positions run through all of them
+    beside: int = 1  # samples whose numbers stand next to each other, at each place
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,9 @@ def slab_of(
     channels: int,
     copies: bool,
     pieces: Pieces | None = None,
+    beside: int = 1,
 ) -> Slab:
-    """`channels` of the input, or of the largest of its `pieces`."""
+    """`channels` of the input, or of the largest of its `pieces`; of several samples `beside` each other."""
     position = [spans.longest(step, "positions") for spans in axes]
     shifts = [pieces.longest(walk) if pieces else reach(walk, 1) for walk in walks]
     depth, height, row = (walk.pace * (n - 1) + own for walk, n, own in zip(walks, position, shifts, strict=True))
@@ -89,6 +88,7 @@ def slab_of(
         low, high = axes[2].spans(0)[step].positions
         shared = max(0, min(-(low + least), high + most - width.axis.size))
         pitch = max(pitch - shared, position[2])  # also where whole windows are zeros: rows of the result stay apart
+    pitch *= beside
     # Without neighbours along depth and height the slab has as many rows as the result. Before the first plane, taps
     # are skipped for one depth at a time.
     merged = [depth, height] == position[:2] and walks[0].shift_range[0] >= 0 and not pieces
@@ -110,6 +110,7 @@ def slab_of(
         out_channel=pitch_of(phase_count * phase, lanes, item),
         row=row,
         merged=merged,
+        beside=beside,
     )
 
 
@@ -128,22 +129,16 @@ def blocking_of(
     count = len(tile.blocks(per_out))
     most = -(-slab.phase // lanes)
 
-    for turns, blocks in product((8, 6, 4, 3, 2, 1), (count, -(-count // 2), 2, 1)):
+    for turns in (8, 6, 4, 3, 2, 1):
         vectors = min(turns * tile.columns, most)
         inputs = lanes * max(
-            sum(points * _odd(pieces * in_group * vectors) for pieces, points in group) for group in _pieces(method)
+            sum(points * _odd(pieces * in_group * vectors) for pieces, points in group) for group in method.point_pieces
         )
-        product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
-        if inputs + method.most_points * product_point <= room:
-            break
+        for blocks in (count, -(-count // 2), 2, 1):
+            product_point = _odd(min(blocks * tile.rows, per_out) * vectors) * lanes
+            if inputs + method.most_points * product_point <= room:
+                return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)
     return Blocking(vectors, vectors * lanes, blocks, inputs, product_point)  # the smallest where none fits
-
-
-@lru_cache(maxsize=1024)
-def _pieces(method: Method) -> list[list[tuple[int, int]]]:
-    """Of each group of outputs: so many pieces have a product at so many points."""
-    groups = ((len(pieces_at(group, point)) for point in points_of(group)) for group in method.groups)
-    return [list(Counter(each).items()) for each in groups]
 
 
 def _odd(lines: int) -> int:
@@ -174,4 +169,4 @@ class SlabPlaces:
     def width(self, shift: int) -> int:
         """A copy for each shift, or one for each remainder."""
         turn, copy = divmod(self._from_low(2, shift), self.slab.copies)
-        return copy * self.slab.copy + turn
+        return copy * self.slab.copy + turn * self.slab.beside

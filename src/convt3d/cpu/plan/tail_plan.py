@@ -3,7 +3,7 @@ start from a stored value, and their tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -27,6 +27,7 @@ class TailPlan(BasePlan):
     machine: Machine
     sweeps: tuple[SweepPlan, ...]
     segment: Segment
+    norms: Mapping[ArrayName, int]  # their places, by the names of what is made of their moments
     aliases: tuple[ArrayName, ...] = ()
 
     @property
@@ -66,7 +67,8 @@ def _make(
     trace = pipeline.trace(x, operands)
     where = Where(pipeline, trace, host, dtype.number_bytes, direct_method(pipeline, trace, DIRECT))
     sweeps = []
-    for sweep in cut_tail(pipeline, trace, segment, wanted):
+    cut, norms = cut_tail(pipeline, trace, segment, wanted)
+    for sweep in cut:
         choice = choose_method(sweep, where, DIRECT)
         structure = Structure(choice.steps, dtype.name, host.isa)
         large = prod(sweep.result) * dtype.itemsize >= cached_bytes(host)
@@ -81,4 +83,5 @@ def _make(
         machine=host,
         sweeps=tuple(sweeps),
         segment=segment,
+        norms=norms,
     )

@@ -79,7 +79,9 @@ def choose(sweep: Sweep, steps: Sequence[Step], where: Where) -> Tiling:
     if options:
         best = min(options, key=lambda tiling: cost(sweep, steps, where, tiling))
     else:  # as small as can be, and of those that are equally so, the largest tiles
-        best = min(every(), key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
+        lone = [tiling for tiling in every() if tilings.shared and tiling.items < shares]
+        parts_of = [tilings.of(tiling.tile, tiling.copies, shares) for tiling in lone]
+        best = min([*every(), *parts_of], key=lambda tiling: (tiling.scratch, prod(tiling.counts)))
     return _largest(every()) if wasteful(best) else best
 
 

@@ -47,7 +47,9 @@ class Tiling:
     rooms: tuple[tuple[Room, ...], ...]  # of each step, in scratch memory
     method: Method
     slab: Slab | None
+    woven: Slab | None  # of several samples beside each other
     blocking: Blocking | None  # of Winograd's method
+    copies: bool  # one for each shift along the width
     conv_step: int  # the convolution among the geometric steps
     share: Share
     part: Part | None  # where channels can be taken in parts
@@ -114,7 +116,7 @@ class Tilings:
         rooms = Rooms(axes, machine, item, self.sweep.shape[1], copies, share)
         found = tuple(step.scratch(self.where, rooms) for step in self.steps)
         part, kept_out, near = None, 0, 0
-        if self._conv is not None and not any(step.couples_channels for step in self.steps[self._conv + 1 :]):
+        if self._conv is not None and not self._couples_behind:
             assert rooms.slab is not None
             pitch = sum(pitch for count, pitch in rooms.held if count == rooms.channels)
             inputs = self.where.in_group * rooms.slab.copies * rooms.slab.channel * item
@@ -124,7 +126,8 @@ class Tilings:
             near = 0 if method.direct else rooms.channels * behind
         moved = (rooms.total - rooms.chunk) * item
         sizes = rooms.total * item, moved - kept_out * item, moved, near * item
-        return Tiling(tile, axes, found, method, rooms.slab, rooms.blocking, self._conv_step, share, part, *sizes)
+        made = rooms.slab, rooms.woven, rooms.blocking, copies
+        return Tiling(tile, axes, found, method, *made, self._conv_step, share, part, *sizes)
 
     def _share(self, shares: int) -> Share:
         """Groups never meet: a share has as many as fill a vector's worth of channels, which lie side by side in some
@@ -162,6 +165,11 @@ class Tilings:
             return Part(groups, share.blocks, min(groups * per_out, channels))
         blocks = min(share.blocks, max(1, room // tile.rows))
         return Part(1, blocks, min(channels, blocks * tile.rows))
+
+    @lazy
+    def _couples_behind(self) -> bool:
+        """Whether a step behind the convolution needs more than one channel at once."""
+        return any(step.couples_channels for step in self.steps[(self._conv or 0) + 1 :])
 
     @lazy
     def _tile(self) -> RegisterTile:

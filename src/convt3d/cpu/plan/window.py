@@ -43,7 +43,8 @@ class WindowPlan(Plan):
         first, *rest = self.sweeps
         step, *behind = first.structure.steps
         alone = all(sweep.source != INPUT for sweep in (planned.sweep for planned in rest))
-        if type(step) is not WinogradConvolution or not (step.reads and alone) or self.machine.check_bounds:
+        usual = type(step) is WinogradConvolution and step.reads and alone and not step.beside
+        if not usual or self.machine.check_bounds:
             return None
         own = WinogradOfStrips(**{each.name: getattr(step, each.name) for each in fields(step)})
         structure = replace(first.structure, steps=(own, *behind))

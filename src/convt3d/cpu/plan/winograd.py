@@ -7,6 +7,7 @@ says which outputs a scheme makes together, and from which inputs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -340,6 +341,14 @@ class Method:
 
     axes: tuple[AxisMethod, AxisMethod, AxisMethod]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @lazy
+    def _hash(self) -> int:
+        """Found once: planning asks for what it knows of a method thousands of times."""
+        return hash(self.axes)
+
     @property
     def direct(self) -> bool:
         return all(axis.plain for axis in self.axes)
@@ -379,6 +388,12 @@ class Method:
     def points(self) -> int:
         """Of all groups: matrix products at one super-position."""
         return sum(d.scheme.points * h.scheme.points * w.scheme.points for d, h, w in self.groups)
+
+    @lazy
+    def point_pieces(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Of each different group of outputs: so many pieces have a product at so many points."""
+        groups = ((len(pieces_at(group, point)) for point in points_of(group)) for group in self.groups)
+        return tuple(dict.fromkeys(tuple(Counter(each).items()) for each in groups))
 
     @lazy
     def most_points(self) -> int:

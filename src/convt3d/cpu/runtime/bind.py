@@ -59,7 +59,7 @@ class Binding:
 
     @lazy
     def items(self) -> int:
-        return self.tiling.items * self.plan.trace.values[0][0]
+        return self.tiling.items * -(-self.plan.trace.values[0][0] // self.where.beside)
 
     @lazy
     def worth_sharing(self) -> bool:

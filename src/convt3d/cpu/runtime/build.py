@@ -158,23 +158,36 @@ def _verify(build: Build) -> None:
 
 def _optimise(build: Build) -> None:
     import llvmlite.binding as llvm
+    from llvmlite.binding.newpassmanagers import ModulePassManager
 
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(build.target_machine, options)
-    passes = builder.getFunctionPassManager() if build.recipe == "full" else llvm.create_new_function_pass_manager()
-    old = build.recipe == "quick" and not hasattr(passes, "add_sroa_pass")
-    if old:  # llvmlite 0.44 has sroa among its older passes only
-        passes = llvm.create_function_pass_manager(build.module)
-    if build.recipe == "quick":
-        for name in OLDER if old else QUICK:
+    if build.recipe == "quick" and hasattr(ModulePassManager, f"add_{QUICK[0]}_pass"):
+        # One call for all functions: after each, a thread waits for another that writes the next kernel.
+        passes = llvm.create_new_module_pass_manager()
+        for name in QUICK:
             getattr(passes, f"add_{name}_pass")()
+        passes.run(build.module, builder)
+        passes.close()
+    else:
+        _optimise_functions(build, builder)
+    _dump(build, "optimise", lambda: str(build.module))
+
+
+def _optimise_functions(build: Build, builder: Any) -> None:
+    """One by one: the full recipe, and the quick one where llvmlite (0.44) has sroa among its older passes only."""
+    import llvmlite.binding as llvm
+
+    older = build.recipe == "quick"
+    passes = llvm.create_function_pass_manager(build.module) if older else builder.getFunctionPassManager()
+    for name in OLDER if older else ():
+        getattr(passes, f"add_{name}_pass")()
     for function in build.module.functions:
         if not function.is_declaration:
-            passes.run(function, *(() if old else (builder,)))
+            passes.run(function, *(() if older else (builder,)))
     passes.close()
-    _dump(build, "optimise", lambda: str(build.module))
 
 
 def _emit(build: Build) -> None:

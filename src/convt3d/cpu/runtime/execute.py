@@ -149,7 +149,7 @@ class Run:
         if sweep.finish is not None:
             if self.skipped.any():  # tiles that were left out
                 call.partials[self.skipped > 0] = 0
-            self.arrays |= _narrowed(self._finish(sweep.finish, call.partials, binding.voxels), self.number)
+            self.arrays |= narrowed(self._finish(sweep.finish, call.partials, binding.voxels), self.number)
         return call, words, memory
 
     def _finish(self, of: Finish, partials: Array, counts: Array) -> dict[ArrayName, Array]:
@@ -159,7 +159,7 @@ class Run:
     def _finished(self, binding: Binding, of: Finish) -> Finished:
         """The same for other tiles of the same layout."""
         given, voxels, number = [self._wide(name) for name in of.arrays], binding.voxels, self.number
-        return lambda partials: _narrowed(finish(of, partials, voxels, given, number), number)
+        return lambda partials: narrowed(finish(of, partials, voxels, given, number), number)
 
     def again(self, done: list[Done], tensors: list[Array]) -> Again | None:
         """What does the same for other arrays; `tensors` are those of the value's shape."""
@@ -208,7 +208,7 @@ class Run:
             return np.ascontiguousarray(self._wide(name).astype(self.number))
 
 
-def _narrowed(statistics: dict[ArrayName, Array], number: np.dtype[Any]) -> dict[ArrayName, Array]:
+def narrowed(statistics: dict[ArrayName, Array], number: np.dtype[Any]) -> dict[ArrayName, Array]:
     """As numbers of the arithmetic type."""
     with np.errstate(over="ignore"):
         return {name: np.ascontiguousarray(values.astype(number)) for name, values in statistics.items()}

@@ -77,11 +77,17 @@ def write_pack(path: Path, entries: Sequence[Entry], key: bytes) -> None:
         for each in entries
     ]
     manifest = json.dumps({"convt3d pack": FORMAT, "entries": rows}, indent=1).encode()
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(MANIFEST, manifest)
-        archive.writestr(SIGNATURE, sign(manifest, key))
-        for each in entries:
-            archive.writestr(each.key, each.payload)
+    with open(path, "xb") as file:
+        try:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(MANIFEST, manifest)
+                archive.writestr(SIGNATURE, sign(manifest, key))
+                for each in entries:
+                    archive.writestr(each.key, each.payload)
+            file.flush()
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def sign(manifest: bytes, key: bytes) -> str:

@@ -34,7 +34,8 @@ from .team import launch
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 
-_LANES = 8  # rows that are added up together
+_LANES = 8  # rows that are taken together
+_SLOTS = 256 << 10  # bytes of slots, unless a channel takes more
 _CHANNELS = 16  # that one thread packs after each other: in each plane they are neighbours
 _SHARED_FROM = 1 << 16  # packed numbers, below which no other thread is woken up
 _LINE = 8  # words of a cache line
@@ -137,7 +138,9 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
         channel_step, row_step = rows * taps, taps
     recipe = _recipe(layout, channels, rows, weights.shape[2:])
     packed = empty((layout.groups, recipe.numbers), layout.number)
-    pitch = -(-max(layout.tile.blocks(rows)) // _LANES) * _LANES
+    high = max(layout.tile.blocks(rows))
+    together = min(_CHANNELS, max(1, _SLOTS // (8 * max(1, recipe.slots) * high)))
+    pitch = -(-together * high // _LANES) * _LANES
     of_group = -(-channels // _CHANNELS)
     threads = min(get_num_threads(), layout.groups * of_group) if packed.size >= _SHARED_FROM else 1
     with shared_scratch(8 * recipe.slots * pitch, threads) as (slots, threads):
@@ -153,6 +156,7 @@ def pack(weights: Array, layout: WeightLayout) -> tuple[Array, float]:
                 packed=packed,
                 slots=slots,
                 thread_slots=recipe.slots * pitch,
+                together=together,
                 pitch=pitch,
                 channels=channels,
                 taps=taps,
@@ -245,7 +249,8 @@ Tables: TypeAlias = tuple[Integers, Integers, Integers, int, int]  # of the reci
 
 
 def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, kernel: tuple[int, ...]) -> Tables:
-    """Of direct summation: each tap is a result of its own. All phases at once, since there may be thousands."""
+    """Of direct summation: each tap is a result of its own, and in its place. All phases at once, since there may be
+    thousands."""
     counts = [np.array([len(phase.taps) for phase in axis]) for axis in axes]
     pieces = counts[0][:, None, None] * counts[1][:, None] * counts[2]  # of each phase
     starts = (np.cumsum(pieces) - pieces.reshape(-1)).reshape(pieces.shape) * (channels * rows)
@@ -262,7 +267,8 @@ def _moved(axes: tuple[tuple[TapsOfPhase, ...], ...], channels: int, rows: int, 
     terms = np.empty((prod(kernel), 2), np.int64)
     terms[:, 0] = np.arange(prod(kernel))
     terms[:, 1] = np.ones(1).view(np.int64)
-    return np.empty((0, 3), np.int64), results, terms, prod(kernel), prod(kernel) * channels * rows
+    results = results[np.argsort(results[:, 3])]
+    return np.empty((0, 3), np.int64), results, terms, 0, prod(kernel) * channels * rows
 
 
 def _transformed(

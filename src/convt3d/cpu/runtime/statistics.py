@@ -29,7 +29,8 @@ def finish(
             vectors = _softmax(of.stage, partials, operands)
         else:
             assert isinstance(of.stage, (InstanceNorm, GroupNorm))
-            vectors = _norm(of.stage, partials, counts, operands, number)
+            found = moments_of(of.stage, partials, counts)
+            vectors = normalised(of.stage, found, partials.shape[2], operands, number)
         return {of.result.vector(word): values for word, values in vectors.items()}
 
 
@@ -84,14 +85,21 @@ def moments(partials: Array, counts: Array, groups: int) -> tuple[Array, Array]:
     return mean, variance
 
 
-def _norm(
-    stage: InstanceNorm | GroupNorm, partials: Array, counts: Array, operands: list[Array], number: npt.DTypeLike
+def moments_of(stage: InstanceNorm | GroupNorm, partials: Array, counts: Array) -> tuple[Array, Array]:
+    """Of what the norm takes together."""
+    return moments(partials, counts, stage.num_groups if isinstance(stage, GroupNorm) else partials.shape[2])
+
+
+def normalised(
+    stage: InstanceNorm | GroupNorm,
+    found: tuple[Array, Array],
+    channels: int,
+    operands: list[Array],
+    number: npt.DTypeLike,
 ) -> dict[StatisticWord, Array]:
-    channels = partials.shape[2]
-    groups = stage.num_groups if isinstance(stage, GroupNorm) else channels
-    size = channels // groups
-    mean, variance = moments(partials, counts, groups)
-    deviation = 1.0 / np.sqrt(variance + stage.eps)
+    """What is applied, by these moments."""
+    mean, variance = found
+    deviation, size = 1.0 / np.sqrt(variance + stage.eps), channels // mean.shape[1]
     shift, scale = (each if size == 1 else np.repeat(each, size, axis=1) for each in (mean, deviation))
     weight, bias = operands if stage.affine else (1.0, 0.0)
     return affine(shift, scale * weight, bias, number)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...spec.lazy import lazy
 from ...spec.pipeline import Pipeline, Trace
 from ..plan.geometry import AxisStep
 from ..plan.machine import Machine
@@ -42,12 +43,13 @@ class Where:
     masked: bool = False  # no product with what surrounds the array takes part
     deep: int = 0  # pairs of channels that a product of tiles (AMX) takes at once; 0: none does
     pieces: Pieces | None = None  # in which direct summation takes taps and input channels
+    beside: int = 1  # samples that a tile convolves together
 
-    @property
+    @lazy
     def lanes(self) -> int:
         return self.machine.lanes(self.item)
 
-    @property
+    @lazy
     def kernel(self) -> tuple[int, ...]:
         """Of the convolution, whatever its weight's layout: (Cin, Cout / groups, Kd, Kh, Kw)."""
         return self.pipeline.conv.kernel(self.trace.operands[self.pipeline.conv_index][0])
@@ -57,12 +59,12 @@ class Where:
         """Input channels that the convolution multiplies at once: two in each lane, or one."""
         return 2 if self.pairs and self.method.direct else 1
 
-    @property
+    @lazy
     def in_group(self) -> int:
         """Input channels of a group, counted as they are multiplied."""
         return -(-self.kernel[0] // self.groups // self.together)
 
-    @property
+    @lazy
     def register_tile(self) -> RegisterTile:
         """Of the convolution."""
         if self.deep:
@@ -83,7 +85,7 @@ class Where:
     def out_channels(self) -> int:
         return self.trace.values[self.pipeline.conv_index + 1][1]
 
-    @property
+    @lazy
     def groups(self) -> int:
         return self.pipeline.conv.groups
 

@@ -71,6 +71,21 @@ class PacedWords(Words):
 
 
 @dataclass(eq=False)
+class BesideWords(Words):
+    """Where a tile convolves several samples: slab and result as above, with the numbers that the samples have at a
+    place next to each other."""
+
+    most: Size  # samples of a tile
+    batch: Size
+    slab: Buffer
+    row: Size
+    copy: Size
+    phased: Buffer
+    phase: Size
+    plane: Size
+
+
+@dataclass(eq=False)
 class ConvCall(Words):
     weights: Array  # packed
     bias: Array
@@ -85,6 +100,7 @@ class Convolution(Step):
     reads: str  # kind of the array it reads; "": the buffer of the step before
     in_parts: bool  # steps behind it take some channels at a time
     source: ArrayName = field(repr=False, compare=False)
+    beside: bool  # several samples are convolved together
 
     convolves = True
 
@@ -103,6 +119,9 @@ class Convolution(Step):
         of_tile = rooms.axes, rooms.step, rooms.lanes, rooms.item
         slab = slab_of(where.method.walks, *of_tile, channels, rooms.copies, pieces)
         rooms.slab = slab
+        if self.beside:
+            of_tile = rooms.axes, rooms.step, where.lanes, rooms.item  # no chain walks it
+            rooms.woven = slab_of(where.method.walks, *of_tile, channels, rooms.copies, beside=where.beside)
         return slab, rooms.add(channels * slab.copies, slab.channel, again=spare)
 
     def row(self, where: Where, rooms: Rooms, slab: Slab) -> Room:
@@ -117,6 +136,25 @@ class Convolution(Step):
         rooms.channels, rooms.step = rooms.share.channels, rooms.step + 1
         rooms.held.clear()
         return rooms.add(rooms.channels, slab.out_channel)
+
+    def beside_rooms(self, rooms: Rooms) -> tuple[Room, ...]:
+        """Where samples stand beside each other: slab and result, after `phased`."""
+        slab = rooms.woven
+        if slab is None:
+            return ()
+        inputs = rooms.add(slab.copy // slab.channel * slab.copies, slab.channel)
+        outputs = rooms.add(rooms.channels, slab.out_channel)
+        rooms.held.pop(-2)  # all of it is needed for any part of the channels
+        return inputs, outputs
+
+    def bind_beside(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[BesideWords, ...]:
+        slab = binding.tiling.woven
+        if slab is None:
+            return ()
+        inputs, outputs = rooms
+        batch = binding.plan.trace.values[0][0]
+        sizes = {"row": slab.pitch, "copy": slab.copy, "phase": slab.phase, "plane": slab.plane}
+        return (BesideWords(most=slab.beside, batch=batch, slab=inputs, phased=outputs, **sizes),)
 
     def bind_slab(self, binding: Binding, rooms: dict[str, Room], **words: Any) -> ConvWords:
         """`words` are those that depend on the method."""

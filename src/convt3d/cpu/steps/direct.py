@@ -17,7 +17,7 @@ from ..plan.rooms import Rooms
 from ..plan.slab import Slab, SlabPlaces
 from ..words import Array, Buffer, DestinationCall, Room, Size, Sizes, SourceCall, Words, layout
 from .base import Where
-from .conv import ConvCall, Convolution, ConvWords, PacedWords
+from .conv import BesideWords, ConvCall, Convolution, ConvWords, PacedWords
 from .pieces import PiecesWords, bind_pieces
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class DirectConvolution(Convolution):
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        more = (PanelWords,) if self.pointwise else () if self.pace is None else (PacedWords,)
-        return (ConvWords, DirectWords, *more, *((PiecesWords,) if self.in_pieces else ()))
+        more: tuple[type[Words], ...] = (PanelWords,) if self.pointwise else () if self.pace is None else (PacedWords,)
+        more += ((PiecesWords,) if self.in_pieces else ()) + ((BesideWords,) if self.beside else ())
+        return (ConvWords, DirectWords, *more)
 
     @property
     def shares_channels(self) -> bool:  # type: ignore[override]
@@ -109,7 +110,7 @@ class DirectConvolution(Convolution):
             return (room, panels, self.phased(where, rooms, slab))
         row = () if self.pace is None else (self.row(where, rooms, slab),)
         inside = (rooms.add(slab.copies, slab.channel),) if self.masked else ()
-        return (room, *row, *inside, self.phased(where, rooms, slab))
+        return (room, *row, *inside, self.phased(where, rooms, slab), *self.beside_rooms(rooms))
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         by_rows = self.heights and sums_rows(where, tiling)
@@ -123,7 +124,8 @@ class DirectConvolution(Convolution):
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         where, slab = binding.where, binding.tiling.slab
         assert slab is not None
-        table, offsets, count = _tables(where, slab)
+        rooms, beside = (rooms[:-2], self.bind_beside(binding, rooms[-2:])) if self.beside else (rooms, ())
+        table, offsets, count = _tables(where, binding.tiling.woven or slab)
         conv = self.bind_slab(
             binding,
             {"slab": rooms[0], "phased": rooms[-1]},
@@ -136,7 +138,7 @@ class DirectConvolution(Convolution):
             return conv, own, PanelWords(rooms[1], tuple(walk.positions for walk in where.method.walks))
         paced = () if self.pace is None else (PacedWords(rooms[1]),)
         pieces = (bind_pieces(where.method.walks, where.pieces, where.in_group, table),) if where.pieces else ()
-        return (conv, own, *paced, *pieces)
+        return (conv, own, *paced, *pieces, *beside)
 
     def describe(self, plan: Plan, planned: SweepPlan) -> Iterator[str]:
         yield from super().describe(plan, planned)
@@ -167,7 +169,7 @@ def meets_one_input(where: Where) -> bool:
     """Whether each position meets the input at its own place, and no other."""
     walks = where.method.walks
     inside = all(walk.shift_range == (0, 0) and walk.positions <= walk.axis.size for walk in walks)
-    otherwise = where.pairs or where.masked or where.pieces
+    otherwise = where.pairs or where.masked or where.pieces or where.beside > 1
     return inside and all(walk.pace == 1 for walk in walks) and not otherwise
 
 

@@ -59,13 +59,13 @@ class _Lowering:
         tile = where.register_tile
         reads = self.sweep.source.kind if first else ""
         in_parts = not any(later.couples_channels for later in behind)
-        shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source
+        shared = tile, where.kernel[1] // tile.rows, reads, in_parts, self.sweep.source, where.beside > 1
         if where.method.direct:
             wide = any(walk.pace > 1 for walk in where.method.walks)
             pace = by_shuffles(where.method.walks[2].pace) if wide else None
             heights, dest = rows_together(where), self.sweep.dest
             alone = len(behind) == 1 and isinstance(behind[0], sweeps.Interleave) and not (where.plain or where.pieces)
-            alone = alone and all(walk.period == 1 for walk in where.method.walks)
+            alone = alone and all(walk.period == 1 for walk in where.method.walks) and where.beside == 1
             direct = MaskedConvolution if where.masked else PairedConvolution if where.pairs else DirectConvolution
             pointwise = first and not heights and meets_one_input(where)
             high = where.method.walks[1].pace if heights else 1

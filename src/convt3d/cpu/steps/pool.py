@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ...spec.stages import AvgPool3d, MaxPool3d
 from ..plan.geometry import AxisStep, Windows
 from ..plan.rooms import Rooms, pitch_of, round_up
-from ..words import Arrays, Buffer, Room, Words
+from ..words import Arrays, Buffer, Room, Size, Words
 from .base import Step, Where
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ class PoolWords(Words):
     pooled: Buffer
     row: Buffer  # windows folded over depth and height
     windows: Arrays  # of each output: first input, end, and the count an average divides by
+
+
+@dataclass(eq=False)
+class WidthWords(Words):
+    whole: Size  # 1: one window is all of the width
 
 
 @dataclass(eq=False)
@@ -60,9 +65,11 @@ class Pool(_Pool):
     """Buffer (C, D, H, W) -> pooled buffer."""
 
     pairs: bool  # windows of 2 along the width, side by side, without padding
-    whole: bool  # one window is all of the width
+    whole: bool | None  # one window is all of the width; None: code for both, as libraries for C have it
 
-    words = (PoolWords,)
+    @property
+    def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
+        return (PoolWords, WidthWords) if self.whole is None else (PoolWords,)
 
     @classmethod
     def of_stage(cls, where: Where, stage: int) -> Pool:
@@ -71,8 +78,10 @@ class Pool(_Pool):
         kernel, stride, padding = (triple[2] for triple in pool.triples)
         counted = getattr(pool, "divisor_override", None) is None
         pairs = (kernel, stride, padding, pool.ceil_mode, counted) == (2, 2, 0, False, True)
-        whole = (kernel, stride, padding) == (where.trace.values[stage][4], kernel, 0)
-        return cls(isinstance(pool, AvgPool3d), stage, pairs, whole and not pairs)
+        average, side_by_side = isinstance(pool, AvgPool3d), (stride, padding) == (kernel, 0) and not pairs
+        whole = side_by_side and kernel == where.trace.values[stage][4]
+        unknown = where.plain and average and side_by_side and not whole  # a maximum is the same either way
+        return cls(average, stage, pairs, None if unknown else whole)
 
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         pooled = rooms.box(rooms.step, "write")
@@ -83,12 +92,14 @@ class Pool(_Pool):
     def emit(self, tile: Tile, words: Any, call: Any) -> None:
         from ..code.pool import emit_pool
 
-        emit_pool(tile.k, words[0], tile.step, tile.value, tile.channels, self.average, self.pairs, self.whole)
+        whole = words[1].whole if self.whole is None else self.whole
+        emit_pool(tile.k, words[0], tile.step, tile.value, tile.channels, self.average, self.pairs, whole)
         tile.value, tile.step = words[0].pooled, tile.step + 1
 
     def bind(self, binding: Binding, rooms: tuple[Room, ...]) -> tuple[Words, ...]:
         pooled, row = rooms
-        return (PoolWords(pooled, row, self._windows(binding.where)),)
+        own = PoolWords(pooled, row, self._windows(binding.where))
+        return (own, WidthWords(0)) if self.whole is None else (own,)
 
     def _windows(self, where: Where) -> tuple[npt.NDArray[np.int64], ...]:
         pool = self.of(where)

@@ -29,7 +29,7 @@ from ..plan.winograd import (
 )
 from ..words import Array, Buffer, Room, Size, SourceCall, StripsCall, Words
 from .base import Where
-from .conv import ConvCall, Convolution, ConvWords, PacedWords
+from .conv import BesideWords, ConvCall, Convolution, ConvWords, PacedWords
 
 if TYPE_CHECKING:
     from ..code.tile import Tile
@@ -109,7 +109,7 @@ class WinogradConvolution(Convolution):
 
     @property
     def words(self) -> tuple[type[Words], ...]:  # type: ignore[override]
-        return ConvWords, PacedWords, WinogradWords
+        return ConvWords, PacedWords, WinogradWords, *((BesideWords,) if self.beside else ())
 
     @property
     def call(self) -> tuple[type[Words], ...]:  # type: ignore[override]
@@ -124,13 +124,14 @@ class WinogradConvolution(Convolution):
     def scratch(self, where: Where, rooms: Rooms) -> tuple[Room, ...]:
         method, machine = where.method, where.machine
         slab, room = self.slab(where, rooms)
-        blocking = blocking_of(where.kernel, where.groups, method, slab, machine, rooms.item)
+        blocking = blocking_of(where.kernel, where.groups, method, rooms.woven or slab, machine, rooms.item)
         rooms.blocking = blocking
         row = self.row(where, rooms, slab)
         largest = rooms.add(1, rooms.lanes)
         inputs = rooms.add(1, blocking.inputs, again=True)
         products = rooms.add(method.most_points, blocking.product_point, again=True)
-        return room, row, largest, inputs, products, self.phased(where, rooms, slab)
+        phased = self.phased(where, rooms, slab)
+        return room, row, largest, inputs, products, phased, *self.beside_rooms(rooms)
 
     def cost(self, where: Where, tiling: Tiling) -> tuple[float, float]:
         return winograd_cost(where, tiling)
@@ -144,9 +145,10 @@ class WinogradConvolution(Convolution):
         where, slab, blocking = binding.where, binding.tiling.slab, binding.tiling.blocking
         assert slab is not None
         assert blocking is not None
-        room, row, largest, inputs, products, phased = rooms
+        room, row, largest, inputs, products, phased, *beside = rooms
+        woven = binding.tiling.woven or slab
         in_group, per_out = where.kernel[0] // where.groups, where.kernel[1]
-        tables = _Tables(where.method, slab, blocking, in_group, per_out)
+        tables = _Tables(where.method, woven, blocking, in_group, per_out)
         offsets = np.arange(where.method.most_pieces * in_group + 1, dtype=np.int64) * blocking.positions
         conv = self.bind_slab(binding, {"slab": room, "phased": phased}, offsets=offsets, weights_group=tables.weight)
         own = WinogradWords(
@@ -164,9 +166,9 @@ class WinogradConvolution(Convolution):
             chunk_positions=blocking.positions,
             chunk_blocks=blocking.blocks,
             product_point=blocking.product_point,
-            depth_step=where.method.walks[0].pace * slab.height * slab.pitch,
+            depth_step=where.method.walks[0].pace * woven.height * woven.pitch,
         )
-        return conv, PacedWords(row), own
+        return conv, PacedWords(row), own, *self.bind_beside(binding, tuple(beside))
 
     def bind_call(self, call: Call) -> tuple[Words, ...]:
         *_, channels = call.part

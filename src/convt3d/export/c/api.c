@@ -21,6 +21,8 @@ static int overlap(const C3D_ARRAY *a, const C3D_ARRAY *b) {
 static int checked(const C3D_ARGS *args, int needs_data) {
     if (!args)
         return told(C3D_ARGUMENT, "args: is NULL");
+    if (this_machine()->refused)
+        return told(C3D_ARGUMENT, "CONVT3D_ISA: is no instruction set that processor and library have");
     if (args->threads < 0 || args->threads > MOST_THREADS)
         return told(C3D_ARGUMENT, "threads: %d is not between 0 and %d", args->threads, MOST_THREADS);
     if (!args->threads && !usable_threads())

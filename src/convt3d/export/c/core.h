@@ -23,6 +23,7 @@ typedef struct {
 } number_of;
 
 enum { WHOLE = -1000, SAME }; /* of an integer: the axis, padding that keeps its size; -1 - n: parameter n */
+#define DIVIDED(number, n) (2 * WHOLE - 256 * (number) - (n)) /* a number that parameter n divides, by it */
 
 enum op {
     OP_TRANSPOSED, OP_CONV, OP_PAD, OP_MAX_POOL, OP_AVG_POOL, OP_SUM, OP_MEAN, OP_MAX, OP_LOG_SUM_EXP, OP_SOFTMAX,
@@ -70,7 +71,8 @@ typedef struct {
     int words, call;  /* where its sets begin in the table */
     int stage;        /* of the pipeline */
     int array;        /* that it reads or writes; NOTHING: the tile's memory */
-    int numbers;      /* of a reduction: for each channel of a tile; of a load: 1: channels are taken in parts */
+    int numbers;      /* of a reduction: for each channel of a tile; of a load: 1: channels are taken in parts; of a pool:
+                         1: it is told whether a window is as wide as the array */
     int paced;        /* of a convolution: a position may be several inputs wide */
     int links;
     const chain_link *link;
@@ -242,6 +244,9 @@ static i64 times(i64 a, i64 b) {
 static i64 elements_of(const i64 *shape) { return shape[0] * shape[1] * shape[2] * shape[3] * shape[4]; }
 
 static i64 integer(const run *r, i64 code, i64 axis_size) {
+    i64 divided = DIVIDED(0, 0) - code;
+    if (divided >= 0)
+        return divided / 256 / r->ints[divided % 256];
     return code == WHOLE ? axis_size : code < 0 ? r->ints[-1 - code] : code;
 }
 

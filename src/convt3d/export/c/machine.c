@@ -107,10 +107,11 @@ static void know_host(void) {
     const char *asked = getenv("CONVT3D_ISA");
     level = level < C3D_LEVELS ? level : C3D_LEVELS;
     host.isa = C3D_LEVELS - level; /* the best comes first */
-    for (int n = host.isa; asked && n < C3D_LEVELS; n++)
+    host.refused = asked && *asked;
+    for (int n = host.isa; host.refused && n < C3D_LEVELS; n++)
         if (!strcmp(asked, C3D_ISA[n]) || (!strcmp(asked, "baseline") && n == C3D_LEVELS - 1)) {
             host.isa = n;
-            break;
+            host.refused = 0;
         }
     host.lanes = C3D_VECTOR[host.isa] / (i64)sizeof(number);
     host.registers = C3D_REGISTERS[host.isa];

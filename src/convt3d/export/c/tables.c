@@ -207,6 +207,8 @@ static void put_words(run *r, const sweep_case *c, const tiling *t, i64 *table) 
                 pool_axis own = pool_of(r, of, shape, axis);
                 i64 divisor = of->ints[11] ? (axis == D ? of->ints[11] : 1) : 0;
                 words[PoolWords_windows + axis] = windows_table(r, &own, (int)of->ints[10], divisor);
+                if (axis == W && p->numbers)
+                    words[PoolWords_words + WidthWords_whole] = own.kernel == own.size;
             }
             break;
         default:

@@ -4,6 +4,7 @@
 typedef struct {
     i64 lanes, registers, l1, l2, l3, cores; /* `lanes` of numbers in a vector */
     int isa;
+    int refused; /* CONVT3D_ISA asks for what is not there */
 } machine;
 
 typedef struct {

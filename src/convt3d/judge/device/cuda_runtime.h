@@ -13,13 +13,14 @@
 #include <limits>
 #include <math.h>
 #include <type_traits>
+#include <utility>
 
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
 #define __managed__
-#define __shared__ static thread_local
+#define __shared__ __attribute__((used)) static thread_local  // used: where nobody writes it the compiler sees no zero
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
@@ -27,6 +28,9 @@
 #define __builtin_assume(condition)
 #define __align__(n) __attribute__((aligned(n)))
 #define __CUDACC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define CUDART_VERSION 13000
 #define __CUDA_ARCH__ 900
 #define CONVT3D_UNSEEN __attribute__((no_sanitize("thread"), noinline))
 
@@ -51,6 +55,8 @@ CONVT3D_VECTORS(signed char, char)
 CONVT3D_VECTORS(unsigned char, uchar)
 CONVT3D_VECTORS(long long, longlong)
 CONVT3D_VECTORS(unsigned long long, ulonglong)
+CONVT3D_VECTORS(long, long)
+CONVT3D_VECTORS(unsigned long, ulong)
 
 struct dim3 {
     unsigned x, y, z;
@@ -223,6 +229,15 @@ CONVT3D_UNSEEN unsigned __match_any_sync(unsigned mask, T value)
     for (int lane = 0; lane < 32; ++lane) same |= (mask >> lane & 1 && all[lane] == own) ? 1u << lane : 0u;
     return same;
 }
+template <class T>
+CONVT3D_UNSEEN unsigned __match_all_sync(unsigned mask, T value, int* all_same)
+{
+    unsigned long long all[32];
+    const unsigned long long own = convt3d_device::of_lane(mask, convt3d_device::bits_of(value), all, CONVT3D_SITE);
+    *all_same = 1;
+    for (int lane = 0; lane < 32; ++lane) *all_same &= !(mask >> lane & 1) || all[lane] == own;
+    return *all_same ? mask : 0u;
+}
 inline void __trap() { convt3d_device::trap("__trap() was called"); }
 #undef assert
 #define assert(condition) ((condition) ? (void)0 : convt3d_device::trap("assert(" #condition ") does not hold"))
@@ -251,6 +266,19 @@ CONVT3D_UNSEEN T atomicCAS(T* place, U expected, V given)
 {
     return convt3d_device::changed(place, [=](T old) -> T { return old == (T)expected ? (T)given : old; });
 }
+// A device in software has one scope for all threads.
+#define CONVT3D_SCOPES(name)                                                                                            \
+    template <class... A>                                                                                               \
+    inline auto name##_block(A... given) { return name(given...); }                                                     \
+    template <class... A>                                                                                               \
+    inline auto name##_system(A... given) { return name(given...); }
+CONVT3D_SCOPES(atomicAdd)
+CONVT3D_SCOPES(atomicExch)
+CONVT3D_SCOPES(atomicMin)
+CONVT3D_SCOPES(atomicMax)
+CONVT3D_SCOPES(atomicAnd)
+CONVT3D_SCOPES(atomicOr)
+CONVT3D_SCOPES(atomicCAS)
 
 // --- arithmetic ------------------------------------------------------------------------------------------------------
 
@@ -313,9 +341,20 @@ inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dsub_rn(double x, double y) { return x - y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __ddiv_rn(double x, double y) { return x / y; }
 inline double __fma_rn(double x, double y, double z) { return std::fma(x, y, z); }
+inline double __dsqrt_rn(double x) { return std::sqrt(x); }
+inline double __drcp_rn(double x) { return 1.0 / x; }
+inline void __sincosf(float x, float* sine, float* cosine) { *sine = std::sin(x), *cosine = std::cos(x); }
+inline float sinpif(float x) { return (float)std::sin(3.14159265358979323846 * std::fmod((double)x, 2.0)); }
+inline float cospif(float x) { return (float)std::cos(3.14159265358979323846 * std::fmod((double)x, 2.0)); }
+inline void sincospif(float x, float* sine, float* cosine) { *sine = sinpif(x), *cosine = cospif(x); }
+inline float norm3df(float a, float b, float c) { return (float)std::sqrt((double)a * a + (double)b * b + (double)c * c); }
+inline float norm4df(float a, float b, float c, float d) { return std::hypot(norm3df(a, b, c), d); }
+inline float rhypotf(float a, float b) { return 1.0f / std::hypot(a, b); }
+inline float rnorm3df(float a, float b, float c) { return 1.0f / norm3df(a, b, c); }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline float __int_as_float(int bits) { return convt3d_device::of_bits<float>((unsigned)bits); }
 inline int __float_as_int(float x) { return (int)convt3d_device::bits_of(x); }
@@ -331,6 +370,53 @@ inline int __float2int_rd(float x) { return (int)std::floor(x); }
 inline int __float2int_ru(float x) { return (int)std::ceil(x); }
 inline int __float2int_rz(float x) { return (int)x; }
 inline unsigned __float2uint_rn(float x) { return (unsigned)std::nearbyint(x); }
+inline unsigned __float2uint_rd(float x) { return (unsigned)std::floor(x); }
+inline unsigned __float2uint_ru(float x) { return (unsigned)std::ceil(x); }
+inline unsigned __float2uint_rz(float x) { return (unsigned)x; }
+inline long long __float2ll_rn(float x) { return (long long)std::nearbyint(x); }
+inline long long __float2ll_rz(float x) { return (long long)x; }
+inline unsigned long long __float2ull_rn(float x) { return (unsigned long long)std::nearbyint(x); }
+inline float __ll2float_rn(long long x) { return (float)x; }
+inline float __ull2float_rn(unsigned long long x) { return (float)x; }
+inline int __double2int_rn(double x) { return (int)std::nearbyint(x); }
+inline int __double2int_rz(double x) { return (int)x; }
+inline double __int2double_rn(int x) { return x; }
+inline double __uint2double_rn(unsigned x) { return x; }
+inline int __double2hiint(double x) { return (int)(convt3d_device::bits_of(x) >> 32); }
+inline int __double2loint(double x) { return (int)convt3d_device::bits_of(x); }
+inline double __hiloint2double(int high, int low)
+{
+    return convt3d_device::of_bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low);
+}
+inline unsigned __brev(unsigned x)
+{
+    unsigned found = 0;
+    for (int bit = 0; bit < 32; ++bit) found |= (x >> bit & 1u) << (31 - bit);
+    return found;
+}
+inline unsigned long long __brevll(unsigned long long x) { return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32)); }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
+{
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    unsigned found = 0;
+    for (int at = 0; at < 4; ++at) {
+        const unsigned which = selector >> 4 * at & 15u, byte = (unsigned)(both >> 8 * (which & 7u)) & 255u;
+        found |= (which & 8u ? (byte & 128u ? 255u : 0u) : byte) << 8 * at;
+    }
+    return found;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) { return (unsigned)(((unsigned long long)high << 32 | low) << (by & 31) >> 32); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31)); }
+template <class A, class B, class S>
+inline S convt3d_products_of_bytes(unsigned a, unsigned b, S sum)
+{
+    for (int at = 0; at < 32; at += 8) sum += (S)(A)(a >> at) * (S)(B)(b >> at);
+    return sum;
+}
+inline int __dp4a(int a, int b, int sum) { return convt3d_products_of_bytes<signed char, signed char>((unsigned)a, (unsigned)b, sum); }
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) { return convt3d_products_of_bytes<unsigned char, unsigned char>(a, b, sum); }
+inline unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned umax(unsigned a, unsigned b) { return a > b ? a : b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
@@ -347,8 +433,9 @@ inline void __nanosleep(unsigned) {}
 
 // --- the host's side -------------------------------------------------------------------------------------------------
 
-typedef enum {
-    cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600
+typedef enum cudaError {
+    cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9,
+    cudaErrorNotReady = 600, cudaErrorIllegalAddress = 700, cudaErrorLaunchFailure = 719, cudaErrorNotSupported = 801
 } cudaError_t;
 typedef enum {
     cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
@@ -376,14 +463,26 @@ struct cudaDeviceProp {  // of an H100
     int maxThreadsPerMultiProcessor = 2048, l2CacheSize = 50 << 20, concurrentKernels = 1, cooperativeLaunch = 0;
 };
 
+inline cudaError_t convt3d_last_error = cudaSuccess;
 template <class T>
-inline cudaError_t cudaMalloc(T** place, size_t bytes) { *place = (T*)convt3d_device::allocate(bytes); return cudaSuccess; }
+inline cudaError_t convt3d_allocated(T** place, size_t bytes, bool shared_with_host)
+{
+    void* const found = convt3d_device::allocate(bytes, shared_with_host);
+    if (!found) return convt3d_last_error = cudaErrorMemoryAllocation;
+    *place = (T*)found;
+    return cudaSuccess;
+}
+template <class T>
+inline cudaError_t cudaMalloc(T** place, size_t bytes) { return convt3d_allocated(place, bytes, false); }
 template <class T>
 inline cudaError_t cudaMallocAsync(T** place, size_t bytes, cudaStream_t) { return cudaMalloc(place, bytes); }
 template <class T>
-inline cudaError_t cudaMallocManaged(T** place, size_t bytes, unsigned = 1) { *place = (T*)convt3d_device::allocate(bytes, true); return cudaSuccess; }
+inline cudaError_t cudaMallocManaged(T** place, size_t bytes, unsigned = 1) { return convt3d_allocated(place, bytes, true); }
 template <class T>
 inline cudaError_t cudaMallocHost(T** place, size_t bytes, unsigned = 0) { return cudaMallocManaged(place, bytes); }
+template <class T>
+inline cudaError_t cudaHostAlloc(T** place, size_t bytes, unsigned = 0) { return cudaMallocManaged(place, bytes); }
+inline cudaError_t cudaMemGetInfo(size_t* left, size_t* all) { *left = 79ull << 30, *all = 80ull << 30; return cudaSuccess; }
 inline cudaError_t cudaFree(void* place)
 {
     convt3d_device::host_waits_for_all();
@@ -399,6 +498,12 @@ inline cudaError_t cudaMemsetAsync(void* place, int value, size_t bytes, cudaStr
     return cudaSuccess;
 }
 inline cudaError_t cudaMemset(void* place, int value, size_t bytes) { return cudaMemsetAsync(place, value, bytes); }
+inline cudaError_t cudaMemset2DAsync(void* place, size_t pitch, int value, size_t bytes, size_t rows, cudaStream_t stream = {})
+{
+    for (size_t row = 0; row < rows; ++row) cudaMemsetAsync((char*)place + row * pitch, value, bytes, stream);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemset2D(void* place, size_t pitch, int value, size_t bytes, size_t rows) { return cudaMemset2DAsync(place, pitch, value, bytes, rows); }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream = {})
 {
     convt3d_device::moved("cudaMemcpyAsync", to, from, bytes, stream.number);
@@ -457,6 +562,27 @@ inline cudaError_t cudaLaunchCooperativeKernel(F, dim3, dim3, void**, size_t = 0
     convt3d_device::unplayed("a cooperative launch needs all blocks at once, and here they run one after the other");
     return cudaSuccess;
 }
+template <class... P, size_t... at>
+inline void convt3d_call(void (*kernel)(P...), void** given, std::index_sequence<at...>) { kernel(*(std::remove_reference_t<P>*)given[at]...); }
+template <class... P>
+inline cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** given, size_t shared = 0, cudaStream_t stream = {})
+{
+    convt3d_device::Launch(grid, block, shared, stream).run("cudaLaunchKernel", [&]() CONVT3D_UNSEEN {
+        convt3d_call(kernel, given, std::index_sequence_for<P...>());
+    });
+    return cudaSuccess;
+}
+inline cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t = 0, cudaStream_t = {})
+{
+    convt3d_device::unplayed("cudaLaunchKernel of a kernel without its type: give it the kernel itself, not a void*");
+    return cudaSuccess;
+}
+template <class F>
+inline cudaError_t cudaOccupancyMaxPotentialBlockSize(int* blocks, int* threads, F, size_t = 0, int most = 0)
+{
+    *threads = most ? std::min(most, 1024) : 1024, *blocks = 132;
+    return cudaSuccess;
+}
 template <class F>
 inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads, size_t)
 {
@@ -487,12 +613,22 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = {})
     return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) { convt3d_device::host_waits_for_event(event.number); return cudaSuccess; }
+inline cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) { *milliseconds = 1.0f; return cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "error"; }
-inline const char* cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaError"; }
+inline cudaError_t cudaGetLastError() { return std::exchange(convt3d_last_error, cudaSuccess); }
+inline cudaError_t cudaPeekAtLastError() { return convt3d_last_error; }
+inline const char* cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaSuccess ? "no error" : error == cudaErrorMemoryAllocation ? "out of memory" : "error";
+}
+inline const char* cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaSuccess ? "cudaSuccess" : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+}
+inline cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
+inline cudaError_t cudaRuntimeGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }

@@ -25,10 +25,12 @@ dim3 grid, block_size;
 namespace {
 
 constexpr size_t STACK = 128 << 10, PAGE = 4096, MOST_SHARED = 227 << 10, USUAL_SHARED = 48 << 10;
+constexpr size_t MOST_MEMORY = 80ull << 30;
 constexpr uint32_t NOBODY = ~0u, MANY = ~0u - 1, OF_WARP = 1u << 31;  // several threads; OF_WARP + w: several of warp w
 
 std::string fault;  // the first, with its word: "race: ..."
 thread_local char anchor;  // makes this thread's shared memory exist
+thread_local char behind_shared[64 << 10];  // of the kernel, which is linked first: nobody's
 
 // --- who touched it last ---
 
@@ -161,6 +163,7 @@ struct Fiber {
 
 struct Meeting {  // of the lanes of a mask
     uint32_t waiting = 0, mask = 0, generation = 0;
+    uint32_t gave[2] = {0, 0};  // lanes that were there, in turn
     bool orders = false;  // memory, too: shuffles and votes do not
     const void* site = nullptr;
 };
@@ -227,8 +230,13 @@ struct Memory {
     char *map, *begin, *end, *map_end;
     bool shared_with_host = false;
 };
-std::vector<Memory> allocations;
-std::vector<std::pair<const char*, const char*>> given_arrays;  // of the problem
+std::vector<Memory> allocations, freed;  // whose addresses nothing else has until the call ends
+struct Given {  // an array of the problem
+    std::string name;
+    const char *begin, *end;
+};
+std::vector<Given> given_arrays;
+constexpr long NEAR = 16 << 10;  // bytes beside an array that are no other's
 
 int schedule()
 {
@@ -316,6 +324,7 @@ void release_meeting(uint32_t number, Meeting& meeting)
     if (!meeting.waiting || (meeting.waiting | warp.exited) != (meeting.mask | warp.exited)) return;
     for (uint32_t lane = 0; lane < 32; ++lane)
         if (meeting.waiting >> lane & 1) device.states[number * 32 + lane] = State::ready;
+    meeting.gave[meeting.generation % 2] = meeting.waiting;
     meeting.waiting = 0, ++meeting.generation, warp.epoch += meeting.orders;
 }
 
@@ -459,6 +468,7 @@ void find_shared()
                     char* begin = (char*)info->dlpi_tls_data;
                     if (&anchor < begin || &anchor >= begin + info->dlpi_phdr[at].p_memsz) continue;
                     device.shared_begin = begin, device.shared_end = begin + info->dlpi_phdr[at].p_memsz;
+                    if (behind_shared >= begin) device.shared_end = behind_shared;
                     return 1;
                 }
             return 0;
@@ -516,14 +526,26 @@ void look(Cell& cell, bool writes, bool atomic, const char* space, const void* s
     else if (before.warp_epoch == own.warp_epoch) cell.read.thread = OF_WARP + warp;
 }
 
-void outside(const Memory& memory, const char* place, bool writes, const void* site)
+void outside(const char* begin, const char* end, const std::string& what, const char* place, bool writes, const void* site)
 {
-    const long past = place >= memory.end ? (long)(place - memory.end) : (long)(place - memory.begin);
+    const long past = place < begin ? (long)(begin - place) : (long)(place - end);
     blame("out of bounds: " + thread_words(device.current, device.block) + " of `" + device.name + "` " +
-          (writes ? "writes" : "reads") + " at " + site_words(site) + ", " + std::to_string(past < 0 ? -past : past) +
-          " bytes " + (past < 0 ? "before" : "behind the end of") + " " + std::to_string(memory.end - memory.begin) +
-          " bytes of " + (memory.map == device.dynamic_memory ? "dynamic shared memory" : "cudaMalloc"));
+          (writes ? "writes" : "reads") + " at " + site_words(site) + ", " + std::to_string(past) + " bytes " +
+          (place < begin ? "before " : "behind the end of ") + what);
     leave();
+}
+
+void lost(bool writes, const void* site, const char* where)
+{
+    blame("crash: " + thread_words(device.current, device.block) + " of `" + device.name + "` " + (writes ? "writes" : "reads") +
+          " at " + site_words(site) + where);
+    leave();
+}
+
+std::string memory_words(const Memory& memory)
+{
+    return std::to_string(memory.end - memory.begin) + " bytes of " +
+           (memory.map == device.dynamic_memory ? "dynamic shared memory" : "cudaMalloc");
 }
 
 // The host's own code, between launches: pointers of the device are not for it.
@@ -531,7 +553,7 @@ void host_touches(const char* place, bool writes, const void* site)
 {
     bool own = false;
     for (const auto& memory : allocations) own = own || (!memory.shared_with_host && place >= memory.begin && place < memory.end);
-    for (const auto& array : given_arrays) own = own || (place >= array.first && place < array.second);
+    for (const auto& array : given_arrays) own = own || (place >= array.begin && place < array.end);
     if (own)
         blame(std::string("crash: the host ") + (writes ? "writes" : "reads") + " memory of the device at " + site_words(site) +
               ": a GPU's pointers are for kernels and cudaMemcpy");
@@ -552,13 +574,24 @@ void touch(const void* address, size_t bytes, bool writes, const void* site, boo
     }
     for (const auto& memory : allocations)
         if (place >= memory.map && place < memory.map_end) {
-            if (place < memory.begin || place + bytes > memory.end) return outside(memory, place, writes, site);
+            if (place < memory.begin || place + bytes > memory.end)
+                return outside(memory.begin, memory.end, memory_words(memory), place, writes, site);
             if (memory.map != device.dynamic_memory) break;
             if (counted && device.block == 0) banks.note(site, device.current, (uint32_t)(place - memory.begin), (uint32_t)bytes);
             for (size_t at = 0; at < bytes; ++at)
                 look(device.dynamic_cells[(size_t)(place - memory.begin) + at], writes, atomic, "shared", site);
             return;
         }
+    if (place >= behind_shared && place < behind_shared + sizeof behind_shared)
+        return outside(behind_shared, behind_shared, "static shared memory", place, writes, site);
+    for (const auto& memory : freed)
+        if (place >= memory.map && place < memory.map_end) return lost(writes, site, ", in memory that cudaFree has taken back");
+    if ((uintptr_t)place < PAGE * 16) return lost(writes, site, ", through a null pointer");
+    for (const auto& array : given_arrays) {
+        if (place >= array.begin && place + bytes <= array.end) break;
+        if (place + NEAR >= array.begin && place < array.end + NEAR)
+            return outside(array.begin, array.end, "`" + array.name + "`", place, writes, site);
+    }
     for (size_t at = 0; at < bytes && bytes > 1; at += 2) look(device.global.at((uintptr_t)place + at), writes, atomic, "global", site);
 }
 
@@ -575,7 +608,7 @@ Memory mapped(size_t bytes)
 {
     const size_t room = (bytes + PAGE - 1) / PAGE * PAGE + PAGE, map = room + PAGE;
     char* begin = (char*)mmap(nullptr, map, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) trap("cudaMalloc finds no memory");
+    if (begin == MAP_FAILED) return {};
     std::memset(begin, 0xff, room);
     mprotect(begin + room, PAGE, PROT_NONE);
     const size_t start = (room - bytes) / 256 * 256;
@@ -591,7 +624,9 @@ void trap(const char* words)
     blame(std::string("crash: ") + words + (device.running ? " by " + thread_words(device.current, device.block) : ""));
     for (;;) {
         leave();
-        if (!device.running) _exit(1);
+        if (device.running) continue;
+        std::fprintf(stderr, "%s\n", words);  // the host's code cannot be left in another way
+        _exit(1);
     }
 }
 
@@ -627,8 +662,15 @@ int barrier_with(int value, int how, const void* site)
 
 void barrier(const void* site) { barrier_with(0, 0, site); }
 
-// What the lanes of the mask have given.
-static const unsigned long long (&meet(unsigned mask, unsigned long long bits, const void* site, bool orders = false))[32]
+// What the lanes of the mask have given, and who of them was there.
+struct Given32 {
+    const unsigned long long (&of)[32];
+    const uint32_t& lanes;
+
+    unsigned long long operator[](int lane) const { return lanes >> lane & 1 ? of[lane] : ~0ull; }  // of nobody: NaN
+};
+
+static Given32 meet(unsigned mask, unsigned long long bits, const void* site, bool orders = false)
 {
     const uint32_t thread = device.current, lane = thread % 32;
     Warp& warp = device.warps[thread / 32];
@@ -641,7 +683,8 @@ static const unsigned long long (&meet(unsigned mask, unsigned long long bits, c
         }
     const uint32_t first = (uint32_t)__builtin_ctz(mask);
     Meeting& meeting = warp.meetings[first];
-    auto& values = device.values[thread / 32 * 32 + first].of[meeting.generation % 2];
+    const uint32_t turn = meeting.generation % 2;
+    auto& values = device.values[thread / 32 * 32 + first].of[turn];
     meeting.mask = mask, meeting.site = site, meeting.orders = orders, meeting.waiting |= 1u << lane;
     values[lane] = bits;
     device.phases[thread].site = site, device.states[thread] = State::at_warp;
@@ -650,30 +693,29 @@ static const unsigned long long (&meet(unsigned mask, unsigned long long bits, c
         leave();
         become(thread);
     }
-    return values;
+    return {values, meeting.gave[turn]};
 }
 
 void warp_barrier(unsigned mask, const void* site) { meet(mask, 0, site, true); }
 
 unsigned long long shuffled(unsigned mask, unsigned long long bits, Shuffle how, int argument, int width, const void* site)
 {
-    const auto& values = meet(mask, bits, site);
+    const Given32 values = meet(mask, bits, site);
     const int lane = (int)(device.current % 32), first = lane / width * width;
     int from = lane;
     if (how == Shuffle::index) from = first + (argument & (width - 1));
     if (how == Shuffle::up && lane - argument >= first) from = lane - argument;
     if (how == Shuffle::down && lane + argument < first + width) from = lane + argument;
     if (how == Shuffle::exclusive && ((lane ^ argument) < first + width)) from = lane ^ argument;
-    return (mask >> from & 1) ? values[from] : bits;
+    return values[from];
 }
 
 unsigned ballot(unsigned mask, int value, const void* site)
 {
-    const auto& values = meet(mask, value != 0, site);
-    const Warp& warp = device.warps[device.current / 32];
+    const Given32 values = meet(mask, value != 0, site);
     unsigned found = 0;
-    for (uint32_t lane = 0; lane < 32; ++lane)
-        if (mask >> lane & ~warp.exited >> lane & 1 && values[lane]) found |= 1u << lane;
+    for (int lane = 0; lane < 32; ++lane)
+        if (values.lanes >> lane & 1 && values[lane]) found |= 1u << lane;
     return found;
 }
 
@@ -688,7 +730,8 @@ unsigned active(const void* site)
 
 unsigned long long of_lane(unsigned mask, unsigned long long bits, unsigned long long (&all)[32], const void* site)
 {
-    std::memcpy(all, meet(mask, bits, site), sizeof all);
+    const Given32 values = meet(mask, bits, site);
+    for (int lane = 0; lane < 32; ++lane) all[lane] = values[lane];
     return bits;
 }
 
@@ -758,17 +801,21 @@ void largest_shared(size_t bytes)
 
 void* allocate(size_t bytes, bool shared_with_host)
 {
-    allocations.push_back(mapped(bytes));
+    const Memory made = bytes <= MOST_MEMORY ? mapped(bytes) : Memory{};
+    if (!made.map) return nullptr;
+    allocations.push_back(made);
     allocations.back().shared_with_host = shared_with_host;
-    return allocations.back().begin;
+    return made.begin;
 }
 
 void release(void* place)
 {
     for (size_t at = 0; at < allocations.size(); ++at)
         if (allocations[at].begin == place) {
-            device.global.forget((uintptr_t)allocations[at].map, (uintptr_t)allocations[at].map_end);
-            munmap(allocations[at].map, (size_t)(allocations[at].map_end - allocations[at].map));
+            const Memory& gone = allocations[at];
+            device.global.forget((uintptr_t)gone.map, (uintptr_t)gone.map_end);
+            mmap(gone.map, (size_t)(gone.map_end - gone.map), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            freed.push_back(gone);
             allocations.erase(allocations.begin() + (long)at);
             return;
         }
@@ -828,6 +875,7 @@ void moved(const char* name, void* to, const void* from, size_t bytes, uint32_t 
 void launch(const Launch& how, const char* name, const std::function<void()>& body)
 {
     if (!fault.empty()) return;
+    if (device.running) return unplayed("a kernel launches another one");
     const dim3 blocks = how.grid, threads = how.block;
     const size_t shared = how.shared;
     const uint64_t all = (uint64_t)threads.x * threads.y * threads.z, many = (uint64_t)blocks.x * blocks.y * blocks.z;
@@ -846,10 +894,8 @@ void launch(const Launch& how, const char* name, const std::function<void()>& bo
     device.body = &body, device.name = name, device.threads = (uint32_t)all, device.fence = false;
     find_shared();
     device.dynamic_bytes = shared;
-    if (shared) {
-        allocations.push_back(mapped(shared));
-        device.dynamic_memory = allocations.back().map;
-    }
+    allocations.push_back(mapped(shared));
+    device.dynamic_memory = allocations.back().map;
     for (void** place : pointers_to_dynamic()) *place = dynamic_shared();
     device.launch = streams.begin(how.stream);
     device.order = order_of((uint32_t)all);
@@ -859,13 +905,15 @@ void launch(const Launch& how, const char* name, const std::function<void()>& bo
         device.block = (uint32_t)(forward ? at : many - 1 - at);
         std::memset(device.shared_begin, 0xff, statics);
         device.shared_cells.assign(statics, Cell{});
-        if (shared) std::memset(dynamic_shared(), 0xff, shared);
+        std::memset(dynamic_shared(), 0xff, shared);
         device.dynamic_cells.assign(shared, Cell{});
         run_block();
         if (device.block == 0) banks.count();
         if (device.block == 0 && fault.empty()) look_at_static_size();
     }
-    if (shared) release(dynamic_shared());
+    const Memory room = allocations.back();  // nothing is allocated in a launch
+    munmap(room.map, (size_t)(room.map_end - room.map));
+    allocations.pop_back();
     device.dynamic_memory = nullptr;
     if (!fault.empty()) forget_fibers();
 }
@@ -912,6 +960,21 @@ void __ubsan_handle_out_of_bounds(Bounds* data, uintptr_t index)
     leave();
 }
 
+struct Mismatch {
+    Place place;
+    const Kind* type;
+    unsigned char logarithm, what;
+};
+void __ubsan_handle_type_mismatch_v1(Mismatch* data, uintptr_t place)
+{
+    using namespace convt3d_device;
+    if (!device.running || !fault.empty()) return;
+    blame("crash: misaligned address on line " + std::to_string(data->place.line) + ": " + data->type->name + " needs a multiple of " +
+          std::to_string(1u << data->logarithm) + " bytes, and this one is " + std::to_string(place % (1u << data->logarithm)) +
+          " bytes behind one, in " + thread_words(device.current, device.block) + " of `" + device.name + "`");
+    leave();
+}
+
 /* Where threads of a warp wait for each other's banks of shared memory, the worst place; or nothing. */
 const char* convt3d_device_banks()
 {
@@ -932,11 +995,11 @@ const char* convt3d_device_banks()
     return told.c_str();
 }
 
-/* Where the problem's arrays begin and end, one after the other. */
-void convt3d_device_arrays(const char* const* ends, int count)
+/* The problem's arrays: their names, and where they begin and end, one after the other. */
+void convt3d_device_arrays(const char* const* names, const char* const* ends, int count)
 {
     convt3d_device::given_arrays.clear();
-    for (int at = 0; at < count; ++at) convt3d_device::given_arrays.emplace_back(ends[2 * at], ends[2 * at + 1]);
+    for (int at = 0; at < count; ++at) convt3d_device::given_arrays.push_back({names[at], ends[2 * at], ends[2 * at + 1]});
 }
 
 /* What went wrong in the last call, "word: detail", or nothing. */
@@ -947,6 +1010,8 @@ const char* convt3d_device_fault()
     convt3d_device::fault.clear();
     convt3d_device::device.global.forget();
     convt3d_device::streams.forget();
+    for (const auto& memory : convt3d_device::freed) munmap(memory.map, (size_t)(memory.map_end - memory.map));
+    convt3d_device::freed.clear();
     return told.c_str();
 }
 }
