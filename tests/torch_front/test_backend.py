@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import inspect
 import pickle
 from typing import Any
 
@@ -17,7 +19,8 @@ import convt3d.torch as ct  # noqa: E402
 from convt3d.cpu.runtime import kernels  # noqa: E402
 from convt3d.cpu.runtime.compiled import loaded  # noqa: E402
 from convt3d.cpu.runtime.ready import bindings  # noqa: E402
-from convt3d.torch import backend  # noqa: E402
+from convt3d.torch import backend, prepared  # noqa: E402
+from convt3d.torch.capture import rewrite  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -347,3 +350,55 @@ def test_pipelines_own_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         model.norm.running_mean.add_(1.0)
         close(optimized(x, skip), model(x, skip))
         assert len(packed) == 2
+
+
+def test_models_that_share_a_graph_own_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds of an ensemble, called in turns: each is packed once, and what belongs to one that is gone is freed."""
+    from convt3d.cpu.runtime import weights
+    from convt3d.torch import owned_call
+
+    packed: list[Any] = []
+    pack = weights.pack
+    monkeypatch.setattr(weights, "pack", lambda *given: packed.append(given) or pack(*given))
+    calls: list[Any] = []
+    monkeypatch.setattr(backend, "rewrite", lambda graph, found: (rewrite(graph, found), calls.append(graph)))
+    models = [nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.ReLU()).eval() for _ in range(5)]
+    folds = [ct.optimize(each) for each in models]
+    with torch.no_grad():
+        for _ in range(3):
+            for fold, model in zip(folds, models, strict=True):
+                x = torch.randn(1, 2, 5, 6, 7)
+                close(fold(x), model(x))
+        assert (len(packed), len(calls)) == (5, 1)
+        (own,) = [each.target for each in calls[0].nodes if isinstance(each.target, owned_call.OwnedCall)]
+        del folds, models, fold, model
+        gc.collect()
+        last = nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.ReLU()).eval()
+        close(ct.optimize(last)(x), last(x))
+    assert len(prepared.owned(own).states) == 1
+
+
+@pytest.mark.skipif(
+    "recompile_limit" not in inspect.signature(torch.compile).parameters, reason="this PyTorch has one limit for all"
+)
+def test_graphs_that_break_inside_of_many_modules() -> None:
+    """PyTorch computes a function eagerly that it has captured 8 times: `optimize` lets it capture more."""
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv3d(channels, 2, 1), nn.Conv3d(2, channels + 1, 1)
+
+        def forward(self, x: Any) -> Any:
+            y = self.first(x)
+            torch._dynamo.graph_break()
+            return torch.relu(self.second(y))
+
+    model, x = nn.Sequential(*(Block(channels) for channels in range(1, 13))).eval(), given(1, 1, 3, 3, 3)
+    assert len(ct.explain(model, x, times=False, quiet=True).rows) == 24
+    captured: list[int] = []
+    fused = backend.fused
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(backend, "fused", lambda *given: captured.append(1) or fused(*given))
+        close(ct.optimize(model)(x), model(x))
+    assert len(captured) == 24

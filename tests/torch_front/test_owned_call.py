@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import convt3d.torch as ct  # noqa: E402
-from convt3d.torch import prepared  # noqa: E402
-from convt3d.torch.owned_call import OwnedCall  # noqa: E402
+from convt3d.torch import engine, prepared  # noqa: E402
+from convt3d.torch.owned_call import OwnedCall, Place  # noqa: E402
 
 CONV = "Conv3d(padding=1)"
 # The stages, and how many vectors of channels they take; of tensors they take as many as the text says.
@@ -55,6 +55,61 @@ def test_again(name: str) -> None:
         assert torch.equal(got, ct.pipeline(x, [each.clone() for each in operands], text)), seed
     (state,) = prepared.owned(call).states.values()
     assert len(state.weights.quick) == 2
+
+
+def _last(x: Any) -> Any:
+    return x.contiguous(memory_format=torch.channels_last_3d)
+
+
+# The stages, the shape of the weight, and the layout of the input and of the weight.
+LAYOUTS: dict[str, tuple[str, tuple[int, ...], Any, Any]] = {
+    "single taps": ("Conv3d() -> ReLU()", (6, 4, 1, 1, 1), None, None),
+    "channels last": (f"{CONV} -> BatchNorm()", (6, 4, 3, 3, 3), _last, None),
+    "weights with channels last": (f"{CONV} -> SiLU()", (6, 4, 3, 3, 3), None, _last),
+    "both, contiguous results": (f"{CONV} -> InstanceNorm()", (6, 4, 3, 3, 3), _last, _last),
+    "transposed axes": (f"{CONV} -> GELU()", (6, 4, 3, 3, 3), lambda x: x.transpose(2, 4), None),
+    "every other voxel": (f"{CONV} -> Softmax()", (6, 4, 3, 3, 3), lambda x: x[..., ::2], None),
+    "repeated samples": (f"{CONV} -> GroupNorm(2)", (6, 4, 3, 3, 3), lambda x: x[:1].expand(2, 4, 3, 5, 7), None),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_again_in_every_layout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call finds all of it done, and a result with the strides of the first."""
+    text, shape, of_input, of_weight = LAYOUTS[name]
+    weight = drawn(shape, 0)
+    weight = weight if of_weight is None else of_weight(weight)
+    own = [weight, drawn((6,), 1), drawn((6,), 2).abs()] if "BatchNorm" in text else [weight]
+    inputs = [drawn((2, 4, 3, 5, 7), seed) for seed in range(3)]
+    inputs = [each if of_input is None else of_input(each) for each in inputs]
+    expected = [ct.pipeline(x, [each.clone() for each in own], text) for x in inputs]
+    call = OwnedCall()
+    first = call(inputs[0], own, text)
+    monkeypatch.setattr(engine, "run", None)
+    for x, wanted in zip(inputs, expected, strict=True):
+        got = call(x, own, text)
+        assert torch.equal(got, wanted)
+        assert got.stride() == wanted.stride() == first.stride()
+
+
+def test_again_into_a_part_of_a_larger_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of the result lie apart."""
+    call, weight, x = OwnedCall(), drawn((6, 4, 3, 3, 3), 0), drawn((2, 4, 3, 5, 7), 1)
+    call.place = call.beside = Place(2, 6, 9)
+    expected = ct.pipeline(x, [weight.clone()], CONV)
+    call(x, [weight], CONV)
+    monkeypatch.setattr(engine, "run", None)
+    got = call(x, [weight], CONV)
+    assert torch.equal(got, expected)
+    assert got.stride() == (9 * 105, 105, 35, 7, 1)
+    assert got.storage_offset() == 2 * 105
+
+
+def test_again_with_a_large_result_of_fewer_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "HUGE_FROM", 0)
+    text, call, weight, x = CASES["dropped axes"][0], OwnedCall(), drawn((4, 4, 3, 3, 3), 0), drawn((2, 4, 3, 5, 7), 1)
+    for _ in range(2):
+        assert torch.equal(call(x, [weight], text), ct.pipeline(x, [weight.clone()], text))
 
 
 def test_tensors_of_other_layouts() -> None:

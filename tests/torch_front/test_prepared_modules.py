@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import convt3d.torch as ct
 from convt3d import ArgumentTypeError
 from convt3d.cpu.runtime import weights
-from convt3d.torch import prepared
+from convt3d.torch import engine, prepared
 
 X = torch.randn(2, 4, 4, 4, 5)
 
@@ -36,6 +36,13 @@ def _swapped() -> nn.Module:
     return model
 
 
+def _swapped_forward() -> nn.Module:
+    """The same of convolutions that are not transposed."""
+    model = nn.Sequential(nn.Conv3d(4, 6, 3, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.Conv3d(6, 2, 1), nn.Tanh())
+    ct.swap(model.eval())
+    return model
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: ct.ConvTranspose3d(4, 6, 3, stride=2, padding=1),
     "without bias": lambda: ct.ConvTranspose3d(4, 6, 3, stride=2, bias=False),
@@ -45,6 +52,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "average": lambda: ct.ConvTranspose3dSumLayerNormAvgPoolGELU(4, 6, 3, stride=2, padding=1, output_padding=1),
     "softmax": lambda: ct.ConvTranspose3dAvgPoolClampSoftmaxMultiply(4, 6, 3, stride=2, padding=1, pool_kernel=1),
     "swapped": _swapped,
+    "swapped, forward": _swapped_forward,
 }
 EACH = pytest.mark.parametrize("name", MODELS)
 
@@ -109,6 +117,15 @@ def test_changes_that_pytorch_does_not_count(name: str) -> None:
             check(model)
 
 
+def test_unbatched_inputs_are_prepared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ct.Conv3d(4, 6, 3, padding=1)
+    expected = model(X[:1])[0]
+    monkeypatch.setattr(engine, "run", None)
+    got = model(X[0])
+    assert torch.equal(got, expected)
+    assert got.stride() == expected.stride()
+
+
 def test_large_weights_are_sampled() -> None:
     """A change of all numbers that PyTorch does not count is seen; for one of few there is `forget`."""
     model = ct.ConvTranspose3d(64, 64, 3)
@@ -155,18 +172,19 @@ def test_types_and_other_parameters(name: str) -> None:
         model.to(dtype)
         check(model, X.to(dtype))
     for module in model.modules():
-        if isinstance(module, nn.ConvTranspose3d):
+        if isinstance(module, (nn.Conv3d, nn.ConvTranspose3d)):
             module.weight = nn.Parameter(torch.randn_like(module.weight))
+            check(model)
             if module.bias is not None:
                 module.bias = None
     check(model)
 
 
-def test_attributes_count_at_once() -> None:
+@pytest.mark.parametrize("kind", [nn.ConvTranspose3d, nn.Conv3d])
+def test_attributes_count_at_once(kind: Any) -> None:
     """Also those of modules that are fused, hooks, modes, and a list that changes in place."""
-    model: Any = nn.Sequential(
-        nn.ConvTranspose3d(4, 4, 2, 2), nn.BatchNorm3d(4), nn.LeakyReLU(), nn.MaxPool3d([2, 2, 2])
-    )
+    pool = nn.MaxPool3d([2, 2, 2])
+    model: Any = nn.Sequential(kind(4, 4, 2, 2), nn.BatchNorm3d(4), nn.LeakyReLU(), pool)
     eager = copy.deepcopy(model)
     ct.swap(model)
 
@@ -200,6 +218,11 @@ def test_attributes_count_at_once() -> None:
         handle.remove()
     same()
     assert len(seen) == 4
+    handles = [each[0].register_forward_hook(lambda *_: seen.append(1)) for each in (model, eager)]
+    same()
+    assert len(seen) == 8
+    for handle in handles:
+        handle.remove()
     for each in (model, eager):
         each[2].forward = torch.sigmoid
     same()

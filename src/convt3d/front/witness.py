@@ -83,12 +83,17 @@ class _Copied:
 
 
 class Tracked:
-    """A tensor whose changes PyTorch counts. It is not kept alive, and `numbers` must not be used when it is gone."""
+    """A tensor whose changes PyTorch counts. It is not kept alive, and `numbers` must not be used when it is gone. In
+    the place of a small one, another view of its memory will do: all its numbers are compared."""
 
-    __slots__ = ("_address", "_dtype", "_kept", "_looked_at", "_shape", "_stride", "_tensor", "_version", "numbers")
+    __slots__ = (
+        *("_address", "_dtype", "_kept", "_looked_at", "_memory", "_shape", "_stride", "_tensor", "_version"),
+        "numbers",
+    )
 
     def __init__(self, tensor: Any, numbers: Storage) -> None:
         self._tensor: Any = weakref.ref(tensor)
+        self._memory: Any = self._tensor if tensor._base is None else weakref.ref(tensor._base)
         self._version, self._dtype = tensor._version, tensor.dtype
         self._address, self._shape, self._stride = address_of(tensor), tensor.shape, tensor.stride()
         self.numbers = numbers
@@ -99,9 +104,15 @@ class Tracked:
     def nbytes(self) -> int:
         return len(self._kept)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody holds the tensor any more, or what it is a view of."""
+        return self._memory() is None
+
     def confirms(self, tensor: Any) -> bool:
         return bool(
-            self._tensor() is tensor
+            tensor is not None  # as the reference to one that is gone
+            and (self._tensor() is tensor or (self._looked_at is self.numbers and not tensor.is_inference()))
             and tensor._version == self._version
             and address_of(tensor) == self._address
             and tensor.stride() == self._stride

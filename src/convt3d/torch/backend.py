@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any
 
 import torch
@@ -95,6 +97,15 @@ def fused(gm: Any, rest: str = "eager") -> tuple[Any, Captured]:
         return gm, Captured(failed=repr(error))
 
 
+def recompile_limit(model: Any) -> dict[str, int]:
+    """An argument of `torch.compile`, where it has that. Dynamo computes code for which it has 8 graphs eagerly from
+    then on. Where graphs break inside of modules, there is one for each module of a class."""
+    if "recompile_limit" not in signature(torch.compile).parameters or not isinstance(model, nn.Module):
+        return {}
+    counts = Counter(type(module) for module in model.modules())
+    return {"recompile_limit": torch._dynamo.config.recompile_limit + max(counts.values())}
+
+
 def register() -> None:
     """Makes the name known to PyTorch. An installed package is found by its entry point when it is asked for; importing
     Dynamo here would take a second."""
@@ -139,7 +150,8 @@ class Optimized(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         compiled = self._compiled
         if compiled is None:
-            compiled = self.__dict__["_compiled"] = torch.compile(self.model, backend=convt3d, **self._how)
+            how = self._how | recompile_limit(self.model)
+            compiled = self.__dict__["_compiled"] = torch.compile(self.model, backend=convt3d, **how)
         if compiled is self.model or torch.jit.is_tracing():
             return self.model(*args, **kwargs)
         from torch._dynamo.exc import TorchDynamoException

@@ -32,10 +32,12 @@ _told: set[str] = set()
 
 
 class _Quick(NamedTuple):
-    """What a call on a plain contiguous tensor of a known layout does."""
+    """What a call on tensors of a known layout does."""
 
     run: Again
     shape: tuple[int, ...]  # of the result
+    memory_format: Any
+    stride: tuple[int, ...]
 
 
 def run_prepared(
@@ -47,11 +49,17 @@ def run_prepared(
     room: Room | None = None,
 ) -> Tensor:
     """The same as `run`, for operands whose owner keeps `weights` made from them, and an x of their type."""
+    if x.dim() == 4 and not pipeline.dropped:
+        return run_prepared(operator, pipeline, x[None], operands, weights)[0]
     tensors = _tensors(pipeline, operands)
     quick: _Quick | None = weights.quick.get(_layout(x, tensors))
     if quick is not None:
-        result = memory(operator, quick.shape, x.dtype) if room is None else room(quick.shape)
-        if result is not None and result.is_contiguous():
+        result = None
+        if room is not None and quick.memory_format is torch.contiguous_format:
+            result = room(quick.shape)
+        if result is None:
+            result = memory(operator, quick.shape, x.dtype, quick.memory_format)
+        if result.stride() == quick.stride:
             addresses = (address_of(x), result.data_ptr(), *map(address_of, tensors))
             if not any(address % x.itemsize for address in addresses) and quick.run(*addresses):
                 return result
@@ -163,10 +171,10 @@ def _on_engine(
         )
     ]
     result: Any = None
+    chosen = torch.contiguous_format
 
     def allocate(shape: tuple[int, ...], inputs: Sequence[Storage]) -> Storage:
-        nonlocal result
-        chosen = torch.contiguous_format
+        nonlocal result, chosen
         unbatched = x.dim() == 4
         if pipeline.dropped:  # reductions give contiguous results
             result = torch.empty(shape, dtype=x.dtype)
@@ -185,12 +193,9 @@ def _on_engine(
         compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, keeper)
         return result
     _, again = compute(operator, pipeline, dtype, source, arrays, allocate, AUTO, weights.owner)
-    if again is not None and x.dim() == 5 and _plain(source):
-        # Whatever PyTorch would say of other inputs.
-        contiguous = bool(pipeline.dropped) or all(map(_plain, stock.weights_of(pipeline, arrays)))
-        if contiguous and result.is_contiguous():
-            layout = _layout(x, _tensors(pipeline, operands))
-            weights.remember(layout, _Quick(again, tuple(result.shape)))
+    if again is not None and x.dim() == 5:
+        layout = _layout(x, _tensors(pipeline, operands))
+        weights.remember(layout, _Quick(again, tuple(result.shape), chosen, result.stride()))
     return result
 
 
@@ -200,8 +205,9 @@ def _tensors(pipeline: Pipeline, operands: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _layout(x: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """All that a call depends on but addresses."""
-    return x.shape, x.stride(), *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+    """All that a call depends on but addresses; PyTorch's strides of a result may depend on its settings."""
+    settings = torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+    return settings, x.shape, x.stride(), *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
 
 
 def memory(operator: str, shape: tuple[int, ...], kind: Any, memory_format: Any = torch.contiguous_format) -> Tensor:
@@ -210,8 +216,7 @@ def memory(operator: str, shape: tuple[int, ...], kind: Any, memory_format: Any 
     if prod(shape) * dtype.itemsize < HUGE_FROM:
         return torch.empty(shape, dtype=kind, memory_format=memory_format)
     last = memory_format is torch.channels_last_3d
-    b, c, d, h, w = shape
-    stored = allocated(operator, (b, d, h, w, c) if last else shape, dtype)
+    stored = allocated(operator, (shape[0], *shape[2:], shape[1]) if last else shape, dtype)
     stored = stored.transpose(0, 4, 1, 2, 3) if last else stored
     if dtype.name == "bfloat16":
         return torch.from_numpy(stored.view(np.int16)).view(kind)

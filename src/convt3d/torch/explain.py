@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ..units import counted, duration, ratio
-from .backend import fused
+from .backend import fused, recompile_limit
 from .capture import FUSED, RESULT, Captured
 from .graphs import shown, without_dropouts
 from .meanings import Fused
@@ -123,7 +123,7 @@ def explain(model: Any, *inputs: Any, times: bool = True, quiet: bool = False) -
 
     torch._dynamo.reset()
     try:
-        compiled = torch.compile(model, backend=backend)
+        compiled = torch.compile(model, backend=backend, **recompile_limit(model))
         with torch.set_grad_enabled(getattr(model, "training", False)):
             compiled(*inputs)
             if times:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
+from operator import is_, itemgetter
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 from torch import nn
@@ -34,54 +36,90 @@ def why_apart(module: nn.Module) -> str:
 
 
 _IMMUTABLE = frozenset((bool, int, float, str, type(None), tuple, torch.dtype, torch.device))
-_REPLACED = frozenset(_CALLS)
+_TENSORS = ("_parameters", "_buffers")
 
 
-def looked_at(sequence: nn.Sequential) -> tuple[list[Any], list[Any]] | None:
-    """All that folding the modules of a sequence depends on: values that nobody can change, and modules, parameters and
-    buffers. While these are the same objects, the result is the same, if `watchable` says so. None where that cannot be
-    said: hooks, and calls that somebody has replaced."""
-    for name in _GLOBAL_HOOKS:
-        if getattr(module_hooks, name):
-            return None
-    values: list[Any] = []
-    things: list[Any] = []
-    for module in sequence._modules.values():
-        kind, own = type(module), module.__dict__
-        if kind in FOLDS or isinstance(module, nn.ConvTranspose3d):
-            for tensors in (own["_parameters"], own["_buffers"]):
-                for each in tensors.values():
-                    values.append(each is None)
-                    if each is not None:
-                        things.append(each)
-            values += [value for value in own.values() if type(value) in _IMMUTABLE]
-        elif isinstance(module, nn.Sequential):
-            inside = looked_at(module)
-            if inside is None:
-                return None
-            values += (len(inside[0]), *inside[0])
-            things += inside[1]
-        else:
-            values.append(kind)
-            things.append(module)
-            continue
+class Watch:
+    """All that folding the modules of a sequence depends on, as it is now. It keeps no module and no tensor: they may
+    refer to the sequence."""
+
+    def __init__(self, sequence: nn.Sequential) -> None:
+        self._orders: list[tuple[Any, list[tuple[Any, type[Any]]]]] = []  # of each sequence: its modules
+        self._looks: list[_Look] = []
+        self.complete = self._add(sequence) and self.holds()
+
+    def _add(self, sequence: nn.Sequential) -> bool:
+        """Whether all that decides can be watched: attributes must be others when they change."""
+        modules, complete = list(sequence._modules.values()), True
+        self._orders.append((ref(sequence), [(ref(each), type(each)) for each in modules]))
+        for module in modules:
+            if type(module) in FOLDS or isinstance(module, (nn.Conv3d, nn.ConvTranspose3d)):
+                self._looks.append(_Look(module))
+                attributes = module.__dict__.items()
+                complete &= all(type(value) in _IMMUTABLE or name[0] == "_" for name, value in attributes)
+            elif isinstance(module, nn.Sequential):
+                self._looks.append(_Look(module))
+                complete &= self._add(module)
+        return complete
+
+    def holds(self) -> bool:
+        """Whether it is now as it was, and nobody has set hooks or replaced calls."""
+        for name in _GLOBAL_HOOKS:
+            if getattr(module_hooks, name):
+                return False
+        for sequence, order in self._orders:
+            modules = sequence()._modules.values()
+            if len(modules) != len(order):
+                return False
+            for module, (known, kind) in zip(modules, order, strict=True):
+                if module is not known() or type(module) is not kind:
+                    return False
+        for look in self._looks:  # noqa: SIM110 - a loop is quicker
+            if not look.holds():
+                return False
+        return True
+
+
+class _Look:
+    """At one module: its attributes that cannot be changed in place, its parameters and buffers."""
+
+    __slots__ = ("_attributes", "_module", "_size", "_tensors", "_values")
+
+    def __init__(self, module: nn.Module) -> None:
+        own = module.__dict__
+        self._module, self._size = ref(module), len(own)
+        names = [name for name, value in own.items() if type(value) in _IMMUTABLE]
+        self._attributes = itemgetter("training", *names)
+        self._values = self._attributes(own)
+        tensors = (own[name].values() for name in _TENSORS)
+        self._tensors = [[nothing if each is None else ref(each) for each in group] for group in tensors]
+
+    def holds(self) -> bool:
+        own = self._module().__dict__
+        if len(own) != self._size:
+            return False
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-            return None
-        if not _REPLACED.isdisjoint(own):
-            return None
-        values.append(kind)
-        things.append(module)
-    return values, things
+            return False
+        for name in _CALLS:
+            if name in own:
+                return False
+        try:
+            if not all(map(is_, self._attributes(own), self._values)):
+                return False
+        except KeyError:
+            return False
+        for known, name in zip(self._tensors, _TENSORS, strict=True):
+            tensors = own[name]
+            if len(tensors) != len(known):
+                return False
+            for tensor, kept in zip(tensors.values(), known, strict=True):
+                if tensor is not kept():
+                    return False
+        return True
 
 
-def watchable(sequence: nn.Sequential) -> bool:
-    """Whether no module that may be folded has an attribute that can change and stay the same object."""
-    return all(
-        type(value) in _IMMUTABLE or name[0] == "_"
-        for module in sequence.modules()
-        if type(module) in FOLDS or isinstance(module, nn.ConvTranspose3d)
-        for name, value in module.__dict__.items()
-    )
+def nothing() -> None:
+    """In the place of a reference to a tensor that is not there."""
 
 
 def fold(module: nn.Module, training: bool) -> Folded:

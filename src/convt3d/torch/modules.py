@@ -59,6 +59,8 @@ def _prepared(module: nn.Module, own: _Arguments, input: Tensor) -> Tensor | Non
 
 def _left_to_torch(module: Any, input: Tensor) -> bool:
     """Whether gradients are recorded, and the convolution has little to do."""
+    if not torch.is_grad_enabled():
+        return False
     weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
     if weight is None or not (plain_thread() and plain(input) and plain(weight)):
         return False

@@ -8,6 +8,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from torch.nn import Parameter
+
 from . import prepared
 from .engine import memory
 from .functions import pipeline
@@ -47,8 +49,8 @@ class Place:
 
 class OwnedCall:
     """`call(x, operands, text)` is `pipeline(x, operands, text)`, for one text. Folded and packed weights are made
-    once, and again where PyTorch says that an operand has changed; where that happens call after call, operands are no
-    weights, and nothing is kept for them.
+    once for each model that shares its graph, and again where PyTorch says that an operand has changed; where that
+    happens call after call, operands are no weights, and nothing is kept for them.
 
     With a `place`, the result is a slice of a larger tensor where possible: of a new one, or of that in which the
     last argument has the place `beside`."""
@@ -62,13 +64,17 @@ class OwnedCall:
     def __call__(self, x: Tensor, operands: Sequence[Tensor], text: str, first: Tensor | None = None) -> Tensor:
         if self.changes < _MOST_CHANGES:
             states = prepared.owned(self).states
-            before = states.get(0)
+            # Models of one class may share a graph: each has parameters of its own.
+            place = next((id(each) for each in operands if type(each) is Parameter), 0)
+            before = states.get(place)
+            if before is None:
+                prepared.forget_dead(states)
             room = None
             if self.place is not None and self.beside is not None:
                 room = partial(self.place.new, x.dtype, None if first is None else (self.beside, first))
-            result = prepared.run(self, 0, "pipeline", x, operands, (text,), lambda: (operands, text), room)
-            if before is not None:
-                self.changes = self.changes + 1 if states.get(0) is not before else 0  # none: another thread gave up
+            result = prepared.run(self, place, "pipeline", x, operands, (text,), lambda: (operands, text), room)
+            if before is not None:  # if there is none now, another thread gave up
+                self.changes = self.changes + 1 if states.get(place) is not before else 0
             if self.changes >= _MOST_CHANGES:
                 states.clear()
             if result is not None:

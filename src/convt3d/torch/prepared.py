@@ -116,6 +116,13 @@ def run(
     return run_prepared(operator, state.pipeline, x, operands, state.weights, room)
 
 
+def forget_dead(states: dict[Any, _State]) -> None:
+    """Frees what was made from tensors that are gone."""
+    for place, state in tuple(states.items()):
+        if any(isinstance(each, Tracked) and each.gone for each in state.witnesses):
+            states.pop(place, None)
+
+
 def _holds(state: _State, tensors: Sequence[Tensor | None], asked: tuple[Any, ...]) -> bool:
     if len(asked) != len(state.asked) or len(tensors) != len(state.witnesses) or not all(map(is_, asked, state.asked)):
         return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import is_
 from sys import intern
 from textwrap import fill
 from typing import Any, TypeAlias
@@ -23,7 +22,7 @@ from ..errors import ArgumentTypeError, described
 from .convolutions import small
 from .direct import plain, plain_thread
 from .engine import knows
-from .fold import fold_chain, looked_at, shape_after, takes_batch, watchable, why_apart
+from .fold import Watch, fold_chain, nothing, shape_after, takes_batch, why_apart
 from .functions import pipeline
 from .modules import Conv3d, ConvTranspose3d, LazyConv3d, LazyConvTranspose3d
 from .prepared import forget, owned, run
@@ -75,16 +74,13 @@ class FusedSequential(nn.Sequential):  # type: ignore[misc]
                 if known is None:
                     text, operands, count, _ = fold_chain(modules[at:], input.shape)
                 elif not _left_to_torch(modules[at], input):
-                    plainly = plain_thread() and plain(input) and not _little(modules[at], input)
-                    text, operands, count = known.chain(at, input.shape, plainly)
-                    norm = batch_norm(modules[at + 1 : at + count]) if plainly else None
-                    if norm is not None:
-                        if _one_type(input, operands):
-                            channels = shape_after(modules[at : at + 1], input.shape)[1]
-                            input = train_module(input, operands, text, norm, channels)
-                            at += count
-                            continue
-                        text, operands, count = known.chain(at, input.shape, False)
+                    text, operands, count, norm = known.chain(at, input.shape, True)
+                    if norm is not None and _trains(modules[at], input, operands):
+                        channels = shape_after(modules[at : at + 1], input.shape)[1]
+                        input = train_module(input, operands, text, norm, channels)
+                        at += count
+                        continue
+                    text, operands, count, _ = known.chain(at, input.shape, False)
                     if count > 1:
                         result = run(self, at, "pipeline", input, operands, (text,), partial(_both, operands, text))
                         if result is not None:
@@ -122,6 +118,11 @@ def _little(conv: nn.Module, input: Tensor) -> bool:
 def _left_to_torch(conv: nn.Module, input: Tensor) -> bool:
     """The same, and there are gradients to be recorded: modules are then called one by one."""
     return recording(input, (conv.weight, conv.bias)) and _little(conv, input)
+
+
+def _trains(conv: nn.Module, input: Tensor, operands: list[Tensor]) -> bool:
+    """Whether a BatchNorm behind a convolution takes the statistics of the batch by our kernels."""
+    return plain_thread() and plain(input) and not _little(conv, input) and _one_type(input, operands)
 
 
 def _remade(build: Callable[..., Any], *arguments: Any) -> Any:
@@ -168,36 +169,30 @@ class Decisions:
     """What a sequence has fused, for as long as all that was looked at is as it was. It keeps no module and no tensor:
     they may refer to the sequence."""
 
-    def __init__(self, sequence: nn.Sequential, values: list[Any], things: list[Any]) -> None:
-        self._values, self._things = values, [ref(each) for each in things]
+    def __init__(self, sequence: nn.Sequential) -> None:
+        self.watch = Watch(sequence)
         self._modules = [ref(each) for each in flat(sequence)]
-        self._chains: dict[Any, tuple[str, list[Any], int]] = {}
-
-    def hold(self, values: list[Any], things: list[Any]) -> bool:
-        if len(values) != len(self._values) or len(things) != len(self._things):
-            return False
-        return all(map(is_, values, self._values)) and all(map(is_, things, [each() for each in self._things]))
+        self._chains: dict[Any, tuple[str, list[Any], int, Any]] = {}
 
     @property
     def modules(self) -> list[nn.Module]:
         return [each() for each in self._modules]
 
-    def chain(self, at: int, shape: Sequence[int], by_batch: bool) -> tuple[str, list[Tensor], int]:
+    def chain(self, at: int, shape: Sequence[int], by_batch: bool) -> tuple[str, list[Tensor], int, Any]:
         """Text, operands and number of the modules that are fused into the convolution at this place; `by_batch`: also
-        a BatchNorm by the statistics of the batch."""
+        a BatchNorm by the statistics of the batch, which is the last that is given."""
         found = self._chains.get((at, shape, by_batch))
         if found is None:
-            text, tensors, count, _ = fold_chain(self.modules[at:], shape, by_batch=by_batch)
+            modules = self.modules[at:]
+            text, tensors, count, _ = fold_chain(modules, shape, by_batch=by_batch)
+            norm = batch_norm(modules[1:count]) if by_batch else None
             if len(self._chains) >= _SHAPES:
                 self._chains = {}
-            refs = [_nothing if each is None else ref(each) for each in tensors]
-            found = self._chains[at, shape, by_batch] = intern(text), refs, count
-        text, operands, count = found
-        return text, [each() for each in operands], count
-
-
-def _nothing() -> None:
-    """In the place of a reference to a tensor that is not there."""
+            refs = [nothing if each is None else ref(each) for each in tensors]
+            found = intern(text), refs, count, nothing if norm is None else ref(norm)
+            self._chains[at, shape, by_batch] = found
+        text, operands, count, norm = found
+        return text, [each() for each in operands], count, norm()
 
 
 _SHAPES = 64  # that decisions are remembered for
@@ -205,13 +200,11 @@ _SHAPES = 64  # that decisions are remembered for
 
 def decisions(sequence: nn.Sequential) -> Decisions | None:
     """Those that hold here and now; None where something that nobody can watch decides."""
-    seen = looked_at(sequence)
-    if seen is None:
-        return None
     mine = owned(sequence)
     known: Decisions | None = mine.notes
-    if known is None or not known.hold(*seen):
-        known = mine.notes = Decisions(sequence, *seen) if watchable(sequence) else None
+    if known is None or not known.watch.holds():
+        made = Decisions(sequence)
+        known = mine.notes = made if made.watch.complete else None
     return known
 
 
