@@ -402,3 +402,35 @@ def test_graphs_that_break_inside_of_many_modules() -> None:
         patch.setattr(backend, "fused", lambda *given: captured.append(1) or fused(*given))
         close(ct.optimize(model)(x), model(x))
     assert len(captured) == 24
+
+
+def test_vectors_that_are_computed_are_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate of one sample has the shape of a vector of channels. Views of a parameter are the parameter."""
+    from convt3d.torch import engine
+
+    class Gated(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.gate, self.shift = nn.Conv3d(2, 4, 3), nn.Linear(2, 4), nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Any) -> Any:
+            gate = torch.sigmoid(self.gate(x.mean((2, 3, 4))))
+            y = self.conv(x) * gate.view(1, 4, 1, 1, 1) / x.amax()
+            return torch.relu(y - self.shift.view(1, -1, 1, 1, 1))
+
+    model = Gated().eval()
+    optimized = ct.optimize(model)
+    (row,) = ct.explain(model, given(), times=False, quiet=True).rows
+    assert row.stages.count("'tensor'") == 2
+    assert row.stages.endswith("Subtract(other='channel') -> ReLU()")
+    with torch.no_grad():
+        close(optimized(given()), model(given()))
+        monkeypatch.setattr(engine, "run", None)
+        for seed in range(5):
+            torch.manual_seed(seed)
+            x = torch.randn(1, 2, 8, 10, 12)
+            close(optimized(x), model(x))
+            monkeypatch.undo()
+            model.shift.data.add_(0.5)
+            close(optimized(x), model(x))
+            monkeypatch.setattr(engine, "run", None)

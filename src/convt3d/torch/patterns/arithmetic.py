@@ -36,9 +36,11 @@ def operand_of(value: Value, other: Outer) -> tuple[str, Given]:
         if not same(size, 1) and not same(size, value.size(group)):
             raise NoStageError("meets a tensor of another shape")
     meets = [(size, group) for size, group in zip(shape, view[ones:], strict=True) if not same(size, 1)]
-    if len(shape) == 0 or (meets and all(group == (1,) for _, group in meets)):
+    flat = any(len(group) > 1 for group in view)
+    one_vector = len(shape) == 0 or (meets and all(group == (1,) for _, group in meets))
+    if one_vector and (flat or not other.passing):
         return "channel", Given(other.node, vector=len(shape) > 0 and not is_column(shape))
-    if any(len(group) > 1 for group in view):
+    if flat:
         raise NoStageError("meets a tensor whose axes are flattened")
     # One axis of the tensor for each of the five: () groups stand for axes that no group has.
     missing = [axis for axis in range(5) if (axis,) not in view]

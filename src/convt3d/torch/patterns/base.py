@@ -15,6 +15,9 @@ from ..views import NoStageError, Value, View
 SELF, SECOND, OWN, OTHER = "self_", "second_", "own_", "other_"
 
 
+_SAME_NUMBERS = ("view", "reshape", "unsqueeze", "squeeze", "to", "contiguous", "flatten", "expand", "detach")
+
+
 @dataclass(frozen=True)
 class Outer:
     """A tensor that the pipeline takes from outside."""
@@ -25,6 +28,15 @@ class Outer:
     @property
     def shape(self) -> tuple[Any, ...]:
         return tuple(self.example.shape)
+
+    @property
+    def passing(self) -> bool:
+        """Whether each call computes it anew, so that nothing made from it can be kept: a gate of one sample, say. Not
+        where its gradient is wanted: that of a vector is sooner computed."""
+        node = self.node
+        while node.op == "call_method" and node.target in _SAME_NUMBERS:
+            node = node.args[0]
+        return bool(node.op.startswith("call")) and not self.example.requires_grad
 
 
 @dataclass(frozen=True)
