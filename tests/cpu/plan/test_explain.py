@@ -279,6 +279,13 @@ def test_any_batch_and_any_size_can_be_explained(batch: int) -> None:
     assert "sweep 2 of 3" in explain(plan_of(*stages, x=(batch, 3, 10**6, 10**3, 10**3)))
 
 
+def test_samples_that_a_tile_convolves_together() -> None:
+    pipe = Pipeline(Conv3d(padding=1))
+    one, some = (pipe.explain((batch, 64, 3, 3, 3), (64, 64, 3, 3, 3)) for batch in (1, 6))
+    assert "\n  samples   " not in one
+    assert "\n  samples   " in some and " beside each other in a tile\n" in some
+
+
 def test_a_convolution_that_is_thrown_away() -> None:
     pipe = Pipeline(Conv3d(), Recall("x"), ReLU())
     assert "sweep 1 of 1: ct3d_f32_" in pipe.explain((3, 2, 5, 6, 7), (2, 2, 1, 1, 1))

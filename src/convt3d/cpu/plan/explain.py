@@ -58,6 +58,8 @@ def _sweep(plan: Plan, number: int, planned: SweepPlan, account: Account, load: 
             steps = "all steps" if tiling.method.direct else "the steps behind the convolution"
             rows.append(("parts", f"{tiling.part.channels} of {channels} channels at a time, through {steps}"))
         rows += [("winograd" if at == 0 else "", text) for at, text in enumerate(_winograd(plan, planned, rates))]
+    if planned.where.beside > 1:
+        rows.append(("samples", f"{planned.where.beside} beside each other in a tile"))
     arithmetic, memory = load.seconds(rates)
     rows += [
         ("scratch", f"{amount(tiling.scratch)} for a thread, whose L2 cache has {amount(plan.machine.l2)}"),
