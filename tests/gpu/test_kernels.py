@@ -316,7 +316,6 @@ def test_samples_in_turn_give_the_same_bits(name: str, monkeypatch: pytest.Monke
     for cache, parts in ((two, [1, 2, 2]), (two - 1, [1] * 5)):
         monkeypatch.setattr(gpu_run, "_second_level", lambda x: cache)  # noqa: B023
         monkeypatch.setattr(gpu_run, "_known", Recent(99))
-        monkeypatch.setattr(gpu_run, "_calls", Recent(99))
         monkeypatch.setattr(gpu_run, "_turns", lru_cache(gpu_run._turns.__wrapped__))
         assert [own.trace.values[0][0] for own, _ in gpu_run._turns(plan, cache)] == parts
         packed.clear()
