@@ -44,6 +44,9 @@ def plans(checked: bool) -> Iterator[Plan]:
             yield made.masked
             pieces = Options("direct", outputs=(1, 1, 1), pieces=Pieces(True, 2, 4))
             yield _make_plan(pipeline, X, shapes, DTYPES[dtype], pieces, True, host)
+    pipeline = ct.Pipeline(ct.Conv3d(padding=1), ct.ReLU(), ct.AvgPool3d(3))
+    plain = Options("direct", outputs=(1, 1, 1), plain=True)  # as libraries for C have it
+    yield _make_plan(pipeline, X, operand_shapes(pipeline), DTYPES["float32"], plain, False, host)
 
 
 def tails(checked: bool) -> Iterator[TailPlan]:

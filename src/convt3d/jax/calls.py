@@ -48,7 +48,15 @@ def attributes(kind: str, pipeline: Pipeline | None, shapes: Sequence[Any]) -> d
 
 @cache
 def register() -> None:
-    """Tells XLA of the function that its programs call; for a process that runs kept programs and makes none."""
+    """Tell XLA of the function that its programs call: for a process that runs kept programs and makes none.
+
+    Functions of `convt3d.jax` do it themselves. Calls beyond the first do nothing.
+
+    Examples
+    --------
+    >>> import convt3d.jax
+    >>> convt3d.jax.register()
+    """
     capsule = jax.ffi.pycapsule(ctypes.c_void_p(records().code.addresses["execute"]))
     jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
 
