@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from convt3d.cpu.plan.choice import Options
-from convt3d.cpu.plan.plan import make_plan
 from convt3d.cpu.plan.sequence import make_sequence
 from convt3d.cpu.runtime.execute import execute
 from convt3d.cpu.runtime.sequence import execute_sequence
@@ -19,7 +18,7 @@ from convt3d.spec.dtypes import DType
 from convt3d.spec.pipeline import Pipeline
 from convt3d.spec.problem_file import SIZE
 from convt3d.spec.reference import evaluate
-from convt3d.spec.rewrite import round_scalars, strides_of_one_input
+from convt3d.spec.rewrite import round_scalars
 
 Array = npt.NDArray[Any]
 
@@ -95,8 +94,9 @@ class Loaded:
 def by_python(
     pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array], out: Array, pairs: bool = True
 ) -> None:
-    """What a library promises the bits of: Python's. `pairs` of bfloat16 numbers only this processor may multiply."""
-    given, options = tuple(operands), Options(pairs=pairs)
+    """What a library promises the bits of: Python's, by plans without longer strides along axes with one input
+    (docs/c_library.md). `pairs` of bfloat16 numbers only this processor may multiply."""
+    given, options = tuple(operands), Options(pairs=pairs, longer=False)
     if len(pipeline.convolutions) == 1:
         execute(pipeline, dtype, x, given, out, options)
     elif x.shape[0]:
@@ -107,14 +107,3 @@ def by_python(
 def by_meaning(pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array]) -> npt.NDArray[np.float64]:
     wide = [dtype.widen(operand) for operand in operands]
     return evaluate(round_scalars(pipeline, dtype), dtype.widen(x), wide)
-
-
-def agrees(got: Array, expected: Array, pipeline: Pipeline, dtype: DType, x: Array, operands: Sequence[Array]) -> bool:
-    """The same bits; within rounding where an axis has one voxel and Python's plan a stride of its own along it, which
-    a library's has not: they may take different methods (docs/c_library.md)."""
-    plan = make_plan(pipeline, x.shape, tuple(one.shape for one in operands), dtype)
-    if not any(step.name == strides_of_one_input.__name__ for step in plan.rewritten.steps):
-        return got.tobytes() == expected.tobytes()
-    one, other = dtype.widen(got), dtype.widen(expected)
-    largest = np.abs(other[np.isfinite(other)]).max(initial=0.0)
-    return bool(np.allclose(one, other, rtol=0, atol=64 * dtype.eps * largest, equal_nan=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from llvmlite import ir
@@ -83,14 +84,16 @@ def emit_pool(
             out = k.dot((c, words.pooled.pitch), (b.add(b.mul(d, count[1]), h), count[2]))
             if pairs:
                 _pairs(k, row, target, out, count[2], b.add if average else b.max)
-            elif isinstance(whole, bool):
-                emit = _whole_row if whole else _windows
-                emit(k, words, row, target, out, size[2], (first[2], low[2], count[2]), window)
             else:
-                with b.if_else(b.compare("!=", whole, 0)) as (one, some):
-                    for arm, emit in ((one, _whole_row), (some, _windows)):
-                        with arm:
-                            emit(k, words, row, target, out, size[2], (first[2], low[2], count[2]), window)
+                line = _Line(words, row, target, out, size[2], first[2], low[2], count[2])
+                if isinstance(whole, bool):
+                    (_whole_row if whole else _windows)(k, line, window)
+                else:
+                    with b.if_else(b.compare("!=", whole, 0)) as (one, some):
+                        with one:
+                            _whole_row(k, line, window)
+                        with some:
+                            _windows(k, line, window)
 
 
 def emit_phase_pool(k: Kernel, pooled: Scratch, planar: Planar, channels: Number, average: bool) -> Planar:
@@ -138,36 +141,30 @@ def _pairs(k: Kernel, row: ir.Value, target: ir.Value, out: Number, count: Numbe
         b.store(combine(*b.deinterleave(both)), target, b.add(out, at))
 
 
-def _whole_row(
-    k: Kernel,
-    words: PoolWords,
-    row: ir.Value,
-    target: ir.Value,
-    out: Number,
-    length: Number,
-    place: tuple[Number, ...],
-    window: Window,
-) -> None:
-    first, low, _ = place
-    _, w_count = window_range(k, words, 2, first, low)
-    parts = fold(k, row, 0, length, window.start(k.lanes), window.join)
-    k.b.store(window.over_lanes(parts, w_count), target, out)
+@dataclass(frozen=True)
+class _Line:
+    """A row of `length` numbers, pooled along depth and height, and its `count` outputs from `first` on, at `out`."""
+
+    words: PoolWords
+    row: ir.Value
+    target: ir.Value
+    out: Number
+    length: Number
+    first: Number
+    low: Number
+    count: Number
 
 
-def _windows(
-    k: Kernel,
-    words: PoolWords,
-    row: ir.Value,
-    target: ir.Value,
-    out: Number,
-    length: Number,
-    place: tuple[Number, ...],
-    window: Window,
-) -> None:
+def _whole_row(k: Kernel, line: _Line, window: Window) -> None:
+    _, w_count = window_range(k, line.words, 2, line.first, line.low)
+    parts = fold(k, line.row, 0, line.length, window.start(k.lanes), window.join)
+    k.b.store(window.over_lanes(parts, w_count), line.target, line.out)
+
+
+def _windows(k: Kernel, line: _Line, window: Window) -> None:
     b = k.b
-    first, low, count = place
-    with b.loop(0, count) as at:
-        w_range, w_count = window_range(k, words, 2, b.add(first, at), low)
+    with b.loop(0, line.count) as at:
+        w_range, w_count = window_range(k, line.words, 2, b.add(line.first, at), line.low)
         with b.loop_carrying(*w_range, 1, window.start(1)) as (i, along):
-            along.next = window.join(along.values, b.load(row, i, k.number))
-        b.store(window.folded(along.result, w_count), target, b.add(out, at))
+            along.next = window.join(along.values, b.load(line.row, i, k.number))
+        b.store(window.folded(along.result, w_count), line.target, b.add(line.out, at))

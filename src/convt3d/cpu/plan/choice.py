@@ -34,7 +34,8 @@ class Options:
     sweep of its own. plain: code without the shortcuts that libraries for C leave out (docs/c_library.md). masked:
     products with what surrounds the array are left out, as weights that are not finite want it. turns: whether a
     max-pool over whole turns of phases begins with the phases. averages: whether those right after the convolution may
-    go into its weights. pairs: whether those of bfloat16 numbers may be multiplied.
+    go into its weights. pairs: whether those of bfloat16 numbers may be multiplied. longer: whether a transposed
+    convolution takes longer strides along axes with one input, which libraries do not.
     """
 
     algorithm: str = "auto"
@@ -46,6 +47,7 @@ class Options:
     turns: bool = True
     averages: bool = True
     pairs: bool = True
+    longer: bool = True
     pieces: Pieces | None = None
     deep: int = 0
 

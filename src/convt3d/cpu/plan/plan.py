@@ -117,12 +117,12 @@ class Plan(BasePlan):
     @lazy
     def directly(self) -> Plan:
         """By direct summation."""
-        return self._changed(options=DIRECT)
+        return self._changed(options=replace(DIRECT, longer=self.options.longer))
 
     @lazy
     def masked(self) -> Plan:
         """By direct summation of products inside the array alone."""
-        return self._changed(options=MASKED)
+        return self._changed(options=replace(MASKED, longer=self.options.longer))
 
     @lazy
     def one_sample(self) -> Plan:
@@ -227,7 +227,8 @@ def _make_plan(
     rewritten, simplified = rewrite(pipeline, trace, dtype, tame, keep, options.averages)
     if options.turns and (split := max_pool_over_phases(rewritten)) is not rewritten:
         rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
-    if not options.plain and (split := strides_of_one_input(rewritten, simplified)) is not rewritten:
+    longer = options.longer and not options.plain
+    if longer and (split := strides_of_one_input(rewritten, simplified)) is not rewritten:
         rewritten, simplified = split, split.pipeline.trace(simplified.values[0], simplified.operand_shapes)
     made = detailed(pipeline, trace, rewritten, simplified, dtype, options, tame, host)
     nominal = work.count(pipeline, trace).nominal
